@@ -10,7 +10,12 @@ import pytest
 from cirron_otel import exactjson
 from cirron_otel.core.placement import segments
 from cirron_otel.core.placement.batch_outline import read_outline
-from cirron_otel.core.placement.batch_placement import Place, Plan, first_index, place_spans
+from cirron_otel.core.placement.batch_placement import (
+    Plan,
+    RecordPlacement,
+    first_index,
+    place_spans,
+)
 from cirron_otel.core.placement.session_index import SessionIndex
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.translator.own.own import plan_of
@@ -37,7 +42,7 @@ def wanted(case: Case, kind: str) -> Placed:
     }
 
 
-def segment_of(place: Place, plan: Plan) -> int:
+def segment_of(place: RecordPlacement, plan: Plan) -> int:
     for segment in plan.segments.get(place.session, ()):
         if segment.trace_id == place.trace_id:
             return segment.number

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel import exactjson, semconv
-from cirron_otel.core.placement.batch_placement import Place, Plan, Segment
+from cirron_otel.core.placement.batch_placement import Plan, RecordPlacement, Segment
 from cirron_otel.core.translator.own import fast_batch, fast_events, parts
 from cirron_otel.core.translator.own.spans import overhead_mark
 from cirron_otel.ids import segment_trace_id, span_id_for
@@ -520,7 +520,7 @@ def plans(draw: st.DrawFn) -> Plan:
         parent = draw(st.none() | st.just(SESSION_ID) | native_ids)
         segments.append(Segment(start, unit, parent, number, trace_id, before))
     places = {
-        own: Place(SESSION_ID, bytes.fromhex(draw(trace_ids)), draw(st.integers(0, 3)))
+        own: RecordPlacement(SESSION_ID, bytes.fromhex(draw(trace_ids)), draw(st.integers(0, 3)))
         for own in draw(st.lists(native_ids, unique=True, max_size=2))
     }
     return Plan(SESSION_ID, places, {SESSION_ID: segments})

@@ -51,7 +51,7 @@ _decoder = msgspec.json.Decoder(_Batch)
 
 
 @dataclass(slots=True)
-class BatchOutline:
+class RunBatchOutline:
     """The run and the session of a batch, and a summary of its spans."""
 
     session: str | None = None
@@ -76,13 +76,13 @@ class BatchOutline:
         return value if isinstance(value, str) and value else None
 
 
-def outline_of(data: bytes) -> BatchOutline:
+def outline_of(data: bytes) -> RunBatchOutline:
     """Return the outline of a batch; fields of an unexpected type count as absent."""
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         batch = _lenient(data)
-    outline = BatchOutline(spans=len(batch.spans))
+    outline = RunBatchOutline(spans=len(batch.spans))
     otel = batch.otel
     if otel is not None:
         named = otel.session
@@ -97,7 +97,7 @@ def outline_of(data: bytes) -> BatchOutline:
     return outline
 
 
-def _count(span: _Span, outline: BatchOutline) -> None:
+def _count(span: _Span, outline: RunBatchOutline) -> None:
     start, end = outline.start_ns, outline.end_ns
     outline.start_ns = span.start_ns if start is None else min(start, span.start_ns)
     outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)

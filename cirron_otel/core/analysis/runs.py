@@ -27,7 +27,7 @@ from .run_batch import (
     RUN_NAME,
     SCRIPT,
     UNFINISHED,
-    BatchOutline,
+    RunBatchOutline,
     outline_of,
     worse,
 )
@@ -111,7 +111,7 @@ class _Session:
     is_sdk: bool = False
     """Whether cirron-sdk recorded it."""
 
-    def add(self, outline: BatchOutline, name: str) -> None:
+    def add(self, outline: RunBatchOutline, name: str) -> None:
         """Add a batch."""
         self.names.add(name)
         self.trace_id = self.trace_id or outline.session_trace_id
@@ -138,7 +138,7 @@ class _Session:
 def read_runs(reader: SpoolReader) -> SpoolRuns:
     """Return the runs of a spool. Memory grows with the number of its batches and sessions."""
     sessions: dict[str, _Session] = {}
-    foreign: list[tuple[str, BatchOutline]] = []
+    foreign: list[tuple[str, RunBatchOutline]] = []
     with SpoolIndex() as index:
         sdk_names: list[str] = []
         for batch in reader:
@@ -199,7 +199,7 @@ def _add_sdk_sessions(
         number, key, state, file, start_ns, end_ns, rank, spans, steps = row
         session_id = id_of(key) if key is not None else f"process-{number}"
         session = sessions.setdefault(session_id, _Session(session_id, is_sdk=True))
-        outline = BatchOutline(
+        outline = RunBatchOutline(
             start_ns=start_ns, end_ns=end_ns, spans=spans, steps={rank: steps} if steps else {},
             ranks=set() if rank is None else {rank}, status=_SDK_STATES.get(state),
         )  # fmt: skip
@@ -266,7 +266,7 @@ def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
 
 
 def _add_foreign(
-    foreign: list[tuple[str, BatchOutline]], runs: list[list[_Session]]
+    foreign: list[tuple[str, RunBatchOutline]], runs: list[list[_Session]]
 ) -> frozenset[str]:
     """Add batches of other services to the run with their trace; return those without one."""
     halves = {

@@ -24,7 +24,7 @@ _STATED_DEPTH = max(UNIT_DEPTHS)
 """
 
 
-class Place(NamedTuple):
+class RecordPlacement(NamedTuple):
     """The place of one record."""
 
     session: str
@@ -82,7 +82,7 @@ class Plan:
 
     default: str
     """The session of records for which no better one is known."""
-    external: Mapping[str, Place] = field(default_factory=dict)
+    external: Mapping[str, RecordPlacement] = field(default_factory=dict)
     """Places by id: of scopes that the batch refers to and does not contain, and of the batch's own
     scopes that have no parent.
     """
@@ -106,24 +106,24 @@ class Plan:
         number = bisect_right(segments, (start_ns, unit_id + "\0"))
         return segments[number - 1] if number else None
 
-    def below(self, parent: Place, start_ns: int, own_id: str) -> Place:
+    def below(self, parent: RecordPlacement, start_ns: int, own_id: str) -> RecordPlacement:
         """Return the place of a scope whose parent is at `parent`."""
         depth = parent.depth + 1
         if depth in UNIT_DEPTHS:
             segment = self.segment_of(parent.session, start_ns, own_id)
             trace_id = segment.trace_id if segment else self.session_trace(parent.session)
-            return Place(parent.session, trace_id, depth)
-        return Place(parent.session, parent.trace_id, depth)
+            return RecordPlacement(parent.session, trace_id, depth)
+        return RecordPlacement(parent.session, parent.trace_id, depth)
 
     def place(
         self,
-        parent: Place | None,
+        parent: RecordPlacement | None,
         own_id: str,
         parent_id: str | None,
         start_ns: int,
         *,
         is_session: bool,
-    ) -> Place:
+    ) -> RecordPlacement:
         """Place a span: the one rule for the session, the depth and the trace of a record.
 
         `tests/storage/placement_cases.py` is its case table, which all stores run.
@@ -142,18 +142,18 @@ class Plan:
         if own_id in self.external:
             return self.external[own_id]
         if is_session and own_id:
-            return Place(own_id, self.session_trace(own_id), 0)
+            return RecordPlacement(own_id, self.session_trace(own_id), 0)
         return self.below(self.outside(None), start_ns, own_id)
 
-    def outside(self, some_id: object) -> Place:
+    def outside(self, some_id: object) -> RecordPlacement:
         """Return the place of a scope that the batch does not contain."""
         if isinstance(some_id, str):
             place = self.external.get(some_id)
             if place is not None:
                 return place
         if self.stated is not None:
-            return Place(self.default, self.stated.trace_id, _STATED_DEPTH)
-        return Place(self.default, self.session_trace(self.default), 0)
+            return RecordPlacement(self.default, self.stated.trace_id, _STATED_DEPTH)
+        return RecordPlacement(self.default, self.session_trace(self.default), 0)
 
 
 def stated_trace(value: object) -> bytes:
@@ -161,9 +161,9 @@ def stated_trace(value: object) -> bytes:
     return bytes.fromhex(value) if is_id(value) and value != "0" * 32 else b""  # type: ignore[arg-type]
 
 
-def stated_place(session: str, trace_id: bytes) -> Place:
+def stated_place(session: str, trace_id: bytes) -> RecordPlacement:
     """Return the place of a scope outside a batch that contains the scope's trace."""
-    return Place(session, trace_id, _STATED_DEPTH)
+    return RecordPlacement(session, trace_id, _STATED_DEPTH)
 
 
 def is_session(span: Record) -> bool:
@@ -181,9 +181,11 @@ def first_index(records: Sequence[Record]) -> dict[str, int]:
     return index
 
 
-def place_spans(spans: Sequence[Record], index: Mapping[str, int], plan: Plan) -> list[Place]:
+def place_spans(
+    spans: Sequence[Record], index: Mapping[str, int], plan: Plan
+) -> list[RecordPlacement]:
     """Return the place of every span of a batch."""
-    places: list[Place | None] = [None] * len(spans)
+    places: list[RecordPlacement | None] = [None] * len(spans)
     for number in range(len(spans)):
         chain: list[int] = []
         seen: set[int] = set()
@@ -199,7 +201,7 @@ def place_spans(spans: Sequence[Record], index: Mapping[str, int], plan: Plan) -
     return [place for place in places if place is not None]
 
 
-def _place(span: Record, above: Place | None, plan: Plan) -> Place:
+def _place(span: Record, above: RecordPlacement | None, plan: Plan) -> RecordPlacement:
     start, own = span.get("start_ns"), span.get("id")
     start_ns = start if isinstance(start, int) else 0
     own_id = own if isinstance(own, str) else ""

@@ -19,7 +19,7 @@ from ...ids import trace_id_for
 from ..state_database import WAL, open_database
 from ..translator.typed import TypedSpan
 from .batch_outline import BatchOutline, SpanOutline, is_user_record
-from .batch_placement import Place, Plan
+from .batch_placement import Plan, RecordPlacement
 from .scope_index import ScopeIndex
 from .scope_position import Outline, ScopePosition
 from .segments import SEGMENT_SCHEMA, Segmenter
@@ -228,20 +228,20 @@ class SessionIndex(ScopeIndex):
         unit = (span.start_ns, span.id) if depth in (1, 2) else above.unit
         return ScopePosition(above.session, depth, unit)
 
-    def place(self, position: ScopePosition, segmented: bool) -> Place:
+    def place(self, position: ScopePosition, segmented: bool) -> RecordPlacement:
         """Return the session, the trace and the depth of a record at a position."""
         trace_id = trace_id_for(position.session)
         if segmented and position.unit is not None:
             plan = Plan(position.session, segments=self._segments.by_session)
             segment = plan.segment_of(position.session, *position.unit)
             trace_id = segment.trace_id if segment else trace_id
-        return Place(position.session, trace_id, position.depth)
+        return RecordPlacement(position.session, trace_id, position.depth)
 
     def plan(self, batch: Outline, segmented: bool, fallback: str) -> Plan:
         """Return the plan of a batch; `fallback` is the session if no other is found."""
         ids = {span.id for span in batch.spans}
         outside = {span.parent_id for span in batch.spans} - ids
-        external: dict[str, Place] = {}
+        external: dict[str, RecordPlacement] = {}
         if None in outside:
             for span in batch.spans:
                 if span.parent_id is None and not span.is_session():

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 from ... import exactjson
 from ... import semconv as sc
 from ...ids import span_id_for
-from ..placement.batch_placement import Place, first_index, place_spans, stated_trace
+from ..placement.batch_placement import RecordPlacement, first_index, place_spans, stated_trace
 from .events import Record
 from .header import LISTS, Header, write_resource, write_scope
 from .options import Options
@@ -60,7 +60,7 @@ class ExactWriter:
             lists=said,
             corrected={key: self.lists[key] for key in corrected},
         )
-        self.places: list[Place] = []
+        self.places: list[RecordPlacement] = []
 
     def _sequence(self, key: str) -> list[int | None]:
         """Return the `seq` of each record of a list; a part keeps those of the complete batch."""
@@ -100,7 +100,7 @@ class ExactWriter:
         for carrier in part.carriers if part is not None else ():
             self._carry_part(encoder, carrier)
 
-    def _place_of(self, span_id: str) -> Place | None:
+    def _place_of(self, span_id: str) -> RecordPlacement | None:
         number = self.index.get(span_id)
         return self.places[number] if number is not None else None
 
@@ -210,7 +210,7 @@ def _carried(
 
 
 def _trace(
-    encoder: BatchEncoder[ResourceSpans], record: Record, place: Place
+    encoder: BatchEncoder[ResourceSpans], record: Record, place: RecordPlacement
 ) -> tuple[bytes, str | None]:
     """Return a record's wire trace, and its own trace id if the layout replaces that."""
     own = stated_trace(_otel(record).get("trace_id"))

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 from cirron_otel import exactjson, semconv
 from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from cirron_otel.core.placement import segments
-from cirron_otel.core.placement.batch_placement import Place, Plan, Segment
+from cirron_otel.core.placement.batch_placement import Plan, RecordPlacement, Segment
 from cirron_otel.core.translator.own.encode import Options
 from cirron_otel.core.translator.own.own import plan_of
 
@@ -43,7 +43,7 @@ class Vector:
         return Plan(
             told.get("default", SESSION),
             {
-                key: Place(p["session"], bytes.fromhex(p["trace_id"]), p["depth"])
+                key: RecordPlacement(p["session"], bytes.fromhex(p["trace_id"]), p["depth"])
                 for key, p in told.get("external", {}).items()
             },
             {key: [_segment(s) for s in each] for key, each in told.get("segments", {}).items()},

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from .... import semconv as sc
-from ...placement.batch_placement import UNIT_DEPTHS, Place, Plan
+from ...placement.batch_placement import UNIT_DEPTHS, Plan, RecordPlacement
 from ..header import Counts, Header, Origin
 from ..options import SESSION_LAYOUT, Options
 from ..values import INT64_MAX, is_int
@@ -24,7 +24,7 @@ from .spans import Placed, natural_parent
 from .synthetic import Carrier, residual_carrier, segment_links_of, stated_links
 
 M = TypeVar("M")
-PlaceOf = Callable[[str], Place | None]
+PlaceOf = Callable[[str], RecordPlacement | None]
 """The place of a scope by its id; None for a scope that is not in the batch."""
 
 
@@ -73,7 +73,7 @@ class BatchEncoder(Generic[M]):
         self.one_trace = options.layout == SESSION_LAYOUT
         self.fields = writer.fields
         self.groups: dict[str, Group] = {}
-        self.first_place: Place | None = None
+        self.first_place: RecordPlacement | None = None
         """The place of the first span; None if the batch has no spans."""
         self.has_detached_events = False
         """Whether marks or snapshots are not on the span of their scope."""
@@ -115,7 +115,7 @@ class BatchEncoder(Generic[M]):
         attributes = self.fields.resource_attributes
         return Origin(session, group.pid, group.rank, header.added_service_name, attributes)
 
-    def outer_trace(self, place: Place) -> bytes:
+    def outer_trace(self, place: RecordPlacement) -> bytes:
         """Return the trace of a scope that is not in the batch."""
         return self.plan.session_trace(place.session) if self.one_trace else place.trace_id
 
@@ -162,7 +162,9 @@ class BatchEncoder(Generic[M]):
         self.group(session).carriers.append(carrier)
         self.has_detached_events = True
 
-    def open_segment(self, place: Place, start_ns: int, own_id: str, place_of: PlaceOf) -> None:
+    def open_segment(
+        self, place: RecordPlacement, start_ns: int, own_id: str, place_of: PlaceOf
+    ) -> None:
         """Add the links of the segment that opens at this span, if one does.
 
         `place_of` returns the place of a scope of the batch.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from ...placement.batch_placement import UNIT_DEPTHS, Place, Plan
+from ...placement.batch_placement import UNIT_DEPTHS, Plan, RecordPlacement
 from ..options import DEFAULT, Options
 from ..pieces import ID_PREFIX, SHORT, pack_times, span_users, varint
 from ..typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
@@ -49,8 +49,8 @@ class PlacedWriter(PieceWriter):
         if batch.otel is not UNSET or any(s.otel is not UNSET for s in batch.spans):
             raise NotCanonicalError
         self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=False)
-        self.places: dict[str, Place] = {}
-        self.children: dict[str | None, Place] = {}
+        self.places: dict[str, RecordPlacement] = {}
+        self.children: dict[str | None, RecordPlacement] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
         """By parent: the trace's field, its lower half, the parent's field and attribute."""
         self.session = self._place(batch.spans[0]).session
@@ -77,16 +77,16 @@ class PlacedWriter(PieceWriter):
                 encoder.open_segment(place, span.start_ns, span.id, self._place_of)
         return out
 
-    def _place_of(self, span_id: str) -> Place | None:
+    def _place_of(self, span_id: str) -> RecordPlacement | None:
         span = self.spans.get(span_id)
         return self._place(span) if span is not None else None
 
-    def _place(self, span: TypedSpan) -> Place:
+    def _place(self, span: TypedSpan) -> RecordPlacement:
         known = self.places.get(span.id)
         if known is not None:
             return known
         chain = [span]
-        above: Place | None = None
+        above: RecordPlacement | None = None
         while True:
             parent_id = chain[-1].parent_id
             if parent_id is None:

@@ -15,9 +15,9 @@ from .... import exactjson
 from ....ids import is_id
 from ...placement.batch_placement import (
     Opened,
-    Place,
     Plan,
     Record,
+    RecordPlacement,
     Running,
     Segment,
     StatedSession,
@@ -52,7 +52,7 @@ def plan_of_typed(batch: TypedBatch) -> Plan | None:
     return plan_of({"otel": exactjson.loads(bytes(batch.otel))})
 
 
-def _places(traces: object, session: str) -> dict[str, Place]:
+def _places(traces: object, session: str) -> dict[str, RecordPlacement]:
     if not isinstance(traces, dict):
         return {}
     stated = {some_id: stated_trace(value) for some_id, value in traces.items()}
