@@ -25,7 +25,7 @@ _OTEL_FIELDS = (COPY, RECEIVED)
 _CONTENT, _MESSAGES = "content", "messages"
 
 
-class Header(NamedTuple):
+class ForeignHeader(NamedTuple):
     """The fields of a batch, and the messages that they belong to."""
 
     fields: Record
@@ -49,7 +49,9 @@ def header_of(batch: Record, messages: int) -> ResourceSpans | None:
         return None
     fields = {key: batch[key] for key in _FIELDS}
     fields |= {key: otel[key] for key in _OTEL_FIELDS if key in otel}
-    return _written(Header(fields, content_id(batch), messages)) if _is_valid(fields) else None
+    return (
+        _written(ForeignHeader(fields, content_id(batch), messages)) if _is_valid(fields) else None
+    )
 
 
 def _is_valid(fields: Record) -> bool:
@@ -61,7 +63,7 @@ def _is_valid(fields: Record) -> bool:
     )
 
 
-def _written(header: Header) -> ResourceSpans | None:
+def _written(header: ForeignHeader) -> ResourceSpans | None:
     """Encode a header; None if the text is too long for one attribute."""
     content = header.fields | {_CONTENT: header.content, _MESSAGES: header.messages}
     text = exactjson.dumps_sorted(content)
@@ -72,7 +74,7 @@ def _written(header: Header) -> ResourceSpans | None:
     return message
 
 
-def read_header(message: ResourceSpans) -> Header | None:
+def read_header(message: ResourceSpans) -> ForeignHeader | None:
     """Decode a header; None if the message is not exactly one that `header_of` writes."""
     attributes = message.resource.attributes
     if message.scope_spans or len(attributes) != 1 or attributes[0].key != sc.FOREIGN_BATCH:
@@ -87,7 +89,7 @@ def read_header(message: ResourceSpans) -> Header | None:
     content, messages = fields.pop(_CONTENT), fields.pop(_MESSAGES)
     if not isinstance(content, str) or not is_int(messages, 1) or not _is_valid(fields):
         return None
-    header = Header(fields, content, messages)
+    header = ForeignHeader(fields, content, messages)
     again = _written(header)
     is_exact = again is not None and again.SerializeToString() == message.SerializeToString()
     return header if is_exact else None
@@ -136,7 +138,7 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
     return Headed(batches, others, alone, duplicates)
 
 
-def _headed(header: Header, messages: list[ResourceSpans]) -> Record | None:
+def _headed(header: ForeignHeader, messages: list[ResourceSpans]) -> Record | None:
     """Decode the batch of a header; None if the messages do not belong to it."""
     batch = decode_foreign(messages)
     return header.applied(batch) if batch["batch_id"] == header.content else None

@@ -20,7 +20,7 @@ KIND_AND_START = b"\x30\x01\x39"
 PARENT_SIZE = len(PARENT_PREFIX) + 32
 
 
-class Trace:
+class TraceText:
     """Data that the spans of a trace share."""
 
     def __init__(self, head: bytes, header: Header) -> None:

@@ -21,7 +21,7 @@ from .fast_span_parts import (
     NAME_TAG,
     PARENT_SIZE,
     ZERO,
-    Trace,
+    TraceText,
     members_of,
     name_of,
     other_ids,
@@ -63,7 +63,7 @@ _OVERHEAD = f',"name":"{sc.OVERHEAD_NS}","value_type":"int","value":'
 _NO_ATTRS, _SUMMARY = ',"attrs":{},"ts_ns":', f',"kind":"summary"{NEXT}'
 
 
-_Span = tuple[Trace, bytes, bytes, str, str, int, int]
+_Span = tuple[TraceText, bytes, bytes, str, str, int, int]
 """The first fields of a span: its trace, its id, the field of the name with the kind and the tag of
 the start, the lower half of its Cirron id, the JSON text of the parent's id, start and end.
 """
@@ -86,7 +86,7 @@ class SpanReader:
         self._careful = careful
         self._ordinal = -1
         """The ordinal of the last carrier."""
-        self._traces: dict[bytes, Trace] = {}
+        self._traces: dict[bytes, TraceText] = {}
         """Traces by the head of a span."""
         self._names: dict[bytes, str] = {}
         """The text from the name to the parent, by the name's field up to the start time's tag."""
@@ -208,7 +208,7 @@ class SpanReader:
         data = self.data
         head, span_id = data[at : at + 20], data[at + 20 : at + 28]
         if head not in self._traces:
-            self._traces[head] = Trace(head, self.header)
+            self._traces[head] = TraceText(head, self.header)
         trace = self._traces[head]
         at += 28
         above, parent = b"", "null"
@@ -282,7 +282,7 @@ class SpanReader:
         return 0
 
     def _attributes(
-        self, trace: Trace, name: bytes, at: int, end: int
+        self, trace: TraceText, name: bytes, at: int, end: int
     ) -> tuple[str, int | None, int | None, str, int]:
         """Read the attributes at `at` of a span whose ids and index have been read.
 
