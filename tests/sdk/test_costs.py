@@ -50,7 +50,7 @@ def resident(size: int) -> mmap.mmap:
 def test_nothing_is_measured_unless_asked_for(measured: OpenSession) -> None:
     with Scope("a") as scope:
         pass
-    assert (scope.extras.cpu_ns, scope.extras.memory_peak_bytes) == (None, None)
+    assert (scope.more.cpu_ns, scope.more.memory_peak_bytes) == (None, None)
 
 
 def test_cpu_time_is_the_threads_own(measured: OpenSession) -> None:
@@ -66,7 +66,7 @@ def test_cpu_time_is_the_threads_own(measured: OpenSession) -> None:
     cpu = {span.name: span.cpu_ns for span in measured.rows()[0]}
     assert cpu["works"] >= 5_000_000
     assert cpu["waits"] < 20_000_000, "waiting for another thread is no CPU time of this one"
-    assert waits.extras.memory_peak_bytes is works.extras.memory_peak_bytes is None
+    assert waits.more.memory_peak_bytes is works.more.memory_peak_bytes is None
 
 
 def test_a_scope_that_ends_on_another_thread_has_no_cpu_time(measured: OpenSession) -> None:
@@ -77,7 +77,7 @@ def test_a_scope_that_ends_on_another_thread_has_no_cpu_time(measured: OpenSessi
     thread.start()
     thread.join()
     assert scope.end_ns
-    assert scope.extras.cpu_ns is None
+    assert scope.more.cpu_ns is None
 
 
 @needs_proc
@@ -88,11 +88,11 @@ def test_a_peak_inside_is_seen_though_it_is_gone_at_the_end(measured: OpenSessio
     with Scope("outer") as outer, Scope("inner") as inner:
         resident(spare + BLOCK).close()
     after = costs._resident()
-    assert inner.extras.memory_peak_bytes is not None
-    assert inner.extras.memory_peak_bytes > after + BLOCK // 2
-    assert outer.extras.memory_peak_bytes == inner.extras.memory_peak_bytes
+    assert inner.more.memory_peak_bytes is not None
+    assert inner.more.memory_peak_bytes > after + BLOCK // 2
+    assert outer.more.memory_peak_bytes == inner.more.memory_peak_bytes
     spans, _ = measured.rows()
-    assert {span.memory_peak_bytes for span in spans} == {inner.extras.memory_peak_bytes}
+    assert {span.memory_peak_bytes for span in spans} == {inner.more.memory_peak_bytes}
 
 
 @needs_proc
@@ -105,19 +105,19 @@ def test_without_a_new_peak_it_is_the_higher_end(measured: OpenSession) -> None:
         block.close()
     with Scope("idle") as idle:
         pass
-    small = idle.extras.memory_peak_bytes
+    small = idle.more.memory_peak_bytes
     assert small is not None
     for scope in (holds, frees):
-        assert scope.extras.memory_peak_bytes is not None
-        assert scope.extras.memory_peak_bytes > small + BLOCK // 2
+        assert scope.more.memory_peak_bytes is not None
+        assert scope.more.memory_peak_bytes > small + BLOCK // 2
 
 
 def test_without_proc_memory_stays_unknown(measured: OpenSession, tmp_path: Path) -> None:
     costs.configure(cpu_time=True, memory_peak=True, statm=str(tmp_path / "statm"))
     with Scope("a") as scope:
         pass
-    assert scope.extras.memory_peak_bytes is None
-    assert scope.extras.cpu_ns is not None
+    assert scope.more.memory_peak_bytes is None
+    assert scope.more.cpu_ns is not None
     assert not errors.counts
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_counted_and_the_scope_goes_on(
     with Scope("a") as scope:
         pass
     assert errors.counts["costs"] == 1
-    assert scope.extras.memory_peak_bytes is None
+    assert scope.more.memory_peak_bytes is None
     assert [span.name for span in measured.rows()[0]] == ["a"]
 
 
@@ -137,14 +137,14 @@ def test_a_scope_ended_by_hand_has_no_costs(measured: OpenSession) -> None:
     costs.configure(cpu_time=True, memory_peak=True)
     with Scope("a") as scope:
         scope.end()
-    assert (scope.extras.cpu_ns, scope.extras.memory_peak_bytes) == (None, None)
+    assert (scope.more.cpu_ns, scope.more.memory_peak_bytes) == (None, None)
 
 
 def test_scopes_open_when_measuring_stops_end_as_others_do(measured: OpenSession) -> None:
     costs.configure(cpu_time=False, memory_peak=True)
     with Scope("a") as scope:
         costs.configure(cpu_time=False, memory_peak=False)
-    assert scope.extras.memory_peak_bytes is None
+    assert scope.more.memory_peak_bytes is None
     assert not errors.counts
 
 

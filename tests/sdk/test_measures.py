@@ -151,9 +151,9 @@ class TestScopes:
             with Scope("step", step) as scope:
                 scope.set_attribute("samples", 10)
                 scope.set_attribute("cuda.memory_peak_bytes", 100 - step)
-                scope.extras.memory_peak_bytes = 7
+                scope.more.memory_peak_bytes = 7
                 with Scope("forward") as phase:
-                    phase.extras.gpu_ns = 50
+                    phase.more.gpu_ns = 50
         with Scope("step", 3, samples="many"):
             pass
         measures = measured(session)

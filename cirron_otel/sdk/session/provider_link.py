@@ -105,7 +105,7 @@ class ProviderLink:
         if sampler is not None:
             session = self._session
             session._trace.flags = sampling(sampler, session._trace.trace_id, self._joined)[0]
-            session.extras.context = None
+            session.more.context = None
         self.observe()
 
     def on_start(self, scope: Any, context: Any) -> None:

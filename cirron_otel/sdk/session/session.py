@@ -40,10 +40,10 @@ def open_session(joined: Joined, sampler: Sampler | None) -> Scope:
     session._id = int.from_bytes(half, "big")
     session._thread = threading.get_ident()
     if joined.parent is not None:
-        session.extras.is_rooted = True
-        session.extras.otel_parent = joined.parent
+        session.more.is_rooted = True
+        session.more.otel_parent = joined.parent
     if joined.links:
-        session.extras.links = joined.links
+        session.more.links = joined.links
     session._start = now()
     return session
 

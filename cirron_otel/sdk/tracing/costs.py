@@ -70,7 +70,7 @@ def begin(scope: Any) -> None:
         if meters.memory_peak:
             resident, peak = _resident(), _peak()
         cpu = thread_time_ns() if meters.cpu_time else -1
-        scope.extras.costs = (cpu, resident, peak)
+        scope.more.costs = (cpu, resident, peak)
     except Exception as error:
         record_error("costs", error)
 

@@ -112,7 +112,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @cpu_ns.setter
     def cpu_ns(self, value: int | None) -> None:
-        self.extras.cpu_ns = value
+        self.more.cpu_ns = value
 
     @property
     def gpu_ns(self) -> int | None:
@@ -121,7 +121,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @gpu_ns.setter
     def gpu_ns(self, value: int | None) -> None:
-        self.extras.gpu_ns = value
+        self.more.gpu_ns = value
 
     @property
     def memory_peak_bytes(self) -> int | None:
@@ -130,7 +130,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
 
     @memory_peak_bytes.setter
     def memory_peak_bytes(self, value: int | None) -> None:
-        self.extras.memory_peak_bytes = value
+        self.more.memory_peak_bytes = value
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -156,8 +156,8 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         return getattr(self, "_thread", 0)
 
     @property
-    def extras(self) -> SpanExtras:
-        """The rarely used fields, created on first access."""
+    def more(self) -> SpanExtras:
+        """The rarely used fields (`SpanExtras`), created on first access."""
         if self._extras is None:
             self._extras = SpanExtras()
         return self._extras
@@ -169,7 +169,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         if not self._start or not self._id:
             return trace_api.INVALID_SPAN_CONTEXT
         try:
-            extras = self.extras
+            extras = self.more
             if extras.context is None:
                 trace = self._trace
                 extras.context = SpanContext(
@@ -210,7 +210,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
             hold(attrs)
             is_time = isinstance(timestamp, int) and 0 <= timestamp < INT64_LIMIT
             at = timestamp if is_time else wall_now()
-            self.extras.events.append(Event(text_of(name), attrs, at))
+            self.more.events.append(Event(text_of(name), attrs, at))
 
     @_unraising
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
@@ -218,7 +218,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
         if not self._end and isinstance(context, SpanContext):
             attrs = dict(attributes) if isinstance(attributes, Mapping) else {}
             hold(attrs)
-            self.extras.links.append(Link(context, attrs))
+            self.more.links.append(Link(context, attrs))
 
     @_unraising
     def update_name(self, name: str) -> None:
@@ -235,7 +235,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
             status = Status(status, description if status is StatusCode.ERROR else None)
         if not isinstance(status, Status) or status.status_code is StatusCode.UNSET:
             return
-        extras = self.extras
+        extras = self.more
         if extras.status.status_code is not StatusCode.OK:
             extras.status = status
 

@@ -173,14 +173,14 @@ class Scope(RecordedSpan):
         """Stop being the current span but stay open: a generator yields to its consumer."""
         token, self._token = self._token, None
         if token is not None:
-            self.extras.inside = _get()
+            self.more.inside = _get()
             with contextlib.suppress(ValueError, RuntimeError):
                 _reset(token)
 
     def resume(self) -> None:
         """Be the current span again, along with the spans that were open inside."""
         if self._start and not self._end and self._id:
-            inside, self.extras.inside = self.extras.inside, None
+            inside, self.more.inside = self.more.inside, None
             if inside is None:
                 inside = Context({**_get(), SPAN_KEY: self, SCOPE_KEY: self})
             self._token = _set(inside)
@@ -246,7 +246,7 @@ class Scope(RecordedSpan):
             self._trace = Trace(
                 trace_id, int(span_context.trace_flags), span_context.trace_state, is_apart=True
             )
-        extras = self.extras
+        extras = self.more
         extras.is_rooted, extras.otel_parent = True, span_context
         return True
 

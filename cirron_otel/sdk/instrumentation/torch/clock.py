@@ -334,7 +334,7 @@ class _EndedScope:
         first, last = stamps
         try:
             milliseconds = first.event.elapsed_time(last.event)
-            scope.extras.gpu_ns = max(round(milliseconds * 1e6), 0)
+            scope.more.gpu_ns = max(round(milliseconds * 1e6), 0)
         finally:
             scope.finish()
             first.release()
