@@ -47,7 +47,7 @@ class Segment(NamedTuple):
     previous_trace_id: bytes
 
 
-class OpenedSegment(NamedTuple):
+class StatedSegment(NamedTuple):
     """A segment whose opening is recorded in the batch itself."""
 
     segment: Segment
@@ -72,7 +72,7 @@ class StatedSession(NamedTuple):
 
     trace_id: bytes
     """The trace of its records that contain no other trace."""
-    opened: tuple[OpenedSegment, ...] = ()
+    opened: tuple[StatedSegment, ...] = ()
     running: tuple[Running, ...] = ()
 
 

@@ -14,12 +14,12 @@ from msgspec import Raw
 from .... import exactjson
 from ....ids import is_id
 from ...placement.batch_placement import (
-    OpenedSegment,
     Plan,
     Record,
     RecordPlacement,
     Running,
     Segment,
+    StatedSegment,
     StatedSession,
     stated_place,
     stated_trace,
@@ -65,7 +65,7 @@ def _entries(value: object) -> Iterator[Record]:
             yield entry
 
 
-def _opened(value: object) -> Iterator[OpenedSegment]:
+def _opened(value: object) -> Iterator[StatedSegment]:
     for entry in _entries(value):
         number, start_ns = entry.get("number"), entry.get("start_ns")
         unit_id, parent_id = entry.get("unit_id"), entry.get("parent_id")
@@ -78,7 +78,7 @@ def _opened(value: object) -> Iterator[OpenedSegment]:
         segment = Segment(
             int(start_ns or 0), unit_id, parent_id or None, int(number or 0), trace_id, previous
         )
-        yield OpenedSegment(segment, stated_trace(entry.get("parent_trace_id")) or trace_id)
+        yield StatedSegment(segment, stated_trace(entry.get("parent_trace_id")) or trace_id)
 
 
 def _running(value: object, default: bytes) -> Iterator[Running]:
