@@ -22,7 +22,7 @@ from cirron_otel.collector.receiver.journal.files import (
     segment_numbers,
     segment_path,
 )
-from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_place
+from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_position
 from cirron_otel.collector.receiver.journal.reader import JournalReader, frames
 from cirron_otel.collector.receiver.journal.writer import (
     IntakeJournal,
@@ -309,7 +309,7 @@ def test_a_new_start_goes_on_in_a_new_segment(tmp_path: Path) -> None:
 
 def test_positions_grow_also_where_all_segments_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
-        write_place(tmp_path, ConsumerPosition(Position(7, 100)))
+        write_position(tmp_path, ConsumerPosition(Position(7, 100)))
         journal = IntakeJournal(tmp_path)
         assert (await append(journal, b"")).segment == 8
         await journal.close()

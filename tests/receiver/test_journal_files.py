@@ -27,8 +27,8 @@ from cirron_otel.collector.receiver.journal.files import (
 from cirron_otel.collector.receiver.journal.position import (
     ConsumerPosition,
     reached_segment,
-    read_place,
-    write_place,
+    read_position,
+    write_position,
 )
 from cirron_otel.collector.receiver.journal.reader import JournalReader
 from cirron_otel.core.spool.direct import BLOCK
@@ -333,15 +333,15 @@ def test_a_head_has_a_limit_and_a_form() -> None:
 
 
 def test_a_place_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert read_place(tmp_path, pytest.fail) == ConsumerPosition(None, None)
+    assert read_position(tmp_path, pytest.fail) == ConsumerPosition(None, None)
     for place in (
         ConsumerPosition(Position(3, 77), None),
         ConsumerPosition(
             None, {"batch": "a\ud800", "big": 10**30, "list": [1.0, None, {"x": "é"}]}
         ),
     ):
-        write_place(tmp_path, place)
-        assert read_place(tmp_path, pytest.fail) == place
+        write_position(tmp_path, place)
+        assert read_position(tmp_path, pytest.fail) == place
     assert os.listdir(tmp_path) == ["consumer.json"]  # noqa: PTH208
     assert (tmp_path / "consumer.json").stat().st_mode & 0o777 == 0o600
 
@@ -366,19 +366,19 @@ def test_a_damaged_place_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "consumer.json").write_bytes(content)
     told: list[str] = []
     assert reached_segment(tmp_path) == 0
-    assert read_place(tmp_path, told.append) == ConsumerPosition()
+    assert read_position(tmp_path, told.append) == ConsumerPosition()
     assert len(told) == 1
     assert (tmp_path / "consumer.json.damaged").read_bytes() == content
-    assert read_place(tmp_path, pytest.fail) == ConsumerPosition()
+    assert read_position(tmp_path, pytest.fail) == ConsumerPosition()
 
 
 def test_a_place_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    write_place(tmp_path, ConsumerPosition(Position(1, 2)))
+    write_position(tmp_path, ConsumerPosition(Position(1, 2)))
     (tmp_path / "consumer.json.tmp").mkdir()
     with pytest.raises(TargetError, match="cannot be written"):
-        write_place(tmp_path, ConsumerPosition(Position(1, 3)))
-    assert read_place(tmp_path, pytest.fail) == ConsumerPosition(Position(1, 2))
+        write_position(tmp_path, ConsumerPosition(Position(1, 3)))
+    assert read_position(tmp_path, pytest.fail) == ConsumerPosition(Position(1, 2))
     (tmp_path / "consumer.json").unlink()
     (tmp_path / "consumer.json").mkdir()
     with pytest.raises(InputError, match="cannot be read"):
-        read_place(tmp_path, pytest.fail)
+        read_position(tmp_path, pytest.fail)

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
 from cirron_otel.collector.receiver.journal.files import Head, intake_directory
-from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_place
+from cirron_otel.collector.receiver.journal.position import ConsumerPosition, write_position
 from cirron_otel.collector.receiver.journal.reader import frames
 from cirron_otel.collector.receiver.journal.writer import IntakeJournal
 from cirron_otel.collector.receiver.seen import Seen
@@ -123,7 +123,7 @@ def test_a_group_is_made_again_the_same(is_left: str, sent: list[Sent], tmp_path
     truth = stored(tmp_path)
     for path in before.glob("intake-*.log"):
         shutil.copy(path, directory)
-    write_place(
+    write_position(
         directory, ConsumerPosition(None, {"until": list(ends[-1]), "skip": duplicates(sent)})
     )
     files = sorted((tmp_path / "spool").iterdir())

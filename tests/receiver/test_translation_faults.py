@@ -36,7 +36,10 @@ import os, sys
 from pathlib import Path
 from cirron_otel.collector.receiver import seen, storing
 from tests.receiver.test_translation_faults import opened
-where = {"before the spool": (storing.Storing, "store"), "behind the spool": (seen.Seen, "add")}
+where = {
+    "before the spool": (storing.FrameStorage, "store"),
+    "behind the spool": (seen.Seen, "add"),
+}
 setattr(*where[sys.argv[2]], lambda *_: os._exit(9))
 opened(Path(sys.argv[1])).work(None)
 """

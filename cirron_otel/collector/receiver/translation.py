@@ -20,7 +20,7 @@ from ...core.spool.writer import SpoolWriter
 from ...ids import digest
 from .damaged_copies import remove_damaged
 from .journal.files import GROUP_BYTES, Damage, Frame, Position, remove_before, segment_numbers
-from .journal.position import ConsumerPosition, read_place, write_place
+from .journal.position import ConsumerPosition, read_position, write_position
 from .journal.reader import JournalReader
 from .seen import Seen
 from .storing import FrameStorage
@@ -180,7 +180,7 @@ class Translation:
     # --- the position ---------------------------------------------------------------------------
 
     def _read_place(self) -> tuple[ConsumerPosition, _Intent | None]:
-        place = read_place(self._directory, self._report)
+        place = read_position(self._directory, self._report)
         if place.intent is None:
             return place, None
         try:
@@ -190,7 +190,7 @@ class Translation:
             return ConsumerPosition(place.position), None
 
     def _move(self, place: ConsumerPosition, intent: _Intent | None) -> None:
-        write_place(self._directory, place)
+        write_position(self._directory, place)
         self._place, self._intent = place, intent
 
     def _read_from(self, position: Position | None) -> JournalReader:

@@ -32,7 +32,7 @@ class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):
     intent: dict[str, Any] | None
 
 
-def read_place(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPosition:
+def read_position(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPosition:
     """Return the position that was written last; an empty one if there is none.
 
     A damaged file is renamed to `consumer.json.damaged`, reported to `on_damage`, and counts as
@@ -87,7 +87,7 @@ def _parse(data: bytes) -> ConsumerPosition:
     return ConsumerPosition(stored.position, exact["intent"])
 
 
-def write_place(directory: Path, place: ConsumerPosition) -> None:
+def write_position(directory: Path, place: ConsumerPosition) -> None:
     """Replace the stored position atomically; it is on disk when this returns.
 
     Raises TargetError if it cannot be written; the previous position is then still stored.
