@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.trace import Span
 
-from ..tracing.otel_span import RecordedSpan
+from ..tracing.otel_span import RecordedScope
 from ..tracing.state import CONTEXT, SPAN_KEY, state
 from ..tracing.traces import SAMPLED
 from .errors import record_error
@@ -65,7 +65,7 @@ def _add(record: logging.LogRecord) -> None:
 def _where() -> tuple[str, str, bool]:
     """Return trace id, span id, and the sampled flag of the current span or the session."""
     span: Any = CONTEXT.get().get(SPAN_KEY) or state.session
-    if isinstance(span, RecordedSpan):
+    if isinstance(span, RecordedScope):
         # Not through the span context: requesting it counts as a reference to the scope.
         if not span._id:
             return _NONE, _NONE, False

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.util._once import Once
 
 from ..tracing.enclosing import EnclosingSpan
-from ..tracing.otel_span import RecordedSpan
+from ..tracing.otel_span import RecordedScope
 from ..tracing.scope import NO_SESSION
 from ..tracing.span_processor import Observers
 from ..tracing.state import CONTEXT, SCOPE_KEY, state
@@ -121,10 +121,10 @@ class Forwarding(SpanProcessor):
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """A span begins."""
-        if not isinstance(span, RecordedSpan):
+        if not isinstance(span, RecordedScope):
             self._observers.start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
         """A span has ended."""
-        if not isinstance(span, RecordedSpan):
+        if not isinstance(span, RecordedScope):
             self._observers.end(span)

@@ -7,12 +7,12 @@ from typing import Any
 from opentelemetry.trace import SpanContext
 
 from .clock import ANCHOR, now
-from .otel_span import RecordedSpan
+from .otel_span import RecordedScope
 from .state import SCOPE_KEY, SEEN, SPAN_KEY, state
 from .traces import Trace
 
 
-class EnclosingSpan(RecordedSpan):
+class EnclosingSpan(RecordedScope):
     """A recorded span of another library, as an element of a scope's chain of parents.
 
     It has the span's id and trace, so the record of a child refers to the span's own record. Its
@@ -105,6 +105,6 @@ def innermost(context: Any) -> Any:
     span = context.get(SPAN_KEY)
     if span is None or span is scope:
         return scope
-    if isinstance(span, RecordedSpan):
+    if isinstance(span, RecordedScope):
         return span if span._id and span._start else scope
     return enclosing_of(span) or scope

@@ -17,7 +17,7 @@ from ..flush.span_rows import event_record, flags_of, link_record, otel_fields, 
 from .buffers import limits, local
 from .clock import ANCHOR, wall_now
 from .enclosing import EnclosingSpan, innermost
-from .otel_span import RecordedSpan
+from .otel_span import RecordedScope
 from .state import CONTEXT, SEEN, state
 from .traces import SAMPLED
 
@@ -51,7 +51,7 @@ class ForeignSpans:
 
     def start(self, span: Span, context: Any) -> None:
         """A span begins in `context` (None: the current one)."""
-        if isinstance(span, RecordedSpan):
+        if isinstance(span, RecordedScope):
             return
         if context is None:
             context = CONTEXT.get()
@@ -71,7 +71,7 @@ class ForeignSpans:
     def end(self, span: ReadableSpan) -> None:
         """A span has ended."""
         span_context = span.get_span_context()
-        if isinstance(span, RecordedSpan) or span_context is None or hasattr(span, _TAKEN):
+        if isinstance(span, RecordedScope) or span_context is None or hasattr(span, _TAKEN):
             return
         with contextlib.suppress(AttributeError):
             setattr(span, _TAKEN, True)

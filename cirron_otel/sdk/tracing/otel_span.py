@@ -50,7 +50,7 @@ class SharedAttributes(dict[str, Any]):
     __slots__ = ()
 
 
-class RecordedSpan(trace_api.Span, ReadableSpan):
+class RecordedScope(trace_api.Span, ReadableSpan):
     """The slots of a scope, and OpenTelemetry's interfaces to them."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     _attrs: dict[str, Any] | None
     _id: int
     """First half of the id; 0 if the scope is not recorded (too deep, or dropped)."""
-    _above: RecordedSpan
+    _above: RecordedScope
     _trace: Trace
     _start: int
     _end: int
@@ -281,7 +281,7 @@ class RecordedSpan(trace_api.Span, ReadableSpan):
     @property
     def parent(self) -> SpanContext | None:
         """OpenTelemetry's parent: the span that was current, remote ones included."""
-        parent: RecordedSpan | None = getattr(self, "_above", None)
+        parent: RecordedScope | None = getattr(self, "_above", None)
         if parent is None or not self._id:
             return None
         if self._extras is not None and self._extras.is_rooted:

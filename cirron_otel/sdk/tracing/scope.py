@@ -25,7 +25,7 @@ from .clock import now
 from .coerce import hold
 from .decorators import wrap_calls
 from .enclosing import EnclosingSpan, enclosing_of
-from .otel_span import RecordedSpan
+from .otel_span import RecordedScope
 from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH, Trace
 
@@ -41,7 +41,7 @@ _reset = CONTEXT.reset
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Scope(RecordedSpan):
+class Scope(RecordedScope):
     """A named span of time: a context manager (sync and async), a decorator, an OTel span.
 
     `name` describes the work, `index` is its number among scopes of that name, and `attrs` are the

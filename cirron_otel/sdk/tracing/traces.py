@@ -48,7 +48,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedSegment:
+class SegmentStart:
     """A segment that was opened, with the fields of the batch's `otel.segments`."""
 
     number: int
@@ -104,7 +104,7 @@ class Segments:
         self.tick = 0
         """Number of units that may still start before records are counted again."""
         self.number = 0
-        self.new: list[OpenedSegment] = []
+        self.new: list[SegmentStart] = []
         """Segments that no batch contains yet."""
         self._limit, self._age = limit, age_ns
         self._base = self._counted = recorded()
@@ -137,7 +137,7 @@ class Segments:
         self.number += 1
         trace_id = segment_trace_id(self._session, unit_id, self.number, before.trace_id)
         self.new.append(
-            OpenedSegment(
+            SegmentStart(
                 self.number, trace_id, before.trace_id, unit_id, parent_id, parent.trace_id, now()
             )
         )

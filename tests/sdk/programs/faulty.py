@@ -83,7 +83,7 @@ GUARDS = {
 }
 # Methods of the Span that a scope is, of the object that `inference()` gives and of the streams
 # that it hands out: user code calls them, too. And the words for what went wrong.
-OWNED = ("RecordedSpan", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened")
+OWNED = ("RecordedScope", "Inference", "Request", "Stream", "AsyncStream", "_Wrapped", "Opened")
 NO_FAULTS = ("cirron_otel.sdk.session.errors", "cirron_otel.sdk.tracing.decorators")
 MADE = ("__repr__", "__eq__", "__hash__", "__del__", "__getstate__", "__setstate__",
         "__setattr__", "__delattr__", "__getnewargs__", "_replace", "_asdict",
