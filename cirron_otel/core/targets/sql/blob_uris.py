@@ -1,4 +1,4 @@
-"""The URIs of snapshot files in stored rows: the run they belong to, and their change."""
+"""Set the URIs of snapshot files in stored rows, and find the run that a span belongs to."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
 
 
 def _recorded(row: Any) -> Any:
-    """Return the `blob_uri` that was recorded: it is in `extra` once the column was changed."""
+    """Return the recorded `blob_uri`: once the column has been changed, it is in `extra`."""
     residual = exactjson.loads(row.extra) if row.extra else {}
     kept = residual.get("set", {}) if isinstance(residual, dict) else {}
     return kept.get("blob_uri", row.blob_uri)

@@ -25,10 +25,10 @@ class Database(Protocol):
         """Commit all changes of the block when it ends, or none if it raises."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Read everything in the block as of one moment."""
+        """Read everything in the block from one snapshot of the database."""
 
     def serialize(self) -> None:
-        """In a transaction: wait until no other is past this call, and see their changes."""
+        """In a transaction: wait for all others that have called it, then see their changes."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
@@ -37,16 +37,16 @@ class Database(Protocol):
         """Execute a statement; return the number of rows that it changed."""
 
     def in_clause(self, column: str) -> str:
-        """Return a condition: the column's value is in a parameter of `array_param`."""
+        """Return a condition: the column's value is one of those in an `array_param` parameter."""
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """Return a parameter for `in_clause`."""
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows, one by one; return the `batchKey` of each, None if it exists already."""
+        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert rows of a digest (in the unique column `column`) and a `batchKey`, in their order.
+        """Insert pairs of a digest (in the unique column `column`) and a `batchKey`, in order.
 
         Returns the digests that were new. Waits for writers that are about to insert one of them.
         """
@@ -64,7 +64,7 @@ class Database(Protocol):
         """Return freed space to the file system, as far as that is cheap."""
 
     def interrupt(self) -> None:
-        """End the call that another thread makes, and refuse later ones."""
+        """Cancel the call in progress in another thread, and refuse later calls."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,7 +1,7 @@
 """The fast path to the rows of `translator.platform`, for batches as programs write them.
 
-It handles batches whose typed form encodes to the bytes of the file, so that no data is unknown. A
-batch with a value that a column cannot store unchanged takes the generic path.
+It handles batches whose typed form encodes to the bytes of the file, which proves that no field is
+unknown. A batch with a value that a column cannot store unchanged takes the generic path.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
     """Return the rows of a batch, and the batch-level fields that no row stores.
-    A trace id is the topmost parent that the batch contains. Raises NotCanonicalError if only the
-    generic path can read the batch.
+
+    A trace id is the id of the topmost ancestor that the batch names. Raises NotCanonicalError if
+    only the generic path can read the batch.
     """
     # Escapes may represent control characters, including NUL.
     if b"\\u" in data:
@@ -89,7 +90,7 @@ def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpa
 
 
 def _root_id(span: TypedSpan, parents: dict[str, str | None], root_ids: dict[str, str]) -> str:
-    """Return the topmost parent, like `platform`; the result of each parent is cached."""
+    """Return the id of the topmost ancestor, as `platform` does; cache the result by parent."""
     top, parent = span.id, span.parent_id
     if parent in root_ids:
         return root_ids[parent]
@@ -188,7 +189,7 @@ def _object(raw: msgspec.Raw) -> Any:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether all parsers read it the same way: no repeated key, no number out of range."""
+    """Return whether all JSON parsers read it the same way: no repeated key or huge number."""
     return _is_known_plain(text) if len(text) <= _CACHED_BYTES else _is_found_plain(text)
 
 

@@ -1,4 +1,4 @@
-"""Texts in indexed columns: a PostgreSQL index has no entry of more than 2,704 bytes."""
+"""Shorten texts for indexed columns: an entry of a PostgreSQL index has at most 2,704 bytes."""
 
 from __future__ import annotations
 

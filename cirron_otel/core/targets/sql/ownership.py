@@ -21,7 +21,7 @@ BlobUri = Callable[[Mapping[str, Any], str, str], str | None]
 
 
 class RowOwner(NamedTuple):
-    """The owner of a record; None if a part of it is not known."""
+    """The owner of a record; a field is None if it is not known."""
 
     workspace_id: str = DEFAULT_WORKSPACE
     run_id: str | None = None
@@ -37,9 +37,9 @@ class OwnerContext:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Used if the resource of a record lacks the attribute."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Used instead of the resource's attributes: for what is known about the sender."""
+    """Used instead of the resource's attributes, for facts that are known about the sender."""
     blob_uri: BlobUri | None = None
-    """The URIs of the blobs of snapshots; None to leave the recorded `blob_uri` in its column."""
+    """Returns the URI of a snapshot's blob; None to leave the recorded `blob_uri` in its column."""
 
     def __post_init__(self) -> None:
         for key in (*self.defaults, *self.overrides):
@@ -50,11 +50,11 @@ class OwnerContext:
 
 
 DEFAULT_CONTEXT = OwnerContext()
-"""Every owner is what the batch contains."""
+"""Owners come from the batches alone."""
 
 
 class OwnerResolver:
-    """The owners of a batch's spans, from its resources."""
+    """Reads the owners of a batch's spans from its resources."""
 
     def __init__(self, batch: Any, context: OwnerContext) -> None:
         """Read the resources of a batch, as `exactjson.loads` returns it."""

@@ -30,7 +30,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Settings that the URL may override."""
 _LOCK = 0x6369_7272_6F6E
-"""The advisory lock of this package's transactions."""
+"""The key of the advisory lock that `serialize` takes."""
 
 _abandoned: list[Any] = []
 
@@ -44,7 +44,7 @@ _EXISTS = ("42P07", "42710", "42723", "42P06")
 _OTHER_TABLES = ("42",)
 """Any other mismatch of statement and schema, such as an unknown table or column."""
 _REFUSED = ("22", "23", "54")
-"""Data, constraints, limits."""
+"""Invalid data, violated constraints, exceeded limits."""
 
 
 class PostgresDatabase:
@@ -98,41 +98,41 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See Database."""
+        """Commit all changes of the block when it ends, or none if it raises."""
         with self._guarded(), self._connection.transaction():
             yield
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """See Database."""
+        """Read everything in the block from one snapshot of the database."""
         with self._guarded(), self._connection.transaction():
             self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
 
     def serialize(self) -> None:
-        """See Database."""
+        """Take the advisory lock of this package until the transaction ends."""
         self.run("SELECT pg_advisory_xact_lock(?)", _LOCK)
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """See Database."""
+        """Return the rows of a statement."""
         with self._guarded():
             return self._connection.execute(_marked(statement), parameters).fetchall()
 
     def run(self, statement: str, *parameters: Any) -> int:
-        """See Database."""
+        """Execute a statement; return the number of rows that it changed."""
         with self._guarded():
             return self._connection.execute(_marked(statement), parameters).rowcount
 
     def in_clause(self, column: str) -> str:
-        """See Database."""
+        """Return a condition: the column's value is in the array of `array_param`."""
         return f"{column} = ANY(?)"
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
-        """See Database."""
+        """Return a parameter for `in_clause`."""
         return list(values)
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """See Database."""
+        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
         marks = ", ".join(["%s"] * len(columns))
         statement = (
             f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
@@ -148,7 +148,7 @@ class PostgresDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert rows of new digests, and return those digests; as Database describes it."""
+        """Insert the (digest, `batchKey`) pairs of new digests; return those digests."""
         statement = (
             f'INSERT INTO "{table}" ({quoted((column, "batchKey"))})'  # noqa: S608
             " SELECT * FROM unnest(?::bytea[], ?::bigint[])"
@@ -158,7 +158,7 @@ class PostgresDatabase:
         return {bytes(found) for (found,) in self.rows(statement, digests, keys)}
 
     def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """See Database."""
+        """Insert many rows by COPY."""
         statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'
         with (
             self._guarded(),
@@ -169,12 +169,12 @@ class PostgresDatabase:
                 copy.write_row(row)
 
     def script(self, text: str) -> None:
-        """See Database."""
+        """Execute several statements in the open transaction."""
         with self._guarded():
             self._connection.execute(text.encode())
 
     def has_table(self, name: str) -> bool:
-        """See Database."""
+        """Return whether a table of that name exists."""
         # Not to_regclass: it reads the catalog cache, which may still lack a table after
         # `serialize` has waited for the writer that created it.
         found = (
@@ -187,18 +187,18 @@ class PostgresDatabase:
         """Do nothing: the server's autovacuum frees space."""
 
     def interrupt(self) -> None:
-        """See Database."""
+        """Cancel the call in progress in another thread, and refuse later calls."""
         self._is_interrupted = True
         with contextlib.suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=2.0)
 
     def close(self) -> None:
-        """See Database."""
+        """Close the connection."""
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
 
     def abandon(self) -> None:
-        """See Database."""
+        """In a forked child: drop the connection without closing it."""
         _abandoned.append(self._connection)
 
 

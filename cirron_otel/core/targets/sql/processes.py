@@ -1,4 +1,4 @@
-"""Spans without a parent beside the session, of programs whose batches do not name it.
+"""Assign parentless spans to the session of their process, if their batches do not name it.
 
 A thread that was started without a scope around it records such spans. They belong to the session
 of their process. If their batch does not contain it, that is the one stored session of the same
@@ -40,7 +40,7 @@ DELETE FROM "{table}" WHERE NOT EXISTS
 
 
 class _Process(NamedTuple):
-    """A session or a loose span, with its process."""
+    """A session or a loose span, with the identity of its process."""
 
     id: str
     workspace_id: str
@@ -51,7 +51,7 @@ class _Process(NamedTuple):
 
 
 def settle_processes(database: Database, prepared: Sequence[PreparedBatch]) -> None:
-    """Note the sessions and loose spans of new batches, and assign loose spans to sessions.
+    """Record the sessions and loose spans of new batches, and assign loose spans to sessions.
 
     Only new rows are looked up, so the cost does not grow with the stored data. Call it in a
     transaction, after `serialize`.

@@ -43,7 +43,7 @@ _resource = msgspec.json.Decoder(_Resource)
 
 
 class RequestPart(NamedTuple):
-    """A part of a batch."""
+    """A part of a batch: a ResourceSpans with its spans, or a mark."""
 
     digest: bytes
     """The digest of its content, its owner, and the number of equal earlier parts of its batch."""
@@ -89,7 +89,7 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
 
 
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
-    """Yield the marks. The index of a mark's scope differs between batches: its content counts."""
+    """Yield the marks; hash a mark's scope by content, since its index differs between batches."""
     scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
     resource = b"".join(bytes(each) for each in logs.values())
     for number, raw in enumerate(_lists.decode(top["marks"])):

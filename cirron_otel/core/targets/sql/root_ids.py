@@ -1,4 +1,4 @@
-"""The topmost scope above each span, as far as it is in the span's own batch."""
+"""The topmost scope above each span, as far as the span's own batch contains it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def local_root_ids(
     """Return the topmost known scope of each span, by span id; set each row's trace id to it.
 
     A scope that maps to itself is a root. If the batch names its session, that is the root. In a
-    program's batch without one (`is_one_process`), spans without a parent beside the session (of a
-    thread that was started without a scope around it) get the root of all others.
+    program's batch that names none (`is_one_process`), parentless spans other than the session's
+    (of a thread that was started without a scope around it) get the root of all others.
     """
     root_ids: dict[str, str] = {}
     for span in spans:
@@ -34,7 +34,7 @@ def local_root_ids(
 
 
 def resolve_root(some_id: str, root_ids: dict[str, str]) -> str:
-    """Return the topmost scope that `root_ids` leads to; in a circle, the last before it closes."""
+    """Return the topmost scope that `root_ids` leads to; in a cycle, the last before it repeats."""
     seen = {some_id}
     while (above := root_ids.get(some_id)) is not None and above not in seen:
         seen.add(above)

@@ -40,7 +40,7 @@ SPAN, MARK, SNAPSHOT = "TraceSpan", "TraceMark", "TraceSnapshot"
 _KINDS: dict[str, type[Any]] = {SPAN: TraceSpan, MARK: TraceMark, SNAPSHOT: TraceSnapshot}
 _FIELDS: dict[str, tuple[str, ...]] = {k: t.__struct_encode_fields__ for k, t in _KINDS.items()}
 COLUMNS = {kind: ("batchKey", "ordinal", *fields) for kind, fields in _FIELDS.items()}
-"""The columns of each table with records, in the order of `rows_of`."""
+"""The columns of each record table, in the order of `rows_of`."""
 BATCH_COLUMNS = (
     "name", "hash", "schemaVersion", "sdkVersion", "batchId", "createdNs", "storedNs",
     "workspaceId", "runId", "extra", "body",
@@ -68,15 +68,15 @@ class PreparedBatch:
     """None if the batch is stored as its bytes."""
     body: bytes | None
     root_ids: dict[str, str] = field(default_factory=dict)
-    """By span id: the topmost known scope above it, or itself."""
+    """Maps each span id to the topmost known scope above it, or to itself."""
     is_one_process: bool = False
     """Whether it comes from a program that does not name its session."""
     spans: list[Any] = field(default_factory=list)
     snapshots: list[Any] = field(default_factory=list)
-    """The recorded snapshots, if their URIs are to be replaced."""
+    """The snapshots as recorded, if their URIs are to be replaced."""
 
     def row(self, stored_ns: int) -> Row:
-        """Return the row of the table of batches."""
+        """Return the batch's row in the table of batches."""
         header = self.header
         return (
             self.name, self.hash, header.schema_version, header.sdk_version, header.batch_id,
@@ -105,14 +105,14 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
         session = _session_of(value)
         root_ids = local_root_ids(records.spans, session, is_one_process="otel" not in value)
     except (InputError, RecursionError):
-        # It is nested too deep to be converted to rows, so its bytes are stored.
+        # Nested too deep to be converted to rows: store the bytes.
         header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
         return PreparedBatch(
             name, hash_, header, OwnerResolver(None, context).whole, None, batch.data
         )
     for row, owner in zip(records.spans, owners.of_spans(len(records.spans)), strict=True):
         row.workspace_id, run_id, row.pipeline_id, row.deployment_id, row.model_id = owner
-        row.run_id = run_id or ""  # "" until its trace id is settled
+        row.run_id = run_id or ""  # "" until the trace id is known
     prepared = PreparedBatch(name, hash_, records.batch, owners.whole, records, None, root_ids)
     prepared.is_one_process = "otel" not in value
     prepared.spans = value["spans"] if records.spans else []
@@ -122,7 +122,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
 
 
 def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], PlatformRecords]:
-    """Return the fields of the batch that are needed here, and its rows."""
+    """Return the batch-level fields that are needed here, and the rows."""
     with contextlib.suppress(NotCanonicalError):
         records, value = fast_rows(data)
         if context.blob_uri is None or not records.snapshots:
@@ -134,9 +134,9 @@ def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], Pla
 
 
 def _below(frames: int, batch: Any) -> PlatformRecords:
-    """Convert the batch `frames` deeper in the stack than a reader will be.
+    """Convert the batch `frames` stack frames deeper than a reader will be.
 
-    A batch that can be converted to rows can then be restored from them.
+    This guarantees that a batch that can be converted to rows can also be restored from them.
     """
     return _below(frames - 1, batch) if frames else to_platform(batch)
 
@@ -195,14 +195,14 @@ def hash_of(data: bytes) -> bytes:
 
 
 def column_of_name(name: str) -> str:
-    """Return a file's name for a column: one that is not plain text as `json:` and its JSON."""
+    """Return a file name as a column value: itself if it is plain text, else `json:` and JSON."""
     if clean(name) == name and not name.startswith(_MARKED_NAME):
         return name
     return _MARKED_NAME + exactjson.dumps_ascii(name)
 
 
 def name_of_column(column: str) -> str:
-    """Return the file's name of a column's value."""
+    """Return the file name that a column value represents."""
     if not column.startswith(_MARKED_NAME):
         return column
     return str(exactjson.loads(column.removeprefix(_MARKED_NAME)))
@@ -220,7 +220,7 @@ def rows_of(kind: str, key: int, records: Iterable[Any]) -> Iterator[Row]:
 
 
 def record_of(kind: str, row: Row) -> Any:
-    """Return the record of a row that a database returned."""
+    """Return the record of a row read from the database."""
     values = list(row[2:])
     for place in _PLACES[kind]:
         if isinstance(values[place], str):

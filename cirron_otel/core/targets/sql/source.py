@@ -22,7 +22,7 @@ class SpoolCopy:
     batches: int = 0
     bytes: int = 0
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    """(name, name in the spool) of batches whose name another batch has, too."""
+    """(name, name in the spool) of each batch that was renamed because its name was taken."""
 
 
 def copy_to_spool(

@@ -17,7 +17,7 @@ from .database import Row, quoted
 from .url import Location
 
 _BUSY_S = 30.0
-"""How long a writer waits for another one, seconds."""
+"""The time that a writer waits for another one, in seconds."""
 
 _abandoned: list[sqlite3.Connection] = []
 """Connections of a parent process: closing them would touch files that it has open."""
@@ -73,13 +73,13 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """See Database: writers exclude each other from the beginning."""
+        """Commit all changes of the block, or none; exclude other writers from its beginning."""
         with self._block("BEGIN IMMEDIATE"):
             yield
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """See Database."""
+        """Read everything in the block from one snapshot of the database."""
         with self._block("BEGIN"):
             yield
 
@@ -95,28 +95,28 @@ class SqliteDatabase:
                     self._connection.execute("ROLLBACK")
 
     def serialize(self) -> None:
-        """Do nothing: a writing transaction is always alone."""
+        """Do nothing: a write transaction always excludes other writers."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """See Database."""
+        """Return the rows of a statement."""
         with self._guarded():
             return self._connection.execute(statement, parameters).fetchall()
 
     def run(self, statement: str, *parameters: Any) -> int:
-        """See Database."""
+        """Execute a statement; return the number of rows that it changed."""
         with self._guarded():
             return self._connection.execute(statement, parameters).rowcount
 
     def in_clause(self, column: str) -> str:
-        """See Database."""
+        """Return a condition: the column's value is in the JSON array of `array_param`."""
         return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
-        """See Database."""
+        """Return a parameter for `in_clause`."""
         return json.dumps(list(values))
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """See Database."""
+        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
         statement = f"{_insert(table, columns)} ON CONFLICT DO NOTHING"
         keys: list[int | None] = []
         with self._guarded():
@@ -126,19 +126,19 @@ class SqliteDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert rows of new digests, and return those digests; as Database describes it."""
+        """Insert the (digest, `batchKey`) pairs of new digests; return those digests."""
         statement = f"{_insert(table, (column, 'batchKey'))} ON CONFLICT DO NOTHING"
         with self._guarded():
             execute = self._connection.execute
             return {row[0] for row in rows if execute(statement, row).rowcount}
 
     def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """See Database."""
+        """Insert many rows."""
         with self._guarded():
             self._connection.executemany(_insert(table, columns), rows)
 
     def script(self, text: str) -> None:
-        """See Database; the driver's own `executescript` commits first."""
+        """Execute several statements; unlike the driver's `executescript`, do not commit first."""
         statement = ""
         for line in text.splitlines(keepends=True):
             statement += line
@@ -147,30 +147,30 @@ class SqliteDatabase:
                 statement = ""
 
     def has_table(self, name: str) -> bool:
-        """See Database."""
+        """Return whether a table of that name exists."""
         found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return bool(self.rows(found, name))
 
     def shrink(self) -> None:
-        """See Database."""
+        """Return freed pages to the file system, and checkpoint the WAL."""
         with self._guarded():
-            # `execute` would end with the first page.
+            # `execute` would stop after the first page.
             self._connection.executescript(
                 "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(PASSIVE);"
             )
 
     def interrupt(self) -> None:
-        """See Database."""
+        """Cancel the call in progress in another thread, and refuse later calls."""
         self._is_interrupted = True
         self._connection.interrupt()
 
     def close(self) -> None:
-        """See Database."""
+        """Close the connection."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
     def abandon(self) -> None:
-        """See Database."""
+        """In a forked child: drop the connection without closing it."""
         _abandoned.append(self._connection)
 
 

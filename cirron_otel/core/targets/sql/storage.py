@@ -38,26 +38,27 @@ from .traces import Placing
 from .url import Location, parse_url
 
 _EXPIRED_AT_ONCE = 200
-"""Batches that are removed in one transaction: writers wait for no more than that."""
+"""The most batches removed in one transaction, so that writers do not wait long."""
 
 _DIGESTS = "TraceDigest"
 
 _EARLIEST_NS = 946_684_800 * 10**9
-"""The year 2000: no batch was made before, and a time in µs, ms or s is."""
+"""The year 2000 in Unix ns. An earlier creation time is impossible, or in another unit (µs, ms, s).
+"""
 
 
 _IS_EXPIRED = (
     '(("createdNs" >= ? AND "createdNs" < ?)'
     ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?))'
 )
-"""A condition on batches; its parameters are those of `_expiry`."""
+"""A condition that selects expired batches; `_expiry` returns its parameters."""
 
 
 _DATABASES = {
     "sqlite": "cirron_otel.core.targets.sql.sqlite:SqliteDatabase",
     "postgresql": "cirron_otel.core.targets.sql.postgres:PostgresDatabase",
 }
-"""By scheme: the class, which is imported when it is needed; PostgreSQL's needs a driver."""
+"""The class of each URL scheme. It is imported on use, because PostgreSQL's needs a driver."""
 
 
 def connect(location: Location, *, create: bool) -> Database:
@@ -109,9 +110,9 @@ class Storage(BatchStore):
         return self._database
 
     def migrate(self) -> int:
-        """Bring the tables to the version that this release writes; the version they had.
+        """Migrate the tables to the version that this release writes; return the previous one.
 
-        Raises MisconfiguredError where a newer release wrote them.
+        Raises MisconfiguredError if a newer release wrote them.
         """
         return migrate(self._database)
 
@@ -123,7 +124,7 @@ class Storage(BatchStore):
         prepared = [prepare_batch(batch, hash_, context) for hash_, batch in unknown]
         prepared.sort(
             key=lambda each: (each.name, each.hash)
-        )  # so that writers never block in circles
+        )  # a fixed order, so that concurrent writers cannot deadlock
         rows = 0
         new: list[tuple[int, PreparedBatch]] = []
         if prepared:
@@ -187,7 +188,7 @@ class Storage(BatchStore):
         return blob_uris.set_blob_uris(self._database, name, data, uris)
 
     def interrupt(self) -> None:
-        """End the call that another thread makes, and refuse later ones."""
+        """Cancel the call in progress in another thread, and refuse later calls."""
         self._database.interrupt()
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class Storage(BatchStore):
         return f"Storage({self.shown!r})"
 
     def _unknown(self, batches: Sequence[SealedBatch]) -> list[tuple[bytes, SealedBatch]]:
-        """Those that are not there yet, each once."""
+        """Return (hash, batch) for each batch that is not stored yet, without repetitions."""
         wanted = {
             (column_of_name(checked_name(batch.name)), hash_of(batch.data)): batch
             for batch in batches
@@ -229,7 +230,7 @@ class Storage(BatchStore):
         ]
 
     def _holds_equal(self, batch: SealedBatch) -> bool:
-        """Whether a batch of that name, in other bytes, is the same as JSON values."""
+        """Return whether a stored batch of the same name is equal as JSON, in other bytes."""
         try:
             value = exactjson.loads(batch.data)
             return any(
@@ -240,7 +241,7 @@ class Storage(BatchStore):
             return False
 
     def _add(self, prepared: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
-        """Add the batches; (key, batch) of those that were not there."""
+        """Add the batches; return (key, batch) for those that were not stored already."""
         now = time.time_ns()
         keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in prepared])
         return [(key, each) for key, each in zip(keys, prepared, strict=True) if key is not None]
@@ -251,9 +252,9 @@ class Storage(BatchStore):
         batches: Mapping[bytes, SealedBatch],
         context: OwnerContext,
     ) -> list[tuple[int, PreparedBatch]]:
-        """Return the batches without the parts that are stored already; empty ones are left out.
+        """Return the batches without the parts that are stored already; drop empty batches.
 
-        Digests are inserted in their order, so that writers never deadlock.
+        Digests are inserted in sorted order, so that concurrent writers cannot deadlock.
         """
         parts = {key: parts_of(batches[each.hash], context) for key, each in new}
         rows = sorted((part.digest, key) for key, of_batch in parts.items() for part in of_batch)
@@ -280,7 +281,7 @@ class Storage(BatchStore):
         return prepared
 
     def _fill(self, new: Sequence[tuple[int, PreparedBatch]], context: OwnerContext) -> int:
-        """Add the rows of batches; how many."""
+        """Add the rows of batches; return their number."""
         prepared = [each for _, each in new]
         placing = Placing(self._database, prepared)
         if context.blob_uri is not None:

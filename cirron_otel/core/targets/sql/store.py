@@ -1,10 +1,10 @@
-"""The seam of storage: a writer and a reader of batches, whatever stores them.
+"""The storage interface: a writer and a reader of batches, independent of the database.
 
 `Storage` implements it for SQLite and PostgreSQL. A column store such as ClickHouse would be
-another implementation, with its own tables: it has neither the transactions nor the unique
-constraints that `Database` requires, so it would recognise repeated batches by name and hash when
+another implementation, with its own tables. It has neither the transactions nor the unique
+constraints that `Database` requires. So it would recognise repeated batches by name and hash when
 it reads them (a ReplacingMergeTree does), and place late spans by a query rather than by updates.
-It plugs in as a row of `STORES` and, for its URL, of `url.SCHEMES`.
+To add one, add a row to `STORES` and, for its URL, to `url.SCHEMES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORES = {
     "sqlite": "cirron_otel.core.targets.sql.storage:open_sql",
     "postgresql": "cirron_otel.core.targets.sql.storage:open_sql",
 }
-"""By scheme of a URL: `package.module:function`, which is called with a Location and `create`."""
+"""By URL scheme: `package.module:function`, which is called with a Location and `create`."""
 
 
 class WriteResult(NamedTuple):
@@ -32,7 +32,7 @@ class WriteResult(NamedTuple):
     known: int
     """The number of batches that the storage contained already, with the same name and content."""
     rows: int
-    """Spans, marks and snapshots that were added."""
+    """The number of spans, marks and snapshots that were added."""
 
 
 class Expired(NamedTuple):
@@ -44,7 +44,7 @@ class Expired(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What was removed because of its age."""
+    """The numbers of batches and rows that `BatchStore.retain` removed."""
 
     batches: int
     rows: int
@@ -56,7 +56,7 @@ class Select:
 
     workspace_id: str | None = None
     run_id: str | None = None
-    """Batches of this run, with a span of it, or with a mark or snapshot on such a span."""
+    """Batches of this run, or with a span of it, or with a mark or snapshot on such a span."""
     since_ns: int | None = None
     """Batches created at this time (Unix ns) or later."""
     until_ns: int | None = None
@@ -72,9 +72,10 @@ class BatchWriter(Protocol):
         """Store batches: all of them, or none if it raises.
 
         A batch that is stored already, with the same name and content, is left unchanged. A batch
-        with a known name and other content is stored beside the first. Parts of a collector's
-        batch that another batch contains already are omitted (see `received`). Raises RefusedError
-        for data that is not a batch, and TargetError for a name that no file could have.
+        with a known name and other content is stored in addition to the first. Parts of a
+        collector's batch that another batch contains already are omitted (see `received`). Raises
+        RefusedError for data that is not a batch, and TargetError for a name that no file could
+        have.
         """
 
 
@@ -122,7 +123,7 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
         """
 
     def interrupt(self) -> None:
-        """End the call that another thread makes, and refuse later ones."""
+        """Cancel the call in progress in another thread, and refuse later calls."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -136,11 +137,11 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
 
 
 def open_store(url: str, *, create: bool = True) -> BatchStore:
-    """Open the storage at a URL; `create` makes it, or brings it up to date.
+    """Open the storage at a URL; `create` creates it, or migrates it to the current version.
 
-    `create=False` is for reading only: it changes nothing. Raises as the methods do, and
-    UsageError for an invalid URL, MissingExtraError if a driver is not installed, and, with
-    `create=False`, InputError if there is no storage.
+    `create=False` is for reading only: it changes nothing. Raises as the methods do, and UsageError
+    for an invalid URL, MissingExtraError if a driver is not installed, and, with `create=False`,
+    InputError if there is no storage.
     """
     location = parse_url(url)
     module, _, name = STORES[location.scheme].partition(":")

@@ -1,4 +1,4 @@
-"""Reading batches back from the tables, in the order of their files' names."""
+"""Read batches back from the tables, in the order of their file names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = TraceBatch.__struct_fields__
 
 
 def _conditions(select: Select) -> tuple[str, list[Any]]:
-    """Return conditions for a statement on the table of batches, called b, and their values."""
+    """Return SQL conditions on the table of batches (alias b), and their parameters."""
     texts: list[str] = []
     values: list[Any] = []
     for column, wanted in (("workspaceId", select.workspace_id), ("runId", select.run_id)):
@@ -52,9 +52,9 @@ def _belongs(column: str) -> str:
 
 
 def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, bytes]]:
-    """Yield (file name, bytes) of each batch; batches of one name follow each other.
+    """Yield (file name, bytes) of each batch; batches of one name are adjacent.
 
-    All are read as of the time of the first one, a page at a time. Raises InputError if a batch
+    All are read from one snapshot of the database, a page at a time. Raises InputError if a batch
     is damaged.
     """
     condition, values = _conditions(select)

@@ -15,9 +15,10 @@ _REQUEST_BYTES = 4_000_000
 
 
 class StorageTarget:
-    """Stores sealed batches; see BatchTarget. It connects when the first ones arrive.
+    """Stores sealed batches in a database; implements BatchTarget.
 
-    If the database is not available yet, or goes away, delivery resumes when it is back.
+    It connects when the first batches arrive. If the database is not available yet, or becomes
+    unavailable, delivery resumes when it is back.
     """
 
     request_bytes = _REQUEST_BYTES
@@ -34,14 +35,14 @@ class StorageTarget:
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Store batches; see BatchTarget."""
+        """Store batches: all of them, or none if it raises."""
         if self._is_interrupted:
             raise StoppedError(f"stopped before {self.shown} had everything")
         try:
             if self._storage is None:
                 self._storage = open_store(self._url)
             self._storage.write(batches, self._context)
-        except UsageError as error:  # raised by the driver, or there is no driver
+        except UsageError as error:  # raised by the driver, or because it is not installed
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
             raise RefusedError(str(error)) from None
@@ -51,7 +52,7 @@ class StorageTarget:
         return Receipt()
 
     def interrupt(self) -> None:
-        """End the call of `send` that another thread makes, and refuse later ones."""
+        """Cancel a `send` in progress in another thread, and refuse later calls."""
         self._is_interrupted = True
         if (storage := self._storage) is not None:
             storage.interrupt()

@@ -1,9 +1,9 @@
-"""Trace ids across batches: the root scope's id of each span, although parents come late.
+"""Trace ids across batches: the id of each span's root scope, although parents arrive late.
 
 A scope is written when it ends, so a span's parent, and the session above it, usually arrive in a
-later batch, or never. Until then the topmost known scope, stored or not, is the root of a span.
-The table TraceUnresolved has the ids of such roots that are not stored. When one of them arrives,
-its spans get the root of that scope.
+later batch, or never. Until then the topmost known scope, stored or not, is the root of a span. The
+table TraceUnresolved contains the ids of roots that are not stored. When one of them arrives, its
+spans get the root of that scope.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Placing:
             self._place(each)
 
     def settle(self, prepared: Sequence[PreparedBatch]) -> None:
-        """After the rows are stored: update the spans that waited for them; note missing roots.
+        """After the rows are stored: update the spans that waited for them; record missing roots.
 
-        Writers pass one at a time, and each holds the lock until its transaction has ended: so a
-        child and its parent that are stored at the same time find each other.
+        Writers pass one at a time, and each holds the lock until its transaction has ended. So a
+        child and a parent that are stored concurrently are always connected.
         """
         database = self._database
         database.serialize()
@@ -81,7 +81,7 @@ class Placing:
             span.run_id = span.run_id or span.trace_id
 
     def _open(self, prepared: Sequence[PreparedBatch]) -> set[str]:
-        """Return the roots of spans that are not known themselves."""
+        """Return the roots that are neither in these batches nor among the looked-up scopes."""
         ends = {
             resolve_root(span.trace_id, self._root_ids)
             for each in prepared
@@ -91,7 +91,7 @@ class Placing:
         return {some_id for some_id in ends if some_id not in self._root_ids}
 
     def _look_up(self, ids: Iterable[str]) -> None:
-        """Read the roots of stored scopes; of several with one id, the first."""
+        """Read the roots of stored scopes; if several have one id, the first counts."""
         database = self._database
         condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):
@@ -103,7 +103,7 @@ class Placing:
             self._root_ids |= found
 
     def _noted(self, ids: Collection[str]) -> set[str]:
-        """Return those of these scopes that spans wait for."""
+        """Return those of the ids that are in TraceUnresolved."""
         database = self._database
         condition = database.in_clause('"id"')
         statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608

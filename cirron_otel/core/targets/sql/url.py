@@ -89,4 +89,4 @@ SCHEMES: dict[str, Callable[[str], Location]] = {
     "postgresql://": _postgres,
     "postgres://": _postgres,
 }
-"""By the beginning of a URL."""
+"""The parser of each URL prefix."""
