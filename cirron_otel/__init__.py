@@ -1,7 +1,7 @@
 """cirron-otel: the bridge between Cirron's training traces and OpenTelemetry.
 
 `import cirron_otel as ci` gives the SDK: `ci.profile()`, `ci.scope`, `ci.mark`, `ci.epochs`,
-`ci.batches` and what docs/ lists. Names are loaded when they are first used.
+`ci.batches` and the other names that docs/ lists. Names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OF_CIRRON_SDK = frozenset({
     "CirronYamlError", "ProfilingConfig", "ServingConfig", "deps", "env", "find_cirron_yaml",
     "load", "load_cirron_yaml", "map", "secret", "wrap",
 })  # fmt: skip
-"""What cirron-sdk has and this package does not: docs/migrating.md."""
+"""Names that cirron-sdk has and this package does not (docs/migrating.md)."""
 
 
 if not TYPE_CHECKING:  # a type checker would accept every name

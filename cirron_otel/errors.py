@@ -5,8 +5,8 @@ CirronOtelError
 ├── UsageError      2  wrong usage or configuration
 ├── InputError      3  input is not what it claims to be, or cannot be read
 ├── TargetError     4  the target cannot be written
-│   ├── RefusedNameError   one file of it, for its name or for what is there already
-│   └── OverCapError       what is to be written is larger than all that may be there
+│   ├── RefusedNameError   one file is refused, for its name or for other content there
+│   └── OverCapError       the data is larger than the cap of the target
 └── EndpointError   5  the endpoint cannot be reached, or refused
 ```
 
@@ -46,7 +46,7 @@ class InputError(CirronOtelError):
 
 
 class TargetError(CirronOtelError):
-    """The target cannot be written; what stood there before is untouched."""
+    """The target cannot be written; its previous content is untouched."""
 
     exit_code = 4
 
@@ -56,7 +56,7 @@ class RefusedNameError(TargetError):
 
 
 class OverCapError(TargetError):
-    """What is to be written never fits: it is larger than the cap of its target."""
+    """The data can never fit: it is larger than the cap of its target."""
 
 
 class EndpointError(CirronOtelError):

@@ -1,4 +1,4 @@
-"""JSON that loses nothing: what Python's numbers and dicts would change is kept as text.
+"""JSON without loss: values that Python's numbers and dicts would change are kept as text.
 
 `loads` returns ordinary Python values, except that a token which parsing would change (`1e400`,
 `-0`, more digits than a double holds) or an object that repeats a key becomes a `Raw`, its JSON
@@ -19,8 +19,8 @@ from typing import Any
 
 from .errors import InputError
 
-# Python refuses to parse longer integers (int_max_str_digits); far below that limit already,
-# an int is no longer a number anybody computes with.
+# Python refuses to parse integers with more digits than int_max_str_digits. Integers anywhere near
+# that limit are not used in calculations, so keeping them as text costs nothing.
 _MAX_INT_DIGITS = 4000
 
 MAX_DEPTH = 512
@@ -111,7 +111,7 @@ def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _is_shallow(text: str) -> bool:
-    """Whether the brackets prove that a document has less than 2 * _PASSES levels.
+    """Return whether the brackets prove that a document has fewer than 2 * _PASSES levels.
 
     Each pass removes one or two levels. Brackets in strings, and escapes, prove nothing.
     """
@@ -192,7 +192,7 @@ def _walk(value: Any, ascii_only: bool) -> str:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values are the same JSON value (see the module's text)."""
+    """Return whether two values are the same JSON value, by the rules in the module's docstring."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -51,13 +51,13 @@ class RecordedSpan:
     """The record in the spool, with all of its fields."""
     parent: RecordedSpan | None = field(default=None, repr=False)
     children: list[RecordedSpan] = field(default_factory=list, repr=False)
-    """In order of start."""
+    """The direct children, in order of start."""
     marks: list[RecordedMark] = field(default_factory=list, repr=False)
-    """In order of time, without the mark of the SDK's own time."""
+    """The span's marks in order of time, without the mark of the SDK's own time."""
 
     @property
     def duration_ns(self) -> int:
-        """The span's length."""
+        """The span's duration, in nanoseconds."""
         return self.end_ns - self.start_ns
 
     def mark(self, name: str) -> Any:
@@ -72,7 +72,7 @@ class RecordedRun:
     """The recording of one test. Reading the spans ends it."""
 
     def __init__(self, directory: Path, profiler: Profiler) -> None:
-        """Made by the fixture."""
+        """Keep the directory and the open session, which the fixture provides."""
         self.directory = directory
         """The recording's directory: `cirron-otel report` and other commands read it, too."""
         self.profiler = profiler
@@ -104,9 +104,9 @@ class RecordedRun:
         return [mark.value for mark in sorted(marks, key=lambda mark: mark.time_ns)]
 
     def tree(self) -> str:
-        """Return the names of the spans, two blanks deeper for each level.
+        """Return the names of the spans, one per line, indented by two spaces for each level.
 
-        Siblings of one name whose subtrees are equal are one line, with their number.
+        Siblings of one name whose subtrees are equal share one line, which contains their number.
         """
         roots = [span for span in self.spans() if span.parent is None]
         return "\n".join(_folded(roots))

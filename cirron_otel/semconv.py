@@ -1,9 +1,9 @@
-"""The attribute names and span names of the mapping. docs/otlp-mapping.md says what each means."""
+"""The attribute names and span names of the mapping. docs/otlp-mapping.md defines each of them."""
 
 from __future__ import annotations
 
 SCOPE_NAME = "cirron"
-"""The name of the instrumentation scope that every batch of Cirron's travels under."""
+"""The name of the instrumentation scope of every Cirron batch."""
 
 SESSION = "cirron.session"
 """The name of a session's root scope."""
@@ -68,7 +68,7 @@ MARK_VALUE = "cirron.mark.value"
 SNAPSHOT_PREFIX = "cirron.snapshot."
 SNAPSHOT_REST = "cirron.snapshot.rest"
 
-# Synthetic spans: they carry, or stand for, something; decoding drops them
+# Synthetic spans: they carry or represent other data; decoding drops them
 SYNTHETIC = "cirron.synthetic"
 CARRIER_SPAN_ID = "cirron.span_id"
 MARKS_SPAN = "cirron.marks"
@@ -78,7 +78,7 @@ SEGMENT_SPAN = "cirron.segment"
 RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
 
-# Metrics: docs/metrics.md says what each is
+# Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"
 PHASE_DURATION = "cirron.phase.duration"
 PHASE_GPU_DURATION = "cirron.phase.gpu.duration"
@@ -89,24 +89,25 @@ STEP_MEMORY_PEAK = "cirron.step.memory.peak"
 DROPS = "cirron.drops"
 ERRORS = "cirron.errors"
 MEMORY_USAGE = "process.memory.usage"
-"""OpenTelemetry's own, of its conventions for processes."""
+"""OpenTelemetry's own metric, from its semantic conventions for processes."""
 PHASE = "cirron.phase"
 MARK_NAME = "cirron.mark.name"
 MEMORY_KIND = "cirron.memory.kind"
 REASON = "cirron.reason"
 OTHER = "_OTHER"
-"""Instead of a name where there are too many (OpenTelemetry's word, as in `error.type`)."""
+"""Replaces a name if there are too many (OpenTelemetry's word, as in `error.type`)."""
 
-# A user's attribute whose key is reserved stands under this prefix
+# The key of a user's attribute gets this prefix if it is reserved
 ESCAPE = "cirron.attr."
 RESERVED_PREFIX = "cirron."
 RESERVED = frozenset({THREAD_ID, PROCESS_PID})
 
 REST_PIECE = 2000
-"""Bytes of one piece of a rest: Tempo cuts attributes at 2,048."""
+"""The size of one piece of a residual, in bytes: Tempo truncates attributes at 2,048."""
 MAX_EVENTS = 1000
-"""Events on one span."""
+"""The maximum number of events on one span."""
 MAX_SPAN_BYTES = 1_000_000
-"""Encoded bytes of one span, rest included."""
+"""The size limit of one encoded span in bytes, its residual included."""
 MAX_DEPTH = 16
-"""Nesting of a value; an AnyValue takes three of the 100 levels that protobuf parsers allow."""
+"""The maximum nesting of a value: an AnyValue takes three of the 100 levels that protobuf parsers
+allow."""

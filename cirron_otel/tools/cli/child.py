@@ -22,7 +22,7 @@ _PASSED_ON = (
     signal.SIGTSTP,
 )  # fmt: skip
 _AWAITED = (*_PASSED_ON, signal.SIGCHLD)
-# What Python ignores at its start, and a child is to have as it is by default (subprocess does so).
+# Signals that Python ignores from its start. A child gets the default back, as with subprocess.
 _RESTORED = [
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 ]
@@ -46,7 +46,7 @@ def signals_held() -> Iterator[set[signal.Signals]]:
 
     Enter it before any thread is started. Yields the signals that were blocked before.
     """
-    # Inherited as ignored, it would have the kernel reap the child.
+    # If SIGCHLD is inherited as ignored, the kernel reaps the child, and its exit code is lost.
     chld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
@@ -63,7 +63,7 @@ class Child:
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], held: set[signal.Signals]
     ) -> None:
-        """Start it within `signals_held`, which yielded `held`. Raises NotStartedError."""
+        """Start the command within `signals_held`, which yielded `held`. Raises NotStartedError."""
         self._is_apart = not _has_terminal()
         options: dict[str, Any] = {"setpgroup": 0} if self._is_apart else {}
         if not command[0]:  # Python refuses it before the kernel could
@@ -94,13 +94,16 @@ class Child:
         if pid != self.pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        # What came in the same moment was meant for both of us: it is dead.
+        # Discard signals that arrived at the same moment: the child, too, was meant, and has ended.
         while signal.sigpending() & set(_AWAITED):
             signal.sigwait(_AWAITED)
         return code if code >= 0 else BY_SIGNAL - code
 
     def _stop(self, was_sent: bool) -> None:
-        """Stop together with it, and continue together. The terminal signals its group itself."""
+        """Stop together with the child, and continue it when we continue.
+
+        The terminal sends its signals to the child's group itself.
+        """
         if was_sent:
             self._send(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)

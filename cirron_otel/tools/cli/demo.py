@@ -40,13 +40,13 @@ _SPANS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A training, or the recording of one."""
+    """A training run, or the recording of one."""
 
     source: Path
     """The directory of its batches."""
     forest: Forest
     reason: str | None = None
-    """Why the recording is shown, unless that was requested."""
+    """The reason why the recording is shown; None if that was requested, or if training ran."""
     has_failed: bool = False
     """Whether a training was started and did not finish."""
 
@@ -57,7 +57,7 @@ class _Run:
 
     @property
     def session(self) -> str | None:
-        """Return its session id, which is also its trace id, because it joins no other trace."""
+        """The session id, which is also the trace id, because the session joins no other trace."""
         return self.forest.trees[0].id if self.forest.trees else None
 
 
@@ -267,7 +267,7 @@ def _files(place: Path, gone: _Outcome) -> list[str]:
 
 
 def _command() -> str:
-    """Return how to start this program in the shell that started it."""
+    """Return the command that starts this program in the shell that started it."""
     called = Path(sys.argv[0])
     is_elsewhere = called.name == _NAME and shutil.which(_NAME) is None
     return printable(str(called)) if is_elsewhere else _NAME

@@ -79,7 +79,7 @@ class Storing:
     """An embedded collector to send the run to; it is None if the extra is not installed."""
 
     def __init__(self, collector: Embedded | None, stored: Stored) -> None:
-        """Made by `storing`."""
+        """Take the collector that `storing` has started."""
         self._collector, self._stored = collector, stored
 
     def store(self, source: Path, session: str | None, spans: int) -> Stored:
@@ -139,7 +139,7 @@ def storing(place: Path) -> Iterator[Storing]:
 @contextlib.contextmanager
 def _without_proxy() -> Iterator[None]:
     """Keep gRPC from using a proxy for this machine, as it does by default."""
-    name = "no_grpc_proxy"  # of all that say so the one that gRPC looks at first
+    name = "no_grpc_proxy"  # gRPC reads it ahead of the other variables for this
     before = os.environ.get(name)
     os.environ[name] = "127.0.0.1"
     try:
@@ -159,8 +159,8 @@ def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
 
 
 def _query_run(stored: Stored, session: str | None) -> None:
-    """Query what a user would: whether all spans are there, and which step was the slowest."""
-    # Not `mode=ro`: whoever may not write leaves the files of the WAL behind.
+    """Run a user's queries: whether all spans are there, and which step was the slowest."""
+    # Not `mode=ro`: a connection that cannot write does not remove the WAL's files.
     opened = open_database(stored.database, "query_only=1", must_exist=True)
     with contextlib.closing(opened) as connection:
         connection.row_factory = sqlite3.Row

@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
         return _wrong_usage(error)
     except CirronOtelError as error:
         if isinstance(error.__cause__, BrokenPipeError):
-            output.give_up()  # whoever read stdout has seen enough
+            output.give_up()  # the reader of stdout has closed it
         else:
             output.error(str(error))
         return error.exit_code

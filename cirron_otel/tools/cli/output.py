@@ -58,7 +58,7 @@ def result(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    """Write the one JSON document that `--json` asks for: ASCII, on one line."""
+    """Write the one JSON document of `--json`: ASCII, on one line."""
     result(json.dumps(value))
 
 

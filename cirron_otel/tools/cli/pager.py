@@ -15,7 +15,7 @@ from . import output
 
 _DEFAULT = "less"
 _LESS = "FRX"
-"""git's: end on one screen, pass colours on, leave the text on the screen."""
+"""git's options for less: exit if one screen is enough, show colours, leave the text on screen."""
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def paged(*, is_wanted: bool) -> Iterator[None]:
 def _shown(pager: str, text: str) -> bool:
     """Run the pager; return False if it cannot be started."""
     environment = {"LESS": _LESS, "LV": "-c", **os.environ}
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", pager], stdin=subprocess.PIPE, env=environment, text=True,

@@ -44,7 +44,7 @@ def age_in_ns(text: str) -> int:
 
 
 class FormatChoice(click.Choice[str]):
-    """One of the names in a table of sources or targets, rows that were added later included."""
+    """One of the names in a table of sources or targets, including rows that are added later."""
 
     def __init__(self, names: Callable[[], Sequence[str]]) -> None:
         """Read the table when the choices are needed."""
@@ -65,7 +65,7 @@ class PlacesCommand(click.Command):
     """A command whose help lists the sources that it reads, and the targets that it writes."""
 
     def __init__(self, *arguments: Any, has_target: bool = False, **options: Any) -> None:
-        """`has_target` is for a command that writes a target of the table."""
+        """`has_target`: whether the command writes a target of the table."""
         super().__init__(*arguments, **options)
         self._has_target = has_target
 

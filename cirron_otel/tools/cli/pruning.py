@@ -91,7 +91,7 @@ def remove(paths: SpoolPaths, removal: Removal) -> None:
             reason = error.strerror or error
             raise TargetError(f"{file} cannot be removed: {reason}") from None
     for blob in removal.blobs:
-        with contextlib.suppress(OSError):  # another file is in it
+        with contextlib.suppress(OSError):  # the directory still has another file
             (paths.snapshots / blob.directory).rmdir()
 
 

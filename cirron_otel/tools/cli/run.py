@@ -98,13 +98,13 @@ def run(
             _finish(job, options, code, took_ns, is_started=problem is None)
         except KeyboardInterrupt:
             output.message("interrupted: what is left unsent stays in the spool")
-        except Exception as error:  # the exit code is the command's, whatever becomes of the rest
+        except Exception as error:  # the exit code is the command's, even if the summary fails
             output.message(f"the run cannot be summed up: {error}")
     return code
 
 
 def _hint(command: tuple[str, ...]) -> str:
-    """Return how to run a script that is not an executable command."""
+    """Return advice on how to run a script that is not an executable command."""
     script = command[0]
     if not script.endswith(".py") or not Path(script).is_file():
         return ""
@@ -151,7 +151,7 @@ def _attributes(options: _Options) -> dict[str, Any]:
 def _finish(
     job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
 ) -> None:
-    """Close the open scopes of ranks that died, end the job's span, send, and sum up."""
+    """Close the open scopes of ranks that died, end the job's span, send, and print the summary."""
     from ...core.spool.recovery import recover
     from .run_summary import RunBatches
 

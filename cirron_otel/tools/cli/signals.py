@@ -19,7 +19,7 @@ def terminating_like_interrupt() -> Iterator[None]:
     owner = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked worker inherits this handler: it just ends
+        if os.getpid() != owner:  # a forked worker that inherited this handler must just end
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`cirron-otel spool flush`: send what is left in a spool."""
+"""`cirron-otel spool flush`: send the unsent batches of a spool."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

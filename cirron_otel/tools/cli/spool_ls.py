@@ -1,4 +1,4 @@
-"""`cirron-otel spool ls`: what a spool holds, in numbers."""
+"""`cirron-otel spool ls`: the sessions, the counts and the health of a spool."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

@@ -1,4 +1,4 @@
-"""`cirron-otel spool prune`: drop the oldest batches, and the snapshot files only they name."""
+"""`cirron-otel spool prune`: drop the oldest batches and the snapshot files that only they name."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

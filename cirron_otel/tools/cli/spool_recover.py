@@ -1,4 +1,4 @@
-"""`cirron-otel spool recover`: close what processes that died left open."""
+"""`cirron-otel spool recover`: close the scopes that dead processes left open."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

@@ -1,4 +1,4 @@
-"""`cirron-otel spool verify`: what is wrong with which file."""
+"""`cirron-otel spool verify`: list the problems of each file."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

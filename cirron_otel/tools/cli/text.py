@@ -36,7 +36,7 @@ def reason(error: str) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """`1 span`, `1,234 spans`."""
+    """Return a number with its noun, as in `1 span` or `1,234 spans`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

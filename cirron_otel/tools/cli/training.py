@@ -1,6 +1,6 @@
 """Run the demo's training in a process of its own, the only one that imports torch.
 
-A torch that does not start, or that crashes its process, is then a reason to report.
+A torch that cannot be imported, or that crashes its process, then only fails the training.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without

@@ -1,4 +1,4 @@
-"""`convert`: from any source of the table to any target."""
+"""`convert`: convert any source in the table to any target."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ConvertRequest:
     target: str
     source_format: str | None = None
     target_format: str | None = None
-    """The name of a row in the tables of sources and targets; None goes by the path."""
+    """The name of a row in the tables of sources and targets; None means that the path decides."""
     layout: str = SEGMENTED
     select: Selection | None = None
     run: str | None = None
     """The run to convert, as in `choose_run`; None converts all."""
     jobs: int | None = None
-    """Worker processes; None takes every core."""
+    """The number of worker processes; None means one for each core."""
     service_name: str = field(default_factory=default_service_name)
     limits: SizeLimits = DEFAULT_LIMITS
 

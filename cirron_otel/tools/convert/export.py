@@ -29,11 +29,11 @@ from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
-"""Batches are sent together up to about this size."""
+"""Batches are sent together up to about this size, in bytes."""
 DEADLINE_S = 60.0
-"""How long an export that does not follow goes on without a request being accepted."""
+"""Seconds for which an export without `--follow` continues if no request is accepted."""
 _RECENT_S = 30.0
-"""Every backend's search finds a run that is not older than this."""
+"""Seconds; every backend's search finds a run that is not older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def export(
         report.add(stats)
         return report
     with contextlib.ExitStack() as stack:
-        before = Report()  # of the steps ahead of the spool, reading which clears the findings
+        before = Report()  # for the steps that precede reading the spool, which clears findings
         context = SourceContext(stack, before, progress)
         _, source = open_source(request.source, request.source_format, context)
         report.backend = before.backend

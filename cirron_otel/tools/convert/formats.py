@@ -121,7 +121,7 @@ def _mode(path: str) -> int | None:
 
 
 def _is_batch(path: Path) -> bool:
-    """Whether a `.json` file contains a Cirron batch rather than OTLP, by its top-level keys."""
+    """Return whether a `.json` file contains a Cirron batch, not OTLP, by its top-level keys."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)

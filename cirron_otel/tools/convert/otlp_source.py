@@ -100,7 +100,7 @@ class OtlpSource(BatchSource):
         try:
             yield from _batches_of(message, reader, report, self._place)
         except (CirronOtelError, OSError):
-            raise  # of the target, from which batches are recalled
+            raise  # an error of the target, from which batches are recalled
         except Exception as error:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             problem = f"cannot be translated, please report it: {what}"

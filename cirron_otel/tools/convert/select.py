@@ -28,7 +28,7 @@ class Selection:
 
     @classmethod
     def parse(cls, expressions: Iterable[str]) -> Selection:
-        """Read `KEY=VALUE` expressions; one key given twice means either value.
+        """Parse `KEY=VALUE` expressions; a key that is given twice matches either value.
 
         Raises UsageError for an invalid expression.
         """

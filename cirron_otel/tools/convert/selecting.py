@@ -43,7 +43,7 @@ class Selector:
         """Use `index` to find scopes of other batches."""
         self._selection, self._index = selection, index
         self._outside: dict[str, _Match] = {}
-        """Some scopes of other batches, so that no long chain is walked twice."""
+        """The matches of some scopes of other batches, so that no long chain is walked twice."""
 
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
         """Return the batch with the records that match; None if there are none."""
@@ -118,7 +118,7 @@ class Selector:
     def _match(
         self, span: SpanOutline, by_id: dict[str, SpanOutline], matches: dict[str, _Match]
     ) -> _Match:
-        """The match of a scope of the batch; `matches` contains the known ones."""
+        """Return the match of a scope of the batch; `matches` contains the known ones."""
         chain: list[SpanOutline] = []
         seen: set[str] = set()
         current: SpanOutline | None = span
@@ -128,7 +128,7 @@ class Selector:
             current = by_id.get(current.parent_id) if current.parent_id is not None else None
         if current is not None and current.id in matches:
             match = matches[current.id]
-        elif current is not None:  # a circle: each of its scopes is above the others
+        elif current is not None:  # a cycle: each of its scopes is an ancestor of the others
             match = _Match()
             for scope in chain[chain.index(current) :]:
                 match = self._below(match, Ancestor(scope.name, scope.index))
@@ -140,7 +140,7 @@ class Selector:
         return match
 
     def _outer(self, some_id: str) -> _Match:
-        """The match of a scope of another batch."""
+        """Return the match of a scope of another batch."""
         path = []
         match = _Match()
         for scope_id, scopes in self._index.lineage(some_id):

@@ -1,4 +1,4 @@
-"""Sources of batches: the seam, and those that are read as a spool.
+"""Sources of batches: their interface, and the sources that are read as a spool.
 
 The table of all sources is in `tables`. OTLP is in `otlp_source`, batches as protobuf are in
 `wire_files`.
@@ -49,7 +49,7 @@ Recall = Callable[[str], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What an opener may use."""
+    """The resources that an opener may use."""
 
     stack: contextlib.ExitStack
     """Closed when the source is no longer needed."""
@@ -112,7 +112,7 @@ class BatchSource(ABC):
 
 
 def is_spool(source: str, source_format: str | None) -> bool:
-    """Whether a source is a spool directory. Raises UsageError, and InputError if it is missing."""
+    """Return whether a source is a spool. Raises UsageError, and InputError if it is missing."""
     return SOURCES[source_place(source, source_format).format].is_spool
 
 
@@ -199,7 +199,7 @@ def open_storage(place: PathSpec, context: SourceContext) -> BatchSource:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file in bytes; 0 if it cannot be read."""
+    """Return the size of a file in bytes; 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:

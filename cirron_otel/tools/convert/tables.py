@@ -80,7 +80,7 @@ class TargetRow:
     prefixes: tuple[str, ...] = ()
     """A target that begins with one of these is of this kind; the rest of it is the path."""
     encoding: str = "cirron"
-    """What the writer takes: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
+    """The input of the writer: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
     """Whether the writer returns batches that the target already contains."""
     writes_stdout: bool = True

@@ -1,4 +1,4 @@
-"""Targets of a conversion: the seam, a spool, one batch file, a file of OTLP messages.
+"""Targets of a conversion: their interface, a spool, one batch file, a file of OTLP messages.
 
 The table of all targets is in `tables`. Batches as protobuf are in `wire_files`.
 """
@@ -27,9 +27,9 @@ from .tables import STANDARD
 class TargetWriter(ABC):
     """A target that was opened.
 
-    What it refuses is a finding in the report that it was opened with; what it writes is counted
-    there. Its context manager ends with the target complete. If the block raises, a file is not
-    created or replaced, and a spool keeps the batches that were added.
+    It is opened with a report, which counts the written batches and lists the refused ones as
+    findings. When its context manager ends, the target is complete. If the block raises, a file is
+    not created or replaced, and a spool keeps the batches that were added.
 
     Openers and methods raise TargetError if writing fails, and UsageError if the target cannot
     hold what it is given.
@@ -37,7 +37,7 @@ class TargetWriter(ABC):
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """Write the bytes of a batch under its file name. One that is there already is left."""
+        """Write the bytes of a batch under its file name; an existing batch stays unchanged."""
 
     def take(self, item: Encoded) -> None:
         """Write a batch that was encoded for the target (`TargetRow.encoding`)."""
@@ -133,14 +133,14 @@ class MessageTarget(TargetWriter):
         self._report.bytes_written += len(item.data)
 
     def write_messages(self, framed: Iterable[bytes]) -> None:
-        """Write messages as they are."""
+        """Write messages unchanged."""
         for data in framed:
             self._writer.write_encoded(data)
             self._report.written += 1
 
 
 def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
-    """Whether readers accept a batch of that size; a larger one is reported."""
+    """Return whether readers accept a batch of that size; a larger one is reported."""
     if len(data) <= max_bytes:
         return True
     report.skip(Finding(name, "too-large", f"longer than {max_bytes} bytes, the most that is read"))

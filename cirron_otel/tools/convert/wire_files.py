@@ -1,6 +1,6 @@
 """Files of the wire schema as protobuf: `cirron.v1.Batch` messages, each after its length.
 
-The form of the messages is in proto/cirron/v1/trace.proto; docs/spool-format.md has the rules.
+proto/cirron/v1/trace.proto defines the messages; docs/spool-format.md has the rules.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Record = dict[str, Any]
 _FILE_NAME = "the name of a batch's file, which id and time do not give"
 _UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
 _RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
-"""The memory of a decoded record; the memory that is allowed for a byte of its message, and for
-any message."""
+"""Bytes of memory: of a decoded record, allowed for each byte of its message, and allowed for any
+message."""
 
 
 class WireTarget(TargetWriter):

@@ -189,7 +189,7 @@ def _encode_in_pool(
 ) -> Generator[Chunk, None, list[list[str]]]:
     """Encode `parts` until a process cannot be started.
 
-    Returns the part that was taken from `parts` then and is not encoded, if there is one.
+    Returns a list with the part that was already taken from `parts` but is not encoded, if any.
     """
     # Not fork: the caller may have threads. Workers import this package, and no module of the user.
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
@@ -217,5 +217,5 @@ def _encode_in_pool(
 
 
 def default_jobs() -> int:
-    """As many workers as this process may use cores."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,7 +17,7 @@ class CheckState(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, or may work, but is hardly what the user intended."""
+    """It works, or may work, but is probably not what the user intended."""
     FAILED = "failed"
     """It does not work."""
 
@@ -52,7 +52,7 @@ class Problem(Exception):  # noqa: N818 - a finding that ends a series of checks
     """A finding that ends a series of checks, with the `found` and `advice` of its check."""
 
     def __init__(self, found: str, advice: str = "") -> None:
-        """See Check."""
+        """Take the `found` and `advice` of the check."""
         super().__init__(found)
         self.found, self.advice = found, advice
 
@@ -63,7 +63,7 @@ def ok(name: str, found: str, **details: Any) -> Check:
 
 
 def warning(name: str, found: str, advice: str, **details: Any) -> Check:
-    """Return a check whose finding is hardly intended."""
+    """Return a check whose finding is probably not intended."""
     return Check(name, CheckState.WARNING, found, advice, details)
 
 
@@ -86,7 +86,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self, most: float = float("inf")) -> float:
-        """Return the seconds left, at most `most`; never 0, which sockets take as another mode."""
+        """Return the seconds left, at most `most`; never 0, which makes a socket non-blocking."""
         return max(min(self._end - time.monotonic(), most), 0.001)
 
     @property

@@ -7,16 +7,16 @@ import time
 from .check import Check, ok, warning
 
 _EARLIEST_S = 1_704_067_200.0
-"""2024-01-01; this package is younger."""
+"""The earliest plausible time, 2024-01-01: older than this package."""
 _LATEST_S = 4_102_444_800.0
-"""2100-01-01."""
+"""The latest plausible time, 2100-01-01."""
 _LOOK_S = 0.05
 _APART_S = 0.02
 _COARSE_S = 0.001
 
 
 def examine_clock() -> Check:
-    """Check that the wall clock is plausible, and as fast as the monotonic clock."""
+    """Check that the wall clock is plausible, and runs as fast as the monotonic clock."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(_LOOK_S)
     wall_took, steady_took = time.time() - wall, time.monotonic() - steady

@@ -53,5 +53,5 @@ def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
                 target = CirronTarget(*place, SDK_VERSION)
                 keys[target.shown] = target.key
         except CirronOtelError:
-            continue  # the checks of the endpoint say so
+            continue  # the endpoint's own checks report it
     return keys

@@ -31,7 +31,10 @@ _DRIVER = Path("/dev/nvidiactl")
 
 
 def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
-    """Train two steps with the hooks on in another process, and check what they leave."""
+    """Train two steps with the hooks on in another process, and check its report.
+
+    The phases of a step must be recorded, and the hooks must restore everything they replaced.
+    """
     wanted = config.frameworks
     if find_spec("torch") is None:
         advice = "pip install 'cirron-otel[torch]'"

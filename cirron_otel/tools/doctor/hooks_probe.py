@@ -1,8 +1,9 @@
-"""Two training steps with the hooks on, in a process of its own: `python -m` runs it.
+"""Take two training steps with the hooks on, in a process of its own: `python -m` runs it.
 
     python -P -m cirron_otel.tools.doctor.hooks_probe DIR
 
-Prints one JSON document: what torch is there, what was recorded, and what the hooks left behind.
+Prints one JSON document: the version and devices of torch, the names of the recorded scopes, and
+the names that the hooks did not restore.
 """
 
 # ruff: noqa: PLC0415 - torch is imported where it is asked for

@@ -1,4 +1,4 @@
-"""Names, connections and TLS: how far one gets towards an endpoint, and what prevents more."""
+"""Names, connections and TLS: how far a connection to an endpoint gets, and what stops it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def connect(place: EndpointAddress, found: list[AddressInfo], deadline: Deadline
     failures: list[tuple[str, OSError]] = []
     for number, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
-        # Of several addresses that are silent each gets its share.
+        # Share the remaining time among the remaining addresses, because each may be silent.
         sock.settimeout(deadline.left() / (len(found) - number))
         try:
             sock.connect(address)
@@ -137,7 +137,7 @@ class Connector:
 
     @contextlib.contextmanager
     def open(self, *, tls: bool | None = None, verify: bool = True) -> Iterator[socket.socket]:
-        """Yield a connection; `tls` overrides whether the place has TLS. Raises Problem."""
+        """Yield a connection; `tls` overrides whether the endpoint uses TLS. Raises Problem."""
         sock = connect(self.place, self._found, self.deadline)
         try:
             sock.settimeout(self.deadline.left())
@@ -259,7 +259,7 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
 
 
 def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
-    """Return the proxy that `requests` or gRPC would use for an address, by the environment."""
+    """Return the proxy that `requests` or gRPC takes from the environment for an address."""
     proxies = getproxies()
     names = ("grpc", "https", "http") if is_grpc else (scheme,)
     found = next((proxies[name] for name in names if proxies.get(name)), None)
@@ -275,7 +275,7 @@ def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult 
 def check_connection(
     prefix: str, place: EndpointAddress, deadline: Deadline
 ) -> tuple[list[Check], Connector | None]:
-    """Check name and connection; return the checks, and the endpoint if both succeed."""
+    """Resolve the name and connect; return the checks, and the endpoint if both succeed."""
     begun = time.monotonic()
     try:
         found = resolve_host(place, deadline)
@@ -285,7 +285,7 @@ def check_connection(
     took = f"{1000 * (time.monotonic() - begun):.0f} ms"
     checks = [ok(f"{prefix} dns", f"{place.host} is {', '.join(addresses)}", addresses=addresses)]
     if place.host in addresses:
-        checks = []  # there was nothing to look up
+        checks = []  # the host is an address, so nothing was looked up
     line = Connector(place, found, deadline)
     begun = time.monotonic()
     try:

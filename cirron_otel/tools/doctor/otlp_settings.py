@@ -1,4 +1,4 @@
-"""The variables of an OTLP endpoint, and values in them that are hardly intended."""
+"""The variables of an OTLP endpoint, and values in them that are probably not intended."""
 
 from __future__ import annotations
 

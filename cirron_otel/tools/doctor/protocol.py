@@ -19,7 +19,7 @@ from .check import Check, Problem, ok, warning
 from .network import Connector, tls_problem
 
 SKEW_S = 5.0
-"""The tolerated clock difference: the header has whole seconds, and the answer took time."""
+"""The tolerated clock difference: the header has whole seconds, and the answer takes time."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS, _GOAWAY = 4, 7
@@ -50,7 +50,7 @@ class ProbeReply:
     spoken: DetectedProtocol
     data: bytes = b""
     skew_s: float | None = None
-    """How far its clock is ahead of ours, by the Date header; None without that header."""
+    """Seconds that its clock is ahead of ours, by the Date header; None without that header."""
 
     @property
     def is_ours(self) -> bool:
@@ -104,7 +104,7 @@ def _probe(line: Connector, words: bytes, is_enough: Callable[[bytes], bool]) ->
         except TimeoutError:
             return ProbeReply(DetectedProtocol.SILENCE if not data else _kind(data), data)
         except OSError:
-            pass  # it hung up, perhaps for what was said
+            pass  # it closed the connection, perhaps because of the bytes that it received
     if not data and line.place.is_tls:
         _read_refusal(line)
     return ProbeReply(_kind(data), data)
@@ -132,7 +132,7 @@ def _kind(data: bytes) -> DetectedProtocol:
         return DetectedProtocol.NOTHING
     if data.startswith(b"HTTP/"):
         head = data.partition(b"\r\n")[0]
-        # Servers of Go and nginx answer in clear what came in clear.
+        # Go's servers and nginx answer plain text on a TLS port with a plain-text 400.
         return (
             DetectedProtocol.TLS if b" 400" in head and b"HTTPS" in data else DetectedProtocol.HTTP1
         )
@@ -149,7 +149,7 @@ def _skew(data: bytes, before: float, after: float) -> float | None:
         if name.strip().lower() == b"date":
             with contextlib.suppress(ValueError, OverflowError):
                 told = parsedate_to_datetime(value.strip().decode("latin-1")).timestamp()
-                # The time was told at some moment between the two, and cut to whole seconds.
+                # The server read its clock between `before` and `after`, in whole seconds.
                 if told + 1 < before:
                     return told + 1 - before
                 return max(told - after, 0.0)

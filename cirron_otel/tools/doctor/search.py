@@ -1,4 +1,4 @@
-"""Whether a Tempo will find the runs that wait in the spool."""
+"""Check whether a Tempo's search will find the runs whose batches are still unsent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def examine_search(directory: Path, environ: Mapping[str, str]) -> Iterator[Chec
 
 
 def _oldest_unsent_s(directory: Path, config: OtlpConfig) -> float:
-    """The age of the oldest batch in seconds, if some batches are unsent; else 0."""
+    """Return the age of the oldest batch in seconds, if some batches are unsent; else 0."""
     try:
         reader = SpoolReader(directory)
     except CirronOtelError:

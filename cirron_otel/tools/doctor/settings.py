@@ -1,4 +1,4 @@
-"""Variables and configuration: what is set, what nothing reads, and likely misspellings."""
+"""Variables and configuration: which variables are set, unused or probably misspelt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MODULES = (
     "opentelemetry.instrumentation.environment_variables",
 )
 _NEAR = 0.84
-"""The similarity (difflib) from which on a name is taken for a misspelling of another."""
+"""From this similarity (difflib) on, a name counts as a misspelling of another."""
 
 
 def known_variables() -> set[str]:

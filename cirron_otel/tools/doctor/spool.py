@@ -163,7 +163,7 @@ def _check_room(directory: Path, cap: int) -> Check:
 
 def filesystem_of(place: Path) -> str:
     """Return the kind of file system, as Linux names it; "" if it cannot be determined."""
-    # proc(5), /proc/pid/mountinfo: the fifth field is the mount point, the kind is behind " - ".
+    # proc(5), /proc/pid/mountinfo: the fifth field is the mount point, the kind follows " - ".
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
         real = place.resolve()

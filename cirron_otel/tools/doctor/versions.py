@@ -26,7 +26,7 @@ def examine_python() -> Check:
 
     found = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
     wanted = _field(metadata.metadata(DISTRIBUTION), "Requires-Python")
-    version = ".".join(map(str, sys.version_info[:3]))  # without what builds of others add
+    version = ".".join(map(str, sys.version_info[:3]))  # without suffixes of distributors
     if not SpecifierSet(wanted).contains(version, prereleases=True):
         return failed("python", f"{found}, expected {wanted}", "use another Python")
     return ok("python", found, version=platform.python_version(), wanted=wanted)
@@ -109,7 +109,7 @@ def _is_in(wanted: SpecifierSet, version: str) -> bool:
     try:
         return wanted.contains(version, prereleases=True)
     except InvalidVersion:
-        return True  # a build of somebody's own: they know
+        return True  # a custom build, whose version cannot be compared
 
 
 def _missing(extra: str, versions: dict[str, str]) -> list[str]:

@@ -28,10 +28,10 @@ _WHAT = ("session", "trace", "service")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _AGE = re.compile(r"(\d{1,6})([smhdw])")
 _DEFAULT_AGE_S = 7 * 86400
-"""The time range of a search without `start`: the longest that Tempo allows by default."""
+"""Seconds; the time range of a search without `start`: the longest that Tempo allows by default."""
 _LONGEST_SEARCH_S = 5 * 366 * 86400
 _AHEAD_S = 3600
-"""The end of a search without `end`, after the present: clocks differ."""
+"""Seconds after the present at which a search without `end` ends, because clocks differ."""
 _EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
 
 
@@ -60,7 +60,7 @@ class QueryAddress:
 
 
 def is_query_address(text: str) -> bool:
-    """Whether `text` is a query address rather than a path."""
+    """Return whether `text` is a query address rather than a path."""
     return text.startswith(tuple(f"{name}:" for name in BACKENDS))
 
 

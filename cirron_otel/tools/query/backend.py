@@ -26,7 +26,7 @@ class Backend(Protocol):
 
     @property
     def not_kept(self) -> tuple[str, ...]:
-        """What this backend never returns, whatever it was sent."""
+        """The kinds of data that this backend never returns, even if they were sent to it."""
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
         """Return a trace; None if the backend has no span of it.
@@ -58,7 +58,7 @@ Search = Callable[[int, int], set[bytes]]
 
 
 def all_between(search: Search, start_ns: int, end_ns: int, longest_ns: int) -> Iterator[bytes]:
-    """Yield every trace id that `search` finds, each once, however many there are: latest first.
+    """Yield every trace id that `search` finds once, latest first, however many there are.
 
     No search spans more than `longest_ns`. If one second has more traces than one search returns,
     or than fit into one response, that second is not searched completely.

@@ -194,7 +194,10 @@ def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def _is_cut(value: AnyValue, limit: int) -> bool:
-    """Whether a value is as long as a truncated one: up to three bytes less if a letter was cut."""
+    """Return whether a value is as long as a truncated one.
+
+    That is up to three bytes less than `limit` if a letter was cut.
+    """
     kind = value.WhichOneof("value")
     if kind == "string_value":
         # Only the few texts of about that length are encoded to count their bytes.

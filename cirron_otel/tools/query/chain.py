@@ -93,7 +93,7 @@ class TraceChain:
         if origin.session_id is not None:
             self.possible.add(trace_id_for(origin.session_id))
         for trace_id in filter(None, (header.trace_id, header.session_trace_id, *_told(header))):
-            # A batch may name a trace that contains none of its spans, and none of others yet.
+            # A batch may name a trace that has none of its spans, and no spans of others yet.
             self.possible.add(trace_id)
 
     def _take_span(self, span: Span, session_alone: bool) -> None:

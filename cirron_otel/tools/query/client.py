@@ -24,9 +24,9 @@ except ImportError:  # pragma: no cover - the tests have it
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """The longest answer that is read, bytes after decompression."""
 ANSWER_SECONDS = 300.0
-"""The longest that one answer may take."""
+"""The maximum duration of one answer."""
 _SILENT_SECONDS = 60.0
-"""The longest that a server may send nothing."""
+"""The maximum time in which a server sends nothing."""
 _CONNECT_SECONDS = 10.0
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.25

@@ -1,4 +1,4 @@
-"""Fetch everything that an address requests, as OTLP messages, each after its length."""
+"""Fetch everything that an address requests, as OTLP messages, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fetch(address: QueryAddress, target: BinaryIO, progress: Progress | None = N
 
 
 class _Fetch:
-    """One run."""
+    """The state of one call of `fetch`."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Fetch:
         return sorted((chain.named.keys() | chain.possible) - self._asked)
 
     def _search_for_the_rest(self) -> None:
-        """Search for spans in traces without references to them: those of requests to a server."""
+        """Search for spans in traces that nothing refers to, such as those of server requests."""
         searched: set[tuple[str | None, str | None]] = set()
         while left := [each for each in self._chain.wanting() if each not in searched]:
             session, service = left[0]

@@ -13,14 +13,14 @@ class FetchReport:
     """The report about a query to a backend."""
 
     backend: str
-    """Its kind and address."""
+    """The kind and the address of the backend."""
     traces: int = 0
     bytes_read: int = 0
     missing: list[str] = field(default_factory=list)
     """The first 1,000 items that existed or are referred to, and were not returned."""
     missing_count: int = 0
     not_kept: tuple[str, ...] = ()
-    """What such a backend never returns."""
+    """The kinds of data that such a backend never returns."""
 
     def miss(self, text: str) -> None:
         """Add a missing item."""

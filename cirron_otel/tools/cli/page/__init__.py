@@ -1,1 +1,1 @@
-"""The report as one HTML file: no script, no request to anywhere, and nothing in it is trusted."""
+"""The report as one HTML file, without scripts or requests; no recorded text is trusted."""

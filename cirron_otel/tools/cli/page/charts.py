@@ -52,7 +52,7 @@ class Scale:
         return [self.high, self.low / 2 + self.high / 2, self.low]
 
     def _of(self, value: float) -> float:
-        # A half: the distance of two doubles may be none.
+        # Half of the value, because the difference of two doubles can overflow.
         return math.log10(max(value, self.low)) if self.is_log else value / 2
 
 
@@ -164,7 +164,7 @@ def _line(points: list[Point], scale: Scale, total: _Axis) -> str:
 
 
 def _dots(points: list[Point], scale: Scale, total: _Axis) -> str:
-    """Draw each point as a line of no length, whose round ends make it a dot."""
+    """Draw each point as a line of zero length, whose round ends make it a dot."""
     return "".join(
         f"M{_center(point, total)} {scale.at(point.middle)}h0" for point in points if point.numbers
     )

@@ -22,10 +22,10 @@ TRACED_RANKS = 16
 """The number of ranks of which single steps are shown."""
 DRAWN_MARKS = 40
 _STEP_POINTS, _MARK_POINTS = 1600, 1200
-"""Points of all courses together."""
+"""The maximum number of points of all courses together: of steps, and of marks."""
 _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
 _SCOPES, _MOST_SCOPES = 1000, 150
-"""Scopes of all steps that are shown, and of one."""
+"""The maximum number of scopes of all steps that are shown, and of one of them."""
 _MOST_EPOCHS = 50
 """With more epochs than this, no epoch's start is drawn."""
 _TOPS, _BELOW_TOP = 24, 24

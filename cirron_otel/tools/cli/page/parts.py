@@ -18,7 +18,7 @@ _LONGEST = 60
 
 
 def short(text: str | None, most: int = _LONGEST) -> str:
-    """Return a name or a value, cut to so many characters; `-` for None."""
+    """Return a name or a value, cut to `most` characters; `-` for None."""
     if text is None:
         return "-"
     text = printable(text[: most + 1])

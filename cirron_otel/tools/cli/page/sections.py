@@ -111,7 +111,7 @@ def _phase_tables(content: RunContent) -> Iterator[Element]:
 
 
 def phase_table(rank: RankReport, most: int) -> list[Content]:
-    """Return the figures of one rank, for so many phases."""
+    """Return the figures of one rank, for at most `most` phases."""
     found = rank.steps
     more = len(found.phases) - most
     rows = [

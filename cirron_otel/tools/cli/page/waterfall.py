@@ -30,8 +30,9 @@ class Details:
         self._left = _MOST_DETAIL
 
     def of(self, node: TreeNode) -> Element | None:
-        """Return the attributes and the marks of a scope; None if it has none, or if room is used
-        up.
+        """Return the attributes and the marks of a scope.
+
+        Returns None if there are none, or if the page has no room left for them.
         """
         rows = [*self._fields(node), *_marks(node.marks)]
         if node.marks_left_out:
