@@ -21,7 +21,7 @@ class AwaitedBlobs:
         self._most = most
         self._due: dict[BlobKey, float] = {}
         self._waits: dict[BlobKey, float] = {}
-        """The latest wait of each file that is awaited or was returned by `take_due`, seconds."""
+        """The latest wait, in seconds, of each file awaited or returned by `take_due`."""
         self._heap: list[tuple[float, BlobKey]] = []
 
     def __len__(self) -> int:

@@ -233,7 +233,7 @@ class Backlog:
             self.cursor.acknowledge(batch.name)
             self._settle(batch.name)
             if batch.name in self._letters:
-                with contextlib.suppress(TargetError):  # the rest of the group must be noted
+                with contextlib.suppress(TargetError):  # still record the rest of the group
                     self._letters.remove(batch.name)
         self._save()
 
@@ -255,7 +255,7 @@ class Backlog:
         """Record that the target will never accept a batch, and keep it as a dead letter.
 
         Raises as `acknowledge` does. A batch that cannot be kept waits for another attempt, and
-        other batches go first.
+        other batches are sent first.
         """
         attempts = self._queue.tries(batch.name) or 1
         try:

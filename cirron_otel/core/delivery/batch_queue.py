@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .schedule import Schedule
 
 _HELD_EVERY = 8
-"""One turn in this many goes to a batch that failed before, even if others were not tried yet."""
+"""One turn in this many goes to a batch that failed before, even if untried batches wait."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class _Queue:
     fresh: list[tuple[bool, str]] = field(default_factory=list)
     """A heap of (is not first, name): batches that may be tried whenever the lane is open."""
     held: list[str] = field(default_factory=list)
-    """Batches that failed, sorted by name; each has its own time of the next attempt."""
+    """Batches that failed, sorted by name; each waits until its own next attempt."""
 
 
 class BatchQueue:
@@ -106,9 +106,9 @@ class BatchQueue:
         return nearest[1]
 
     def put_back(self, name: str, *, alone: bool = False) -> None:
-        """Put back a batch that was taken; one that failed waits for its time.
+        """Put back a batch that was taken; one that failed waits until its next attempt.
 
-        `alone` sends it in a request of its own from now on.
+        With `alone`, it is sent in a request of its own from now on.
         """
         if alone:
             self._single.add(name)
@@ -174,7 +174,7 @@ class BatchQueue:
         return None
 
     def _release(self) -> None:
-        """Move batches whose time has come back into the order of names."""
+        """After a release, move held batches that may be tried at once back to `fresh`."""
         if self._releases == self._schedule.releases:
             return
         self._releases = self._schedule.releases
@@ -193,7 +193,7 @@ class BatchQueue:
             heapq.heappop(queue.fresh)
         elif name in queue.held:
             queue.held.remove(name)
-        else:  # not at the head: a dead letter that was sent again
+        else:  # not at the top of the heap: a dead letter that was sent again
             queue.fresh = [each for each in queue.fresh if each[1] != name]
             heapq.heapify(queue.fresh)
         if not (queue.fresh or queue.held):

@@ -49,7 +49,7 @@ class BlobGates:
         self._tenants.pop(tenant_of_directory(key.directory), None)
 
     def failed(self, key: BlobKey, error: Exception) -> None:
-        """Delay the files that the failure is evidence against."""
+        """Delay all files if the target did not respond, else the files of the same tenant."""
         if kind_of(error) is FailureKind.NO_ANSWER:
             self._target.failed(error)
             return

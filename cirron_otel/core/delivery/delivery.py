@@ -1,7 +1,7 @@
-"""The delivery engine on a thread of its own: a recording process or a collector sends its batches.
+"""The delivery engine on a thread of its own, in a recording process or a collector.
 
-The thread sends the batches of one owner. It also claims and sends, after them, what dead owners
-left for the same target.
+The thread sends the batches of one owner. After these, it claims and sends the batches that dead
+owners left for the same target.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Delivery(DeliveryEngine):
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Keep the arguments, which are those of DeliveryEngine; `start` begins to send."""
+        """Store the arguments, which are those of DeliveryEngine; `start` begins to send."""
         super().__init__(
             paths,
             target,
@@ -65,14 +65,16 @@ class Delivery(DeliveryEngine):
         self._changed = threading.Condition(threading.RLock())
         self._noted: deque[str] = deque()
         self._unnoted = 0
-        """Own batches that there was no room to note; the directory has them."""
+        """The number of own batches that were announced without space in `_noted`."""
         self._is_scan_due = False
         self._sealed = self._settled = 0
-        """Own batches that were notified, and those that left an earlier backlog for good."""
+        """The number of own batches that were announced, and that backlogs with a lost lease
+        settled.
+        """
         self._evicted = 0
-        """Own batches that left the spool before they were queued."""
+        """The number of own batches that left the spool before they were queued."""
         self._is_idle = False
-        """Whether the thread waits, so that a new batch has to wake it."""
+        """Whether the thread waits, so that a new batch must wake it."""
         self._is_flushing = False
         self._is_stopped = False
         self._deadline: float | None = None
@@ -86,7 +88,7 @@ class Delivery(DeliveryEngine):
         )
 
     def start(self) -> None:
-        """Take the lease and start the thread; to be called once, before a batch is sealed.
+        """Take the lease and start the thread; call it once, before a batch is sealed.
 
         Raises RuntimeError if no thread can be started.
         """
@@ -205,7 +207,7 @@ class Delivery(DeliveryEngine):
             return False
 
     def _turn(self) -> bool:
-        """Do the next thing; return False if there is nothing to be done now."""
+        """Perform the next action; return False if there is nothing to do now."""
         if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
             self._sweep_at = self._clock() + self._policy.sweep
             if self._own is None:
@@ -251,10 +253,10 @@ class Delivery(DeliveryEngine):
     def _claim_own(self) -> None:
         backlog = self.claim(self._prefix)
         if backlog is not None and self._thread.ident is not None:
-            self._is_scan_due = True  # another process had the lease: see what is left
+            self._is_scan_due = True  # another process had the lease: look for batches that it left
 
     def _take_noted(self) -> None:
-        """Queue the noted batches; if there were too many to note, read the directory."""
+        """Queue the noted batches; if some announced ones were not noted, scan the directory."""
         own = self._own
         if own is None:
             return
@@ -270,7 +272,7 @@ class Delivery(DeliveryEngine):
             self._unnoted += left - seen
 
     def _count_evicted(self) -> None:
-        """Update `_evicted`: the notified batches that were neither settled nor wait.
+        """Update `_evicted`: the announced batches that are neither settled nor waiting.
 
         Only the delivery's thread calls this, between two turns: within a turn, a batch may be
         counted in none of the three.
@@ -290,18 +292,18 @@ class Delivery(DeliveryEngine):
     # --- when to do the next thing --------------------------------------------------------------
 
     def _held(self) -> list[Backlog]:
-        """Return its own backlog, followed by those that were claimed of dead owners."""
+        """Return the own backlog, followed by those that were claimed from dead owners."""
         claimed = self.backlogs.copy()
         own = claimed.pop(self._prefix, None)
         return [*([] if own is None else [own]), *claimed.values()]
 
     def _backlogs(self) -> list[Backlog]:
-        """Return the backlogs to send, in order; after `finish` only its own."""
+        """Return the backlogs to send, in order; after `request_flush` only the own one."""
         held = self._held()
         return held if self._deadline is None else [b for b in held if b.owner == self._prefix]
 
     def _is_over(self) -> bool:
-        """Return whether the thread is to end; on the first call after `finish`, shorten waits."""
+        """Return whether the thread should end; shorten the waits once a flush is requested."""
         if self._is_stopped or self._deadline is None:
             return self._is_stopped
         if not self._is_flushing:
@@ -325,7 +327,7 @@ class Delivery(DeliveryEngine):
         return not own.waiting and bool(self._unnoted or self._is_scan_due)
 
     def _next(self) -> float:
-        """Return when the next thing is to be done, as far as that is known now."""
+        """Return the time of the next action, as far as it is known now."""
         backlogs, own = self._backlogs(), self._own
         times = [max(backlog.opens, self._own_gate.opens) for backlog in backlogs]
         if self._has_noted():

@@ -1,12 +1,10 @@
 """The delivery engine: claim batches, group them, send each group, acknowledge it or try it again.
 
-The spool is the queue. Sealed batches are read from it in order and noted in a cursor once the
-target has accepted them, so an unavailable target costs no memory, and another process can send
-what this one could not. Delivery is at least once: a request whose response was lost is sent again
-with the same ids.
-
-The engine has two drivers: `Delivery` is a thread of its own, and `ForegroundDelivery` works while
-its caller waits.
+The spool is the queue. Sealed batches are read from it in order and recorded in a cursor once the
+target has accepted them, so an unavailable target costs no memory, and another process can send the
+batches that this one could not. Delivery is at least once: a request whose response was lost is
+sent again with the same ids. The engine has two drivers: `Delivery` is a thread of its own, and
+`ForegroundDelivery` works while its caller waits.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ _ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.U
 
 
 class _Result(NamedTuple):
-    """The result of an attempt. If all fields are None, its batches are tried one by one next."""
+    """The result of an attempt. If all fields are None, the batches are tried one by one next."""
 
     receipt: Receipt | None = None
     """The target has the batches."""
     refusal: Exception | None = None
-    """The only batch of the attempt is refused for good, or given up."""
+    """The only batch of the attempt is refused permanently, or given up."""
     failure: Exception | None = None
     """The batches are tried again when the schedule allows it."""
 
@@ -84,7 +82,7 @@ class DeliveryEngine:
         self._stats.failed(error)
 
     def _had_trouble(self, error: Exception) -> None:
-        """Handle a local error that delays one batch or costs a damaged state file."""
+        """Handle a local error: it delays one batch, or a damaged state file was set aside."""
         self._stats.failed(error)
 
     def _could_not_keep(self, error: TargetError) -> None:
@@ -92,7 +90,7 @@ class DeliveryEngine:
         raise error
 
     def _was_answered(self, *, is_accepted: bool) -> None:
-        """Handle the target's answer to a group: it accepted the group, or refused it for good."""
+        """Handle the target's answer to a group, which it accepted or refused permanently."""
 
     def _lost(self, backlog: Backlog) -> None:
         """Handle a backlog whose lease another process has taken."""
@@ -209,7 +207,7 @@ class DeliveryEngine:
         backlog.acknowledge(group, with_blobs=sink is not None, blobs_of=blobs_of)
 
     def _refuse(self, backlog: Backlog, batch: SealedBatch, refusal: Exception) -> None:
-        """Keep a refused batch as a dead letter; it waits if it cannot be kept."""
+        """Keep a refused batch as a dead letter; if that fails, it waits for another attempt."""
         self._stats.failed(refusal)
         try:
             backlog.refuse(batch, str(refusal))
@@ -240,7 +238,7 @@ class DeliveryEngine:
             is_done = True
         except StoppedError:
             raise
-        except Exception as error:  # other files and batches go on
+        except Exception as error:  # other files and batches are still sent
             self._blob_gates.failed(key, error)
             backlog.blobs.put_back(key)
             self._failed(name, error)

@@ -1,4 +1,4 @@
-"""The failures of a delivery, whatever the target is."""
+"""The failures of a delivery to any target."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class PushError(EndpointError):
 
 
 class RefusedError(PushError):
-    """The endpoint refused for good: the same request will never be accepted."""
+    """The endpoint refused permanently: the same request will never be accepted."""
 
 
 class UnreachableError(PushError):
-    """The endpoint was not ready to accept before the deadline; it may be later."""
+    """The endpoint did not accept the data before the deadline; it may do so later."""
 
 
 class StoppedError(PushError):

@@ -22,7 +22,7 @@ class BackendReport(Protocol):
 
     @property
     def missing(self) -> list[str]:
-        """The known missing items, a line each."""
+        """The known missing items, one line each."""
 
     @property
     def missing_count(self) -> int:
@@ -30,7 +30,7 @@ class BackendReport(Protocol):
 
     @property
     def not_kept(self) -> tuple[str, ...]:
-        """What such a backend never returns."""
+        """The data that such a backend never returns."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -59,7 +59,7 @@ class Report:
     skipped: list[Finding] = field(default_factory=list)
     skipped_count: int = 0
     incomplete: list[str] = field(default_factory=list)
-    """Batches of which a part never arrived; the rest of them is stored."""
+    """Batches of which a part never arrived; their other parts are stored."""
     losses: dict[str, int] = field(default_factory=dict)
     """Values that the target's format cannot express, with their counts."""
     backend: BackendReport | None = None
@@ -130,9 +130,9 @@ class ExportReport(Report):
     message: str = ""
     """The endpoint's message about them."""
     oldest_ns: int | None = None
-    """When the oldest batch was sealed, or the oldest span of an OTLP file ended."""
+    """The earliest time (Unix ns) at which a sent batch was sealed, or a sent OTLP span ended."""
     hint: str = ""
-    """The reason why a backend that accepted everything may not find it."""
+    """A reason why a backend that accepted everything may not find it."""
     is_translated: bool = True
     """Whether the spans were made from batches, and not read from an OTLP file."""
 
@@ -153,7 +153,7 @@ class ExportReport(Report):
         self.skipped_count += stats.skipped_count
 
     def sent_of(self, time_ns: int | None) -> None:
-        """Record that something of this time was sent."""
+        """Record that data of this time (Unix ns) was sent."""
         if time_ns and (self.oldest_ns is None or time_ns < self.oldest_ns):
             self.oldest_ns = time_ns
 

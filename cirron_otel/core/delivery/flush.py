@@ -29,7 +29,7 @@ from .follow_work import FollowOptions
 from .foreground import ForegroundDelivery
 
 PATIENCE_S = 60.0
-"""How many seconds a target may be unavailable before it is given up."""
+"""The time, in seconds, that a target may be unavailable before it is given up."""
 _ENDPOINT_FAILED = EndpointError.exit_code
 
 
@@ -42,7 +42,7 @@ class TargetReport(ExportReport):
     left: int = 0
     """Batches that the target still lacks."""
     failure: str = ""
-    """The reason that the target was given up; "" if it was not."""
+    """The reason why the target was given up; empty if it was not."""
 
     @property
     def exit_code(self) -> int:
@@ -132,7 +132,7 @@ def _flush_cirron(
                 continue
             left = [name for name in names if name not in backlog.cursor]
             for name in left:
-                reader.read(name)  # this finds files that are not batches
+                reader.read(name)  # reports files that are not batches to `found`
             delivery.take(backlog, [name for name in left if name not in broken])
             delivery.finish()
             report.files += delivery.upload(backlog)
@@ -167,7 +167,7 @@ def _targets_from_env(
         layout = SESSION_LAYOUT if config.trace_layout == SESSION_LAYOUT else SEGMENTED
         options = Options(layout, default_service_name(environ))
         targets.append((otlp.shown_endpoint, partial(_flush_otlp, otlp, options)))
-    # An event stream belongs to one run: what it lacks goes to the platform itself.
+    # An event stream belongs to one run, so the platform itself gets the unsent batches.
     if {Export.CIRRON_HTTP, Export.EVENT_STREAM} & set(exports.targets) and config.api_key:
         platform = CirronTarget(
             config.api_endpoint, config.ingest_path, config.api_key, SDK_VERSION
@@ -191,7 +191,7 @@ def flush(
     """Recover the data of dead processes, and send all unsent batches to every target.
 
     A target that fails is reported, and the next one is tried. Batches that a running process sends
-    are left to it. Raises UsageError, InputError and TargetError.
+    are skipped. Raises UsageError, InputError and TargetError.
     """
     paths = find_recoverable(directory)
     targets = _targets_from_env(environ, say)

@@ -71,7 +71,7 @@ class Follower:
                     self._stop.wait(POLL_SECONDS)
 
     def note(self, names: Iterable[str]) -> None:
-        """Add batches that were sealed in this spool, from any thread: saves reading the folder."""
+        """Add batches sealed in this spool, from any thread; this avoids reading the directory."""
         self._listing.note(names)
 
     def once(self) -> None:

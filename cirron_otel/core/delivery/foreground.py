@@ -60,7 +60,7 @@ class ForegroundDelivery(DeliveryEngine):
         self._give_up = _FOREVER
         """The time when the target has been unavailable for too long."""
         self._keeps_trying = True
-        """Whether to retry although the target accepts nothing, for example for a wrong key."""
+        """Whether to retry although the target accepts nothing, such as with a wrong key."""
         self._has_named_others = False
 
     def claim(self, owner: str) -> Backlog | None:
@@ -107,8 +107,8 @@ class ForegroundDelivery(DeliveryEngine):
         """Send all queued batches, and retry as often as necessary.
 
         Raises UnreachableError if the target accepted nothing for too long, MisconfiguredError if
-        every batch that is left has met it, and StoppedError. The cursors contain what the target
-        has acknowledged by then.
+        that is the latest failure and every remaining batch has failed, and StoppedError. The
+        cursors contain what the target has acknowledged by then.
         """
         while self._resubmission.run(self._sent_again):
             pass
@@ -155,7 +155,7 @@ class ForegroundDelivery(DeliveryEngine):
         return was_any
 
     def _has_patience(self) -> None:
-        """Let the target be unavailable for the complete time from now on."""
+        """Restart the time for which the target may be unavailable."""
         self._give_up = time.monotonic() + self._patience
 
     def _wait_until(self, opens: float) -> None:
@@ -169,7 +169,7 @@ class ForegroundDelivery(DeliveryEngine):
             raise StoppedError(f"stopped before {self._target.shown} accepted everything")
 
     def _check_misconfigured(self) -> None:
-        """Raise the latest MisconfiguredError if every batch that is left has met one."""
+        """Raise the latest MisconfiguredError if every remaining batch has failed."""
         waiting = sum(backlog.waiting for backlog in self.backlogs.values())
         if isinstance(self._failure, MisconfiguredError) and self._schedule.failing >= waiting:
             raise self._failure
@@ -177,7 +177,7 @@ class ForegroundDelivery(DeliveryEngine):
     # --- the decisions of the driver ------------------------------------------------------------
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Raise an error that no wait can clear; report any other, each cause once."""
+        """Raise an error if waiting cannot resolve it; else pass it to `on_failure`."""
         if not isinstance(error, EndpointError):
             if not isinstance(error, CirronOtelError):
                 logger.error("the export to %s failed", self._target.shown, exc_info=error)

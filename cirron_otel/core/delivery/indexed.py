@@ -62,7 +62,7 @@ class FollowIndex(SessionIndex):
         self._db.execute("INSERT OR IGNORE INTO followed VALUES (?, 0)", (_column(name),))
 
     def count_once(self, name: str, batch: BatchOutline) -> None:
-        """Count a batch's records into segments, if that was not done yet."""
+        """Count a batch's records into segments, unless they have been counted already."""
         if not self._counted.get(name):
             if not batch.is_foreign:
                 self.count(batch)
@@ -109,19 +109,19 @@ class FollowIndex(SessionIndex):
             self._nodes = MOST_NODES // 2
 
     def forget(self, present: set[str]) -> None:
-        """Drop the names of batches that are not in the spool any more."""
+        """Drop the names of batches that are no longer in the spool."""
         for name in self._counted.keys() - present:
             del self._counted[name]
             self._db.execute("DELETE FROM followed WHERE name = ?", (_column(name),))
 
 
 def _column(name: str) -> str | bytes:
-    """A file name in a form that SQLite stores: as bytes if it is not valid UTF-8."""
+    """Return a file name in a form that SQLite can store: as bytes if it is not valid UTF-8."""
     return name if encodable(name) else os.fsencode(name)
 
 
 class IndexedTarget(OtlpTarget):
-    """An OTLP target for batches of every origin; the index supplies sessions that are missing."""
+    """An OTLP target for batches of any origin; the index supplies missing sessions."""
 
     def __init__(
         self, config: OtlpConfig, options: Options, index: SessionIndex, stats: ExportStats

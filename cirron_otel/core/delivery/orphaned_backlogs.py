@@ -13,7 +13,7 @@ _MOST_CLAIMED = 4
 
 
 class OrphanedBacklogs:
-    """The backlogs that a delivery claimed of dead owners; the delivery sends them.
+    """The backlogs that a delivery has claimed from dead owners; the delivery sends them.
 
     For the delivery's thread, but any thread may set `are_more` and read `claimed`.
     """
@@ -22,9 +22,9 @@ class OrphanedBacklogs:
         """`target` is the target's key, and `own` the owner whose batches `engine` sends anyway."""
         self._paths, self._target, self._own, self._engine = paths, target, own, engine
         self.settled: set[str] = set()
-        """Dead owners of which nothing is left to send."""
+        """Dead owners that have nothing left to send."""
         self.are_more = False
-        """Whether there may be more to claim than was claimed."""
+        """Whether there may be more backlogs to claim."""
 
     @property
     def claimed(self) -> dict[str, Backlog]:
@@ -60,7 +60,7 @@ class OrphanedBacklogs:
             if backlog.waiting or not backlog.blobs.is_empty:
                 continue
             if owner not in known and not left:
-                # No process will recover it any more, so nothing can be added to it.
+                # No process recovers it any more, so nothing can be added to it.
                 self.settled.add(owner)
                 if not names[owner]:
                     backlog.remove()

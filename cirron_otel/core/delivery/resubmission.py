@@ -13,7 +13,7 @@ from .errors import RefusedError, StoppedError
 from .schedule import Schedule
 
 _BUDGET_S = 0.5
-"""Seconds after which other batches are sent."""
+"""The time, in seconds, after which other batches are sent."""
 
 
 class Resubmission:
@@ -30,7 +30,7 @@ class Resubmission:
         self.due_at = float("-inf")
         """The time of the next check, by `time.monotonic`."""
         self._last = ""
-        """The latest name of a round that is not complete; empty between rounds."""
+        """The last name that the current round has reached; empty between rounds."""
 
     def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
         """Try each requested dead letter once; call `on_sent` with each that the target accepts.

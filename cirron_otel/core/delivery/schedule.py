@@ -15,21 +15,21 @@ from .errors import PushError
 from .retry_policy import OF_TARGET, FailureKind, RetryPolicy, kind_of, wait_after
 
 _LANE_PROBES = 3
-"""Batches of one lane that fail in a row before the lane waits."""
+"""The number of batches of a lane that fail in a row before the lane waits."""
 _TARGET_PROBES = 8
-"""Lanes that fail in a row before the target waits."""
+"""The number of lanes that fail in a row before the target waits."""
 _MOST_TRIES = 20
 """A batch that failed this often, while others of its lane were accepted, is given up."""
 _MOST_FINAL_TRIES = 5
-"""The same for an answer that does not change unless the client does something, such as 404."""
+"""The limit instead of `_MOST_TRIES` for an answer that only the client can change, such as 404."""
 _MOST_GROUP_TRIES = 2
 """A group that failed this often is sent batch by batch, to find the one that fails."""
 _MOST_LANES = 10_000
 """Lanes that are remembered although none of their batches waits."""
 _PRESSED_S = 10.0
-"""The time for which a request for room lasts, seconds."""
+"""How long a request for room lasts, in seconds."""
 _PATIENCE_S = {FailureKind.UNAUTHORIZED: 600.0, FailureKind.FINAL: 60.0}
-"""A lane that fails in this way for this long, while others are accepted, is given up."""
+"""A lane that fails in this way for so many seconds, while others are accepted, is given up."""
 _ANY_LATER_TIME = float("-inf")
 
 
@@ -110,17 +110,17 @@ class _Lane(_Level):
     def __init__(self, policy: RetryPolicy) -> None:
         super().__init__(policy, _LANE_PROBES)
         self.passes = 0
-        """Requests that were accepted since this object was made."""
+        """Requests that were accepted since this object was created."""
         self.waiting = 0
         """Batches that failed and are still to be sent."""
         self.grouped = 0
-        """Those of them that failed in a group."""
+        """Waiting batches that failed in a group and are not sent alone yet."""
         self.kind = FailureKind.NO_ANSWER
         """The kind of the latest failure."""
         self.failing_since: float | None = None
         """The time of the first failure since the last success."""
         self.target_passes = 0
-        """Requests that the target had accepted at that time."""
+        """Requests that the target had accepted by `failing_since`."""
 
 
 class Schedule:
@@ -143,13 +143,13 @@ class Schedule:
         self._pressed_at = _ANY_LATER_TIME
         self._is_relieved = True
         self.releases = 0
-        """Raised whenever batches that were held back may be tried at once."""
+        """Incremented whenever batches that were held back may be tried at once."""
 
     def request_room(self) -> None:
         """Request room in the spool, from any thread.
 
-        A lane that fails while others are accepted is given up then: a full spool would stop all
-        lanes.
+        For `_PRESSED_S` seconds, a lane that fails while others are accepted is given up, because a
+        full spool would stop all lanes.
         """
         self._pressed_at, self._is_relieved = self.clock(), False
 
@@ -182,7 +182,7 @@ class Schedule:
     def wants_head(self, lane: str) -> bool:
         """Whether the lane's first batch is tried next, even one that failed before.
 
-        This is so when a closed lane opens again: an outage then hardly changes the order.
+        This is the case when a closed lane opens again, so that an outage hardly changes the order.
         """
         found = self._lanes.get(lane)
         return found is not None and found.wants_head
@@ -210,7 +210,7 @@ class Schedule:
     # --- the results of attempts ----------------------------------------------------------------
 
     def passed(self, lane: str, names: Sequence[str]) -> None:
-        """Note that the target accepted batches."""
+        """Record that the target accepted batches."""
         self._passes += 1
         self._accepted_last = lane
         found = self._lanes.get(lane)
@@ -219,7 +219,9 @@ class Schedule:
         self.answered(lane, names)
 
     def answered(self, lane: str, names: Sequence[str]) -> None:
-        """Note that the target is done with batches: it accepted them, or refused them for good."""
+        """Record the target's final answer to batches: it accepted them, or refused them
+        permanently.
+        """
         self.answers += 1
         self.forget(names)
         if self._target.is_closed:
@@ -240,7 +242,7 @@ class Schedule:
         found.grouped = 0
 
     def _release(self, lane: str, *, only_grouped: bool = False) -> None:
-        """Let failed batches of a lane be tried at once.
+        """Allow failed batches of a lane to be tried at once.
 
         After an outage these are all of them, since the batches did not cause it. With
         `only_grouped` they are those that failed in a group; each is then sent alone.
@@ -252,7 +254,7 @@ class Schedule:
                 tries.is_alone |= only_grouped
 
     def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
-        """Note a failed attempt; return whether its only batch is given up."""
+        """Record a failed attempt; return whether its only batch is given up."""
         now, kind = self.clock(), kind_of(error)
         found = self._lane(lane)
         found.kind = kind
@@ -272,7 +274,7 @@ class Schedule:
         return False
 
     def held(self, lane: str, name: str, error: Exception) -> bool:
-        """Note that a local error keeps a batch from being sent; return whether it is given up."""
+        """Record that a local error prevents sending a batch; return whether to give it up."""
         opens = self.clock() + wait_after(self._policy, self.tries(name), error)
         self._note(name, lane, self._lane(lane), opens, is_group=False)
         return self._tries[name].count >= _MOST_TRIES

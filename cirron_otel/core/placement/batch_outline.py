@@ -28,7 +28,7 @@ class SpanOutline(msgspec.Struct, gc=False):
 
 
 class RecordRef(msgspec.Struct, gc=False):
-    """The span of a mark or a snapshot."""
+    """The span id and the name of a mark or a snapshot."""
 
     span_id: str = ""
     name: str = ""
@@ -62,7 +62,7 @@ class BatchOutline(msgspec.Struct, gc=False):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its spans came in OTLP, and have trace ids of their own."""
+        """Whether its spans arrived in OTLP, with trace ids of their own."""
         return self.otel is not None and bool(self.otel.resource_spans)
 
 
@@ -70,8 +70,9 @@ _decoder = msgspec.json.Decoder(BatchOutline)
 
 
 def read_outline(data: bytes) -> BatchOutline:
-    """Read a batch; a field of an unexpected type counts as absent. Raises InputError for invalid
-    JSON.
+    """Read the outline of a batch.
+
+    A field of an unexpected type counts as absent. Raises InputError for invalid JSON.
     """
     try:
         return _decoder.decode(data)
@@ -80,7 +81,7 @@ def read_outline(data: bytes) -> BatchOutline:
 
 
 def outline_of(batch: Any) -> BatchOutline:
-    """Return the outline of a batch that is parsed already."""
+    """Return the outline of a batch that has been parsed already."""
     if not isinstance(batch, dict):
         return BatchOutline()
     otel = batch.get("otel")

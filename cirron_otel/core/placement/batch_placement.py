@@ -20,7 +20,8 @@ UNIT_DEPTHS = (1, 2)
 """Depths at which a segment may open: children and grandchildren of the session."""
 
 _STATED_DEPTH = max(UNIT_DEPTHS)
-"""The depth of a scope outside a batch that contains its trace: its descendants are in that trace.
+"""The depth of a scope outside a batch that states its trace. No segment opens below this depth, so
+its descendants are in that trace.
 """
 
 
@@ -102,7 +103,7 @@ class Plan:
         segments = self.segments.get(session)
         if not segments:
             return None
-        # after every segment up to this one: no text sorts between an id and the id with a NUL
+        # includes a segment that this scope opened: no text sorts between id and id + NUL
         number = bisect_right(segments, (start_ns, unit_id + "\0"))
         return segments[number - 1] if number else None
 
@@ -162,7 +163,7 @@ def stated_trace(value: object) -> bytes:
 
 
 def stated_place(session: str, trace_id: bytes) -> RecordPlacement:
-    """Return the place of a scope outside a batch that contains the scope's trace."""
+    """Return the place of a scope outside a batch that states its session and trace."""
     return RecordPlacement(session, trace_id, _STATED_DEPTH)
 
 

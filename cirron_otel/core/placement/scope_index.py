@@ -11,7 +11,7 @@ from .batch_outline import SpanOutline
 from .scope_position import Ancestor, Row, ScopePosition, position_of
 
 _MOST_KEPT = 10_000
-"""The most resolved scopes in memory."""
+"""The maximum number of resolved scopes in memory."""
 _KEPT_EVERY = 64
 """On a walk up the parents, the result of one scope in this many is cached."""
 
@@ -30,10 +30,10 @@ class ScopeIndex:
         """Some ancestors of the resolved scopes, so that no long chain is walked twice."""
 
     def _add_chain(self, span: SpanOutline, index: Mapping[str, SpanOutline]) -> SpanOutline | None:
-        """Add a scope and all of its ancestors in the batch, each once with its own parent.
+        """Add a scope and all of its ancestors in the batch, each as one row with its own parent.
 
-        So the index stays in proportion to the scopes, however deep they are nested. Returns the
-        topmost scope if it is new.
+        So the size of the index is proportional to the number of scopes, however deep they are
+        nested. Returns the topmost scope if it is new.
         """
         chain: list[SpanOutline] = []
         seen: set[str] = set()
@@ -136,13 +136,13 @@ class ScopeIndex:
     def without_parent(self, some_id: str, pid: str, start_ns: int) -> ScopePosition:
         """Return the position above a root scope that is not a session.
 
-        That is its session, else the scope itself.
+        It is that of the session that was open in the scope's process, or of the scope itself.
         """
         session = self.session_at(pid, start_ns)
         return ScopePosition(session or some_id, 0, None)
 
     def _open_roots(self, some_id: str, seen: set[str]) -> Iterator[str]:
-        """Yield the nearest unrecorded ancestor of `some_id`, unless the chain to it was `seen`."""
+        """Yield the nearest unrecorded ancestor of `some_id`, unless its chain is in `seen`."""
         while some_id not in seen:
             seen.add(some_id)
             row = self._node(some_id)
@@ -167,10 +167,10 @@ class ScopeIndex:
 
 
 def _without_circle(rows: list[Row], entry: str) -> list[Row]:
-    """Cut a circle of parents, which begins and ends at `entry`, after its smallest id.
+    """Cut a cycle of parents, which begins and ends at `entry`, after its smallest id.
 
-    A circle has no top. Its smallest id counts as the top, so that the result does not depend on
-    the scope at which the walk begins.
+    A cycle has no top. Its smallest id counts as the top, so that the result does not depend on the
+    scope at which the walk begins.
     """
     start = next(number for number, row in enumerate(rows) if row[0] == entry)
     top = min(range(start, len(rows)), key=lambda number: rows[number][0])

@@ -14,7 +14,7 @@ class ScopePosition(NamedTuple):
     session: str
     depth: int
     unit: tuple[int, str] | None
-    """(start_ns, id) of the scope that decides its segment; None in the first segment."""
+    """(start_ns, id) of the scope that decides its segment; None means the first segment."""
 
 
 Outline = BatchOutline | TypedBatch

@@ -33,7 +33,7 @@ class Segmenter:
         """Continue with the counts in `db`, which has the tables of SEGMENT_SCHEMA."""
         self._db = db
         self.by_session: dict[str, list[Segment]] = {}
-        """In the order in which they opened; without the first one, which every session has."""
+        """The segments of each session, in order, without the first, which every session has."""
         rows = db.execute(
             "SELECT session, start, unit, parent, number, trace, previous FROM segment"
             " ORDER BY session, number"
@@ -105,7 +105,7 @@ class Segmenter:
             self._weights[session] += number
 
     def count_at_once(self, session: str, records: int) -> bool:
-        """Count all records of a batch; False, uncounted, if a segment may open in it."""
+        """Count a batch's records at once; if a segment may open in it, return False instead."""
         weight = self._weights.get(session, 0) + records
         if weight > SEGMENT_RECORDS:
             return False

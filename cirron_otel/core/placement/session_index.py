@@ -3,7 +3,7 @@
 This project's SDK writes both into every batch; such batches are only searched for the scopes that
 other batches refer to.
 
-A batch of cirron-sdk's does not name its session, and a scope's parent is often still open when the
+A batch from cirron-sdk does not name its session, and a scope's parent is often still open when the
 scope is sealed. So a spool is read twice before it is converted: once to find the scopes that other
 batches refer to, once to count records into segments. The results are in an SQLite file, so that
 memory does not grow with the spool and worker processes can query them.
@@ -50,7 +50,7 @@ class SessionIndex(ScopeIndex):
         db.executescript(_SCHEMA + SEGMENT_SCHEMA)
         super().__init__(db)
         self._unplaced: set[str] = set()
-        """The pending scopes that no scope of a known process has referred to yet."""
+        """The pending scopes that only marks and snapshots have referred to so far."""
         self._db.execute("BEGIN")
         self._load()
         self._segments = Segmenter(self._db)
@@ -75,7 +75,7 @@ class SessionIndex(ScopeIndex):
     # --- first reading: the scopes that other batches refer to ----------------------------------
 
     def observe(self, batch: BatchOutline, name: str = "") -> None:
-        """Add a batch, in the order of its file's name; `count_all` needs `name`."""
+        """Add a batch; call this in the order of the file names. `count_all` needs `name`."""
         ids = {span.id for span in batch.spans}
         parents = {span.parent_id for span in batch.spans}
         outside = parents - ids
@@ -94,7 +94,7 @@ class SessionIndex(ScopeIndex):
             self._refer(ref, None)
         if name and batch.session is None:
             self._note(name, batch, (outside | refs))
-        # Epochs are kept unasked: a batch that comes after its epoch's is decided at once.
+        # Always add epochs, so that a batch that arrives after its epoch is placed at once.
         found = {span.id for span in batch.spans if span.name == _EPOCH}
         self._add_nodes(batch, found | ids & self._pending.keys())
 
@@ -151,7 +151,7 @@ class SessionIndex(ScopeIndex):
     # --- second reading: segments ---------------------------------------------------------------
 
     def count(self, batch: BatchOutline) -> None:
-        """Count a batch's records into segments, in the order of its file's name.
+        """Count a batch's records into segments; call this in the order of the file names.
 
         The records of a batch that names its session have trace ids of their own.
         """
@@ -162,7 +162,7 @@ class SessionIndex(ScopeIndex):
     def count_all(self, read: Callable[[str], BatchOutline | None]) -> None:
         """Count the batches that were added by name; `read` reads one again if necessary.
 
-        A batch of one session in which no segment can open is not read again.
+        A batch is not read again if it has one session and no segment can open in it.
         """
         for name, outside, records in self._observed():
             if outside and self._counted_at_once(json.loads(outside), records):
@@ -257,7 +257,7 @@ class SessionIndex(ScopeIndex):
     def undecided(self, batch: BatchOutline) -> set[str]:
         """Return the scopes that a batch refers to and whose positions are not known yet.
 
-        Empty for spans that came in OTLP: they have trace ids, and a parent may be in a service
+        Empty for spans that arrived in OTLP: they have trace ids, and a parent may be in a service
         whose spans never arrive.
         """
         if batch.session is not None or batch.is_foreign:
