@@ -68,9 +68,7 @@ class Delivery(DeliveryEngine):
         """The number of own batches that were announced without space in `_noted`."""
         self._is_scan_due = False
         self._sealed = self._settled = 0
-        """The number of own batches that were announced, and that backlogs with a lost lease
-        settled.
-        """
+        """Own batches that were announced, and those settled before their lease was lost."""
         self._evicted = 0
         """The number of own batches that left the spool before they were queued."""
         self._is_idle = False

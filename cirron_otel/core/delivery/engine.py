@@ -3,8 +3,10 @@
 The spool is the queue. Sealed batches are read from it in order and recorded in a cursor once the
 target has accepted them, so an unavailable target costs no memory, and another process can send the
 batches that this one could not. Delivery is at least once: a request whose response was lost is
-sent again with the same ids. The engine has two drivers: `Delivery` is a thread of its own, and
-`ForegroundDelivery` works while its caller waits.
+sent again with the same ids.
+
+The engine has two drivers: `Delivery` is a thread of its own, and `ForegroundDelivery` works while
+its caller waits.
 """
 
 from __future__ import annotations
