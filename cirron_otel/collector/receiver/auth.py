@@ -1,4 +1,4 @@
-"""Which bearer tokens are accepted (RFC 6750, "Authorization Request Header Field")."""
+"""Authentication by bearer token (RFC 6750, "Authorization Request Header Field")."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Auth(Protocol):
     """Decides which clients may send."""
 
     def allows(self, header: str | None) -> bool:
-        """Return whether to accept a request with this `Authorization`, None if it has none."""
+        """Return whether to accept a request with this `Authorization` header, or None without."""
 
 
 class Tokens:
@@ -101,7 +101,7 @@ class TokenGate:
         self.tokens = tokens
 
     def allows(self, header: str | None) -> bool:
-        """See Auth."""
+        """Return whether to accept a request with this `Authorization` header, or None without."""
         return self.tokens is None or self.tokens.allows(header)
 
 

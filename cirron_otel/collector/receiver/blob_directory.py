@@ -14,7 +14,8 @@ from ...core.atomic_files import publish, sync_file, write_all
 from ...core.spool.directories import make_private
 
 _INCOMING = ".incoming"
-"""The directory of incomplete files: no span's id begins with a dot (http_blobs)."""
+"""The directory of incomplete files; its name begins with a dot, which no span id does
+(http/blobs.py)."""
 
 _PRUNED_S = 3600.0
 
@@ -22,7 +23,7 @@ _PRUNED_S = 3600.0
 class DirectoryBlobs:
     """An `UploadStore` in a directory. A file is complete and on disk, or does not exist.
 
-    A directory must have only one: it removes the unfinished files of any other.
+    Only one instance may use a directory, because it removes the unfinished files of others.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -31,7 +31,7 @@ class BodyEncoding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request as it is stored: the exact bytes of its body, decompressed."""
+    """A request in the form in which it is stored: the exact bytes of its body, decompressed."""
 
     signal: ReceivedSignal
     encoding: BodyEncoding

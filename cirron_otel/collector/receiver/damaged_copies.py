@@ -29,9 +29,9 @@ class Removed(NamedTuple):
 def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
     """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
 
-    A copy stays if it is a hard link to a segment of the journal, since it takes no room then.
-    Other files, such as `seen.sqlite`, are removed first. Segment numbers define the order, not
-    times, because the clock may be wrong.
+    A copy is retained if it is a hard link to a segment of the journal, since it takes no space
+    then. Copies of other files, such as `seen.sqlite`, are removed first. The order is that of
+    segment numbers rather than of times, because the clock may be wrong.
     """
     copies = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:

@@ -1,8 +1,9 @@
 """The headers of a request that are kept with it, validated identically for gRPC and HTTP.
 
-Exporters forward the kept headers, and these decide which tenant owns the data. So each has one
-value that every protocol can carry (RFC 9110, "Field Values"). A client must not bypass a proxy
-that adds a header: repeated headers are refused, and neither merged nor overwritten.
+Exporters forward the kept headers, which determine the tenant that owns the data. So each has
+exactly one value, which every protocol can carry (RFC 9110, "Field Values"). Repeated headers are
+refused rather than merged or overwritten, so that a client cannot bypass a proxy that adds a
+header.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ LONGEST_VALUE: Final = 1024
 """Characters; common servers accept 4 to 8 KiB for all headers of a request together."""
 
 FIELD_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-"""A value of RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Servers remove
-blanks at either end, so a value with them would become that of another tenant."""
+"""A value of RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Blanks at
+either end are not allowed: servers remove them, and the result may be the value of another
+tenant."""
 _SURROUNDING = " \t"
 
 Value = str | bytes
@@ -64,8 +66,8 @@ class KeptHeaders:
 def only_value(values: Collection[Value]) -> str | None:
     """Return the value of a header that may be given once; None if it is absent.
 
-    Raises RefusalError with the reason UNAUTHENTICATED if it is repeated: this is for
-    `authorization`, where no value may be preferred to another.
+    Raises RefusalError with the reason UNAUTHENTICATED if it is repeated, because this function is
+    for `authorization`, and no value of that header may be preferred to another.
     """
     if len(values) > 1:
         raise RefusalError(

@@ -1,4 +1,4 @@
-"""Decompression of bodies in small steps, so that no step returns much more than is allowed.
+"""Decompression of bodies in small steps, so that no step exceeds the limit by much.
 
 Concatenated gzip members (RFC 1952), zstd frames (RFC 8878) and LZ4 frames count as one body. A
 Snappy block is the exception: it is decompressed in one step, but its length is known beforehand.
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from zlib import _Decompress
 
 STEP = 256 * 1024
-"""The most that one step returns for gzip, deflate and lz4, bytes."""
+"""The largest output of one step for gzip, deflate and lz4, bytes."""
 
 _ZSTD_STEP = 256
-"""Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the
-library has no limit on its output: this one keeps a step to 8 MiB."""
+"""Compressed bytes passed to zstd at a time. A block of 4 bytes may expand to 128 KiB, and the
+library does not limit its output: this value limits a step to 8 MiB."""
 
 _ZSTD_MAX_WINDOW = 32 * 1024 * 1024
 """The largest window of Go's encoder, which the Collector uses; the `zstd` tool uses 8 MiB."""
 
 _AT_ONCE = 1024 * 1024
-"""The most that is decompressed in the event loop by `finished`, bytes."""
+"""The largest size that `finished` decompresses in the event loop, bytes."""
 
 _MOST_MEMBERS = 10_000
-"""Members per body: each costs as much as a small body, even if it is empty."""
+"""The most members per body: each costs as much as a small body, even if it is empty."""
 
 
 class Inflater(Protocol):
@@ -60,10 +60,10 @@ def too_large(limit: int) -> RefusalError:
 
 
 async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int], None]) -> bytes:
-    """Return the content that `codec` kept until the end of the body.
+    """Return the content that `codec` retained until the end of the body.
 
-    Up to `room` bytes are allowed, the rest of `limit`. `hold` is called with their number before
-    they are decompressed. Raises RefusalError for more, InputError for damaged data, and the
+    At most `room` bytes are allowed, the unused part of `limit`. `hold` is called with their number
+    before they are decompressed. Raises RefusalError for more, InputError for damaged data, and the
     errors of `hold`.
     """
     size = codec.remaining
@@ -82,14 +82,14 @@ class _Stream:
 
 
 class _Zlib(_Stream):
-    """gzip (RFC 1952), of several members perhaps, or zlib (RFC 1950), which HTTP calls deflate."""
+    """gzip (RFC 1952), possibly of several members, or zlib (RFC 1950), HTTP's `deflate`."""
 
     def __init__(self, name: str, window_bits: int, *, has_members: bool) -> None:
         self._name, self._window_bits, self._has_members = name, window_bits, has_members
         self._stream: _Decompress | None = None
         self._members = 0
         self._is_done = False
-        """A member has ended, so the body may."""
+        """Whether a member has ended, so that the body may end too."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         while data:

@@ -1,7 +1,7 @@
 """The consumer of all servers: it checks a request, appends it to the journal, and answers.
 
-The checks cover what the response depends on: whether the body has the declared type, and how many
-elements it contains. The content is translated later, from the journal.
+The checks cover only the properties that the response depends on: whether the body has the declared
+type, and how many elements it contains. The content is translated later, from the journal.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Intake:
 
     @property
     def max_body_bytes(self) -> int:
-        """See Exporter."""
+        """The size of the largest accepted body after decompression, bytes."""
         return self._limits.body_bytes
 
     @property
@@ -86,18 +86,21 @@ class Intake:
         return self._in_flight
 
     def reserve(self, size: int) -> bool:
-        """See Exporter."""
+        """Reserve `size` bytes for a body in flight until `release`; False if there is no room."""
         if self._in_flight + size > self._limits.in_flight_bytes:
             return False
         self._in_flight += size
         return True
 
     def release(self, size: int) -> None:
-        """See Exporter."""
+        """Release reserved bytes."""
         self._in_flight -= size
 
     async def consume(self, request: ReceivedRequest) -> ConsumeResult:
-        """See Exporter."""
+        """Check a request and store it; when this returns, the request survives a power cut.
+
+        Raises RefusalError if the request is not stored.
+        """
         if self._is_over():
             raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
         if request.signal is ReceivedSignal.CIRRON:
@@ -189,7 +192,10 @@ def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
 
 
 def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
-    """Return the log records that are marks, their number, that of the others, and a warning."""
+    """Keep the log records that are marks.
+
+    Returns them as protobuf, their number, the number of the others, and a warning.
+    """
     body, warning = request.body, ""
     is_json = request.encoding is BodyEncoding.JSON
     if is_json:

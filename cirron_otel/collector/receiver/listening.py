@@ -1,7 +1,7 @@
 """The listening sockets of a receiver.
 
-With TLS a connection takes a file descriptor during its handshake, before the protocol sees it. So
-handshakes are limited here. A failed handshake, as with an expired certificate of a client, is
+A TLS connection uses a file descriptor during its handshake, before the protocol object exists. So
+handshakes are limited here. A failed handshake, for example with an expired client certificate, is
 reported as a refusal.
 """
 
@@ -19,7 +19,8 @@ from typing import Final
 from .refusals import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
-"""Concurrent handshakes; one more ends the oldest. A normal one takes hundredths of a second."""
+"""The most concurrent handshakes; one more cancels the oldest. A normal handshake takes hundredths
+of a second."""
 _PAUSE_S = 0.1
 """The pause after an error of accept(2), for example without free file descriptors, seconds."""
 _LONGEST_SHOWN = 200
@@ -46,7 +47,7 @@ class Listener:
     async def start(
         self, host: str, port: int, backlog: int, tls: ssl.SSLContext | None, handshake_s: float
     ) -> tuple[str, int]:
-        """Listen; return host and port. Port 0 takes a free one. Raises OSError."""
+        """Listen; return host and port. Port 0 selects a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
         if not port:
             host = await _first_address(host)
@@ -114,7 +115,7 @@ class Listener:
 
 
 async def _first_address(host: str) -> str:
-    """Return one address of `host`: with several, port 0 would take a port for each."""
+    """Return one address of `host`; with several, port 0 would select a different port for each."""
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(
         host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -5,9 +5,9 @@ A message of upb, the parser inside protobuf, takes up to about 90 times the byt
 from those of OTLP, which create almost no objects: a repeated field of OTLP is a single message in
 them, into which upb merges every element (protobuf.dev/programming-guides/encoding, "Last One
 Wins"). One pass per nesting level leaves the elements of that level as bytes, and counts them. A
-last pass reads everything with the types of OTLP, so that exactly those requests are accepted that
-OTLP's own messages parse: wire types, lengths, UTF-8, 100 levels. If a body is too short to contain
-too many elements, only the last pass and the one for spans are needed.
+last pass reads everything with the types of OTLP, so that exactly the requests that OTLP's own
+messages can parse are accepted: wire types, lengths, UTF-8, 100 levels. If a body is too short to
+contain too many elements, only the last pass and the one for spans are needed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RequestContent(NamedTuple):
 
     spans: int
     is_empty: bool
-    """See `Measure.is_empty`."""
+    """Whether the request has no element, not even a resource."""
 
 
 def content(

@@ -1,8 +1,8 @@
 """Count the values of a JSON text before it is parsed into objects.
 
-A value of two bytes becomes a Python object of up to 64 bytes, and a message object of the same
-size: 30 MB of empty attributes become 2 GB. The number of brackets and commas outside of strings
-bounds the number of values.
+A value of two bytes becomes a Python object of up to 64 bytes, and then a message object of the
+same size: 30 MB of empty attributes become 2 GB. The number of brackets and commas outside of
+strings is an upper bound for the number of values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _STEP = 256 * 1024
 times as much memory."""
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string. It may be unterminated, since otherwise each quote in it would be tried again."""
+"""A JSON string. It may be unterminated: otherwise the search would start again at each quote."""
 _WHOLE_TEXTS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 
 
 def check_json(body: bytes, max_elements: int = MAX_ELEMENTS) -> None:
     """Raise TooManyElementsError if `body` has more values than `max_elements` elements can have.
 
-    Invalid JSON is left to the parser. Takes little memory for any body.
+    Invalid JSON is left to the parser. Memory use is small for any body.
     """
     # First count the characters within strings as well: usually that is enough.
     if not _is_within(_steps(body), max_elements) and not _is_within(

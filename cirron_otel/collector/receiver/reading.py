@@ -29,7 +29,7 @@ T = TypeVar("T")
 _AT_ONCE = 64 * 1024
 """JSON bodies up to this many bytes are read in the event loop, which takes a few milliseconds."""
 LARGE = 1024 * 1024
-"""Bodies above this many bytes only wait for each other."""
+"""Bodies above this many bytes wait only for each other, not for smaller ones."""
 
 _SHOWN = 3
 _FROM_JSON: dict[ReceivedSignal, Callable[[bytes], tuple[Any, list[str]]]] = {
@@ -156,7 +156,7 @@ def batch_of(body: bytes, most: int) -> BatchContent:
 def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
     """Return the number of keys at the top level of `body`, whose values are `pieces`.
 
-    If a key is repeated, the result is meaningless; nearly always it differs from `len(pieces)`.
+    If a key is repeated, the result is meaningless, but nearly always differs from `len(pieces)`.
     """
     at, count = _space(body, _space(body, 0) + 1), 0
     while key := _KEY.match(body, at):

@@ -19,9 +19,9 @@ class Refused:
     reason: str
     """A value of `Reason`, or a reason that only one transport has."""
     status: str
-    """The status that the client gets: a number of HTTP or the name of a gRPC code."""
+    """The status that the client receives: an HTTP status number or the name of a gRPC code."""
     message: str
-    """The text that the client gets."""
+    """The text that the client receives."""
 
 
 Observer = Callable[[Refused], None]

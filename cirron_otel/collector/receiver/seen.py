@@ -1,9 +1,9 @@
 """The requests and batches of the last hours, remembered so that none is stored twice.
 
-A client sends again if it did not receive the acknowledgement, and a collector in between may
-resend its queue after a restart; both send the same bytes. Each entry has the position of its
-frame, so that entries of frames that are still in the journal are retained. A key is added once its
-batch is in the spool: a frame with a known key needs no more work.
+A client sends a request again if it did not receive the acknowledgement, and an intermediate
+collector may resend its queue after a restart; both send the same bytes. Each entry contains the
+position of its frame, so that entries of frames that are still in the journal are retained. A key
+is added once its batch is in the spool, so a frame with a known key needs no more work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptors with which upb counts or checks elements and creates almost no objects.
+"""Descriptors that make upb count or check elements while creating almost no objects.
 
 A shape has the message types and field numbers of OTLP, but its message fields are not repeated:
 upb merges the elements into one message, as it does for any field that occurs more than once. The
@@ -149,7 +149,7 @@ def _name(kind: Descriptor, depth: int) -> str:
 
 @cache
 def _kinds() -> tuple[Descriptor, ...]:
-    """Return every message type that OTLP requests are made of."""
+    """Return every message type that can occur in OTLP requests."""
     kinds: dict[Descriptor, None] = dict.fromkeys(ROOTS.values())
     waiting = list(kinds)
     while waiting:

@@ -1,9 +1,9 @@
 """Decompression of Snappy, as a single block and in its framing format.
 
-Sources: github.com/google/snappy, format_description.txt and framing_format.txt. The coding
-`snappy` means a block over HTTP. Older OpenTelemetry Collectors and gRPC clients send frames under
+Sources: github.com/google/snappy, format_description.txt and framing_format.txt. Over HTTP, the
+coding `snappy` means a block, but older OpenTelemetry Collectors and gRPC clients send frames under
 that name. The first bytes distinguish them: a block that begins like a stream would contain a copy
-from before its beginning, which is invalid.
+from a position ahead of its beginning, which is invalid.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SnappyFrames:
             raise InputError(_DAMAGED)
         import cramjam  # noqa: PLC0415 - few clients use it
 
-        # The library checks the checksum, and that there is no more content than there may be.
+        # The library verifies the checksum and the maximum size of the content.
         try:
             return bytes(cramjam.snappy.decompress(STREAM + chunk))
         except cramjam.DecompressionError:

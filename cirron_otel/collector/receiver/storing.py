@@ -1,9 +1,9 @@
 """Translate journalled requests into batches and write them into the spool.
 
 Requests of different tenants (`tenant_headers`) never share a batch. OTLP that Cirron produced is
-converted back: each of its records is stored once, even if a collector on the way has split and
-merged requests that it received twice. Records of a partial batch that were stored earlier are
-left out.
+converted back. Each of its records is stored once, even if an intermediate collector received
+requests twice and then split and merged them: records of a partial batch that were stored earlier
+are omitted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _BORN_IN_CIRRON = b"cirron.batch.id"
 _WHOLE = b"*"
-"""Stands for all records of a batch."""
+"""Denotes all records of a batch."""
 _KEY_BYTES = 8
 _NAMES = 100
 """Number of names to try for a batch whose own name is taken."""
@@ -100,7 +100,7 @@ class FrameStorage:
         headers: TenantHeaders,
         what: Callable[[list[Frame], TenantHeaders], None],
     ) -> None:
-        """Make one batch of several frames; split them if it would exceed the spool's cap."""
+        """Make one batch of several frames; split them if the batch exceeds the spool's cap."""
         try:
             what(frames, headers)
         except OverCapError as error:
@@ -152,10 +152,10 @@ class FrameStorage:
             self._note(batch, frame, records)
 
     def _differs(self, decoded: Decoded) -> bool:
-        """Whether the spool has a batch with this name and other content.
+        """Return whether the spool has a batch with this name and different content.
 
-        A batch that has left the spool is not compared. A batch whose name cannot be a file name is
-        stored by its content, so storing it again changes nothing.
+        A batch that has left the spool is not compared. A batch with a name that cannot be a file
+        name is stored under a name derived from its content, so storing it again changes nothing.
         """
         try:
             name = _checked(decoded.namesake or decoded.name)
@@ -254,7 +254,7 @@ class FrameStorage:
         return written.name
 
     def _sync(self) -> None:
-        """Sync the names of batches: their writer may have died before it synced them."""
+        """Sync the names of batches that existed: their writer may have died before it did so."""
         try:
             sync_directory(self._writer.paths.spool)
         except OSError as error:
@@ -266,7 +266,10 @@ class FrameStorage:
         self.counts.update({"spans": spans, "marks": marks, "snapshots": snapshots})
 
     def _attempt(self, frame: Frame, what: Callable[[Frame], Any]) -> bool:
-        """Call `what`; on failure, keep the frame next to the journal. Returns the success."""
+        """Call `what`, and return whether it succeeded; if not, keep the frame next to the journal.
+
+        Raises TargetError if the spool cannot be written.
+        """
         try:
             what(frame)
         except OverCapError as error:
@@ -280,7 +283,7 @@ class FrameStorage:
         return True
 
     def _set_aside(self, frame: Frame, error: Exception) -> None:
-        """Write a request that cannot be stored into a file, because its journal is removed."""
+        """Save a request that cannot be stored, because its journal segment will be removed."""
         path = self._directory / f"{REFUSED_PREFIX}{frame.sha256[:32]}.bin"
         write_synced(path, frame.body)
         self.counts["set_aside"] += 1

@@ -1,7 +1,7 @@
-"""The tenant of each batch: the retained headers of the requests that it was made of.
+"""The tenant of each batch: the retained headers of the requests that it was made from.
 
 The batch format has no field for them, so they are stored in `state/whose.sqlite` by the batch's
-file name. A batch whose requests had none of these headers has no row. A batch never contains data
+file name. A batch has no row if its requests had none of these headers. A batch never contains data
 of two tenants, runs or workspaces.
 """
 

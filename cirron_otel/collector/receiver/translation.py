@@ -1,8 +1,8 @@
 """Translate the intake journal into the spool: every acknowledged request becomes part of a batch.
 
-Frames are translated in groups. First the frames of a group and its duplicates are written to disk
-as an intent, so that after a crash the same group is formed again, with the same batch names: a
-batch that was written before the crash is found, and not written twice. A group is done when its
+Frames are translated in groups. First the extent of a group and its duplicates are written to disk
+as an intent. So the same group is formed again after a crash, with the same batch names, and a
+batch that was written before the crash is found instead of written twice. A group is done when its
 batches are in the spool and its keys are in `Seen`; then the next one may begin. So a frame with a
 known key is done, even if the position has been lost.
 """
@@ -44,7 +44,7 @@ class _Duplicate(NamedTuple):
     """A frame with the same request as an earlier one."""
 
     start: Position
-    """Its start. An index would be wrong if another frame becomes unreadable."""
+    """The start of the frame. An index would be wrong if an earlier frame becomes unreadable."""
     first: Position | None
     """The start of the first frame with this request, if it is in the same group."""
 
@@ -78,7 +78,7 @@ class Translation:
         self._storing = FrameStorage(directory, writer, owners, seen)
         self._damaged_segment: int | None = None
         self._is_broken_off = False
-        """Whether frames were read whose group is not done."""
+        """Whether frames of a group that is not done have been read."""
         self._place, self._intent = self._read_place()
         self._reader = self._read_from(self._place.position)
         self._remove_damaged()
@@ -201,7 +201,7 @@ class Translation:
         self._report(_words(damage))
 
     def _remove_damaged(self) -> None:
-        """Remove old copies of damaged files: a journal that is full refuses all requests."""
+        """Remove old copies of damaged files, since a full journal refuses all requests."""
         if self._most_damaged_bytes is None:
             return
         for path, size in remove_damaged(self._directory, self._most_damaged_bytes):
@@ -241,7 +241,8 @@ def _words(damage: Damage) -> str:
 def _key(frame: Frame) -> bytes:
     """Return the key of a request, derived from its signal, its tenant and its bytes.
 
-    The id of a Cirron batch cannot serve as its key: forked processes use one id for several.
+    The id of a Cirron batch cannot serve as its key, because forked processes use the same id for
+    several batches.
     """
     tenant = "".join(f"{name}={value}\n" for name, value in tenant_headers(frame.head.headers))
     return digest(frame.head.signal.value, tenant, frame.sha256)[:16]

@@ -16,10 +16,13 @@ class UploadRoom:
     """Counts the bytes of unfinished uploads; for one event loop."""
 
     def __init__(self, most: int | None) -> None:
-        """`most` is the limit of all tenants, bytes; half of it applies to each. None: no limit."""
+        """`most` is the limit for all tenants together, bytes, or None for no limit.
+
+        Half of it applies to each tenant.
+        """
         self._most = most
         self.least = 0 if most is None else most // _MOST_FILES
-        """The least that a file counts, bytes: it limits the number of files."""
+        """The minimum size that a file counts as, bytes; it limits the number of files."""
         self._held: Counter[str] = Counter()
         self._total = 0
 
@@ -33,14 +36,14 @@ class UploadRoom:
             )
 
     def has_room(self, tenant: str, size: int) -> bool:
-        """Whether `size` more bytes of a tenant may be held now."""
+        """Return whether `size` more bytes of a tenant may be held now."""
         if self._most is None:
             return True
         is_tenant_over = self._held[tenant] + size > self._most // 2
         return not is_tenant_over and self._total + size <= self._most
 
     def is_full_of(self, tenant: str, size: int) -> bool:
-        """Whether `size` more bytes would exceed the tenant's own share."""
+        """Return whether `size` more bytes would exceed the tenant's own share."""
         return self._most is not None and self._held[tenant] + size > self._most // 2
 
     def hold(self, tenant: str, size: int) -> None:

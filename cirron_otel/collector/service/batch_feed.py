@@ -1,4 +1,4 @@
-"""The batches for a delivery: those in the spool at its start, and those sealed later."""
+"""Feed a delivery with batches: those in the spool when it starts, and those sealed later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOOK_SHARE = 100.0
 
 
 class BatchFeed:
-    """Passes batches to a delivery as fast as it accepts them; for one thread."""
+    """Passes batches to a delivery as fast as the delivery accepts them; for one thread."""
 
     def __init__(self, delivery: Delivery, names: Iterable[str]) -> None:
         """`names` are the batches in the spool at the start."""
@@ -86,7 +86,10 @@ class DeliveryProgress(NamedTuple):
 
 
 class UnsentBatches:
-    """Counts the batches that a target lacks by its cursors; rarely, because counting is slow."""
+    """Counts the batches that a target's cursors do not cover yet.
+
+    Counting is slow, so it happens rarely.
+    """
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
         self._paths, self._ledger = paths, Ledger(paths, key)
@@ -94,10 +97,10 @@ class UnsentBatches:
         self._found: tuple[int, float | None] = 0, None
 
     def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> DeliveryProgress:
-        """Return how many there are and the age of the oldest; the result may be some seconds old.
+        """Return the number of unsent batches and the age of the oldest.
 
-        `left` returns the batches that the target may lack, or None if that is not known; then the
-        directory is read.
+        The result may be several seconds old. `left` returns the batches that the target may lack,
+        or None if that is not known; then the directory is read.
         """
         begun = time.monotonic()
         if begun >= self._look_at:
@@ -126,7 +129,10 @@ class UnsentBatches:
         return [name for name in left if (self._paths.spool / name).exists()]
 
     def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
-        """Return how many there are, and when the first by name was sealed, Unix seconds."""
+        """Return the number of unsent batches, and the time the first by name was sealed.
+
+        The time is in Unix seconds, or None if there is no such batch.
+        """
         if known_left is not None:
             left = self._ledger.lacking_of(NONE, known_left)
         else:
@@ -138,9 +144,9 @@ class UnsentBatches:
 
 
 class OldestUnsent:
-    """The age of the oldest undelivered batch of a delivery.
+    """Tracks the age of the oldest undelivered batch of a delivery.
 
-    The names of delivered batches are dropped even while the oldest one stays undelivered.
+    The names of delivered batches are dropped even while the oldest batch stays undelivered.
     """
 
     def __init__(self, paths: SpoolPaths, unsent: UnsentBatches, names: Iterable[str]) -> None:

@@ -15,24 +15,29 @@ from .owned_rows import context_of
 
 
 class SnapshotRows:
-    """Blob.uploader's `Rows` and `Whose`, in a storage; for one thread. Without one, no rows."""
+    """Implements the uploader's SnapshotRowStore and SnapshotOwnership with a database.
+
+    It is for one thread. Without a URL there are no rows.
+    """
 
     def __init__(
         self, url: str | None, context: OwnerContext, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
-        """Connect at the first use. `headers_of` is that of OwnedRows."""
+        """Connect on first use. `headers_of` returns the headers of a batch by its name."""
         self._url, self._headers_of = url, headers_of
         self.context = context
-        """The context of records without their own; it may be replaced at any time."""
+        """The ownership of records that specify none; it may be replaced at any time."""
         self._storage: BatchStore | None = None
 
-    # --- whose ----------------------------------------------------------------------------------
+    # --- owners ---------------------------------------------------------------------------------
 
     def whose(
         self, name: str, batch: Mapping[str, Any]
     ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
-        """See Whose: the workspace and run of the batch; without a run, the session, as far as
-        the batch names it or the span leads there; else the span itself.
+        """Return a function that maps a snapshot record to (workspace id, run id).
+
+        The run is that of the batch, or else the batch's session, or else the run or root span of
+        the record's span, or else the span itself; "none" for a record without a span.
         """
         owner = OwnerResolver(batch, context_of(self._headers_of(name), self.context)).whole
         otel = batch.get("otel")
@@ -61,7 +66,7 @@ class SnapshotRows:
     # --- rows -----------------------------------------------------------------------------------
 
     def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
-        """See Rows."""
+        """Write the URIs of tensors, by record number; False if the batch is not stored yet."""
         return bool(self._with(lambda store: store.set_blob_uris(batch, data, uris)))
 
     def _with(self, what: Callable[[BatchStore], Any]) -> Any:
@@ -69,7 +74,7 @@ class SnapshotRows:
             if self._storage is None:
                 self._storage = open_store(self._url or "")
             return what(self._storage)
-        except UsageError as error:  # found out by the driver, or no driver
+        except UsageError as error:  # reported by the driver, or there is no driver
             raise MisconfiguredError(str(error)) from None
         except UnreachableError:
             self.close()

@@ -1,4 +1,4 @@
-"""A check whether the wall clock can be trusted with the removal of old data.
+"""Decide whether the wall clock can be trusted with the removal of old data.
 
 The guard compares the wall clock with a clock that is never set. It saves its state in a file, so
 that a process detects a jump of the clock before its start, and a wrong clock after a reboot.
@@ -78,7 +78,7 @@ class ClockGuard:
         self.look()
 
     def _goes_on(self, record: _Record) -> bool:
-        """Whether the wall clock is plausible after a reboot, by the latest record."""
+        """Return whether the wall clock is plausible after a reboot, given the saved record."""
         off_s = self._wall() - record.wall_s
         return record.jumped_at_s is None and -_JUMP_S <= off_s <= _LONGEST_OFF_S
 
@@ -93,7 +93,7 @@ class ClockGuard:
             self._jumped_at = None
         if is_jump or passed >= self._save_at:
             self._save_at = passed + _SAVE_S
-            # Without it the next process compares with the state that was saved earlier.
+            # If saving fails, the next process compares with the previously saved state.
             with contextlib.suppress(TargetError):
                 self._save(passed)
 

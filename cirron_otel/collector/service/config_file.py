@@ -54,8 +54,8 @@ def load_options(
 ) -> Loaded:
     """Load the options of `file`, overridden by `flags`, whose names are in FLAGS.
 
-    `environ` defaults to that of the process. Files that keys name are opened to check them. Raises
-    ConfigError with all problems.
+    `environ` defaults to the process environment. Files that the options name are opened to check
+    that they can be read. Raises ConfigError with all problems.
     """
     given = flags or {}
     source = _ConfigFile("the configuration", {}, {}) if file is None else _read(Path(file))
@@ -86,7 +86,7 @@ class _ConfigFile(NamedTuple):
     lines: Mapping[str, int]
 
     def where(self, path: str) -> str:
-        """Return the text that names a place of the file in messages."""
+        """Return the text that identifies a position in the file in messages."""
         if not path:
             return self.name
         nearest = path
@@ -114,7 +114,7 @@ def _read(path: Path) -> _ConfigFile:
         lines, repeated = _places(text)
     except RecursionError:
         raise ConfigError([f"{name} is nested too deep"]) from None
-    # YAML's constructors may raise any error, for example for an invalid date.
+    # YAML constructors may raise any exception, for example for an invalid date.
     except Exception as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""

@@ -11,7 +11,7 @@ from .readiness import Readiness
 
 
 class CountingConsumer:
-    """Pass requests to another consumer, and count them."""
+    """Passes requests to another consumer, and counts them."""
 
     def __init__(
         self, inner: Consumer, registry: Registry, transport: str, readiness: Readiness

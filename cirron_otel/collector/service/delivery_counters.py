@@ -29,12 +29,12 @@ _LOOK_SHARE = 3000.0
 
 
 class Counting:
-    """A target, and what it took and did not: everything but `send` is the target's own."""
+    """A target that counts accepted and refused batches; it passes on all attributes but `send`."""
 
     def __init__(self, target: Any, registry: Registry, name: str) -> None:
-        """`name` is what metrics call it; the storage is DATABASE."""
+        """`name` is the target's label in metrics; DATABASE for the storage."""
         self._target, self._registry, self._name = target, registry, name
-        # From the start, so that a rate is there when the first one comes.
+        # Create the counters now, so that a rate can be computed from the first increase.
         registry.add(m.DROPPED_BATCHES, 0, name, "refused")
         registry.add(m.EXPORT_REJECTED_SPANS, 0, name)
         self._took(Records(), 0, 0)
@@ -43,14 +43,14 @@ class Counting:
         return getattr(self._target, name)
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """See BatchTarget."""
+        """Send batches to the target, and count the result. Raises as the target does."""
         try:
             receipt: Receipt = self._target.send(batches)
         except StoppedError:
             raise
         except Exception as error:
             self._registry.add(m.EXPORT_FAILURES, 1, self._name, _reason(error))
-            # Of a group that is refused each is tried by itself.
+            # If a group is refused, the delivery sends its batches again one by one.
             if isinstance(error, RefusedError) and len(batches) == 1:
                 self._registry.add(m.DROPPED_BATCHES, 1, self._name, "refused")
             raise
@@ -86,7 +86,7 @@ def counted_letters(
         registry.add(m.DEAD_LETTERS, added, name)
         registry.add(m.DROPPED_BATCHES, dropped, name, "dead_letter")
 
-    count(0, 0)  # The counters exist from the start, so that the first increase is a rate.
+    count(0, 0)  # create the counters now, so that a rate can be computed from the first increase
     return DeadLetters(paths, *target, max_bytes, count)
 
 
@@ -99,18 +99,19 @@ class SpoolCounts:
         self._folders = (paths.spool, paths.snapshots, parts)
         self._look_at = 0.0
         self._size = self._added = self._evicted = 0
-        """Bytes: the spool when it was last measured, stored since then, evicted until then."""
+        """Bytes: the size of the spool when it was last measured, the bytes stored since then, and
+        the total evicted until then."""
 
     def stored(self, names: Sequence[str]) -> None:
-        """Batches are in the spool."""
+        """Count the bytes of batches that were stored in the spool."""
         for name in names:
-            with contextlib.suppress(OSError):  # evicted again
+            with contextlib.suppress(OSError):  # evicted meanwhile
                 size = (self._paths.spool / name).stat().st_size
                 self._registry.add(m.STORED_BYTES, size, SPOOL)
                 self._added += size
 
     def count(self, counts: Mapping[str, int], drops: Drops) -> None:
-        """Add the new counts of the translation; `drops` are all evictions since its start."""
+        """Add the translation's new counts; `drops` are all evictions since its start."""
         found, registry = Counter(counts), self._registry
         records = Records(found["spans"], found["marks"], found["snapshots"])
         count_stored(registry, SPOOL, records, found["batches"], 0)
@@ -143,7 +144,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def count_stored(registry: Registry, store: str, records: Records, batches: int, size: int) -> None:
-    """Count batches that a store has now, and their bytes."""
+    """Count batches that were stored, their records and their bytes."""
     registry.add(m.STORED_BATCHES, batches, store)
     registry.add(m.STORED_BYTES, size, store)
     for kind, number in records._asdict().items():

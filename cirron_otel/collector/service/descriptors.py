@@ -1,7 +1,7 @@
 """The limit of file descriptors, and the number of connections that it allows.
 
-A connection beyond its limit is refused and counted. Without that limit, descriptors would run out
-for the journal, the health endpoint or a new second process instead.
+A connection beyond the limit is refused and counted. Without the limit, connections could use up
+the descriptors that the journal, the health endpoint and a new second process need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RESERVED: Final = 256
 
 _PER_HTTP: Final = 1
 _PER_GRPC: Final = 3
-"""The client's socket, and both ends of the one to gRPC's own server (receiver/grpc_front.py)."""
+"""The client's socket, and both ends of the one to gRPC's own server (receiver/grpc/front.py)."""
 _LARGEST: Final = 1 << 20
 """The largest limit that is set: some systems report an infinite limit and refuse to set it."""
 

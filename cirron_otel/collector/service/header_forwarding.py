@@ -61,7 +61,7 @@ class _Lanes:
         return found
 
     def lane_of(self, name: str) -> str:
-        """Return the lane of a batch; see BatchTarget."""
+        """Return the lane of a batch: its forwarded headers as JSON text."""
         try:
             return json.dumps(self.named(self.headers_of(name))) if self.names else ""
         except TargetError:  # reported when the batch is sent
@@ -97,7 +97,7 @@ class ForwardingOtlpTarget(IndexedTarget):
         self._pushers: OrderedDict[TenantHeaders, Pusher] = OrderedDict({(): self._pusher})
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send one batch; see BatchTarget."""
+        """Send one batch over the connection for its headers. Raises as BatchTarget does."""
         (batch,) = batches
         headers = self._passed.headers(batch.name)
         self._pusher = self._pusher_for(headers)
@@ -125,7 +125,7 @@ class ForwardingCirronTarget(CirronTarget):
     """A Cirron target that forwards the headers of batches."""
 
     tenants: Callable[[], Mapping[str, TenantHeaders]] = staticmethod(dict)
-    """Returns the headers of each known tenant, by its id; see `Whose.tenants`."""
+    """Returns the headers of each known tenant, by its id (`TenantStore.tenants`)."""
     _lanes = _Lanes((), lambda _: ())
     _passed: Mapping[str, str] = {}
 
@@ -143,7 +143,7 @@ class ForwardingCirronTarget(CirronTarget):
         return self._lanes.headers_of(name)
 
     def lane_of(self, name: str) -> str:
-        """Return the lane of a batch; see BatchTarget."""
+        """Return the lane of a batch: its forwarded headers as JSON text."""
         return self._lanes.lane_of(name)
 
     @property
@@ -164,7 +164,7 @@ class ForwardingCirronTarget(CirronTarget):
             self._passed = {}
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """POST a batch; see BatchTarget."""
+        """POST one batch with its headers. Raises as BatchTarget does."""
         (batch,) = batches
         headers = self._lanes.headers(batch.name)
         with self._with(dict(headers)), _of_one_lane(headers):
@@ -194,7 +194,7 @@ class ForwardingBlobs:
         self._tenants: Mapping[str, TenantHeaders] = {}
 
     def keys_of(self, name: str, data: bytes) -> list[BlobKey]:
-        """Return the files that a batch names, as they are stored for its tenant."""
+        """Return the keys under which a batch's snapshot files are stored for its tenant."""
         keys = local_blobs(data)
         tenant = tenant_of(self._target.headers_of(name)) if keys else ""
         return [tenant_key(key, tenant) for key in keys]
@@ -202,7 +202,8 @@ class ForwardingBlobs:
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """Upload one part of a file; True if the file is complete. Raises as BlobSink does.
 
-        Without the headers of its tenant a file is refused: it would become another tenant's.
+        A file is refused if its tenant's headers are not known, because it would otherwise be
+        uploaded for another tenant.
         """
         tenant = tenant_of_directory(key.directory)
         if tenant not in self._tenants:
@@ -219,7 +220,7 @@ class ForwardingBlobs:
 
 @contextlib.contextmanager
 def _of_one_lane(headers: TenantHeaders) -> Iterator[None]:
-    """Turn an answer 431 (headers too large) into a refusal of the batch with these headers."""
+    """Convert a response 431 (headers too large) to a refusal of the batch with these headers."""
     try:
         yield
     except MisconfiguredError as error:

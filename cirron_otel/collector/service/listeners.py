@@ -43,7 +43,7 @@ class Listeners:
         """The address of each receiver, by its name: `grpc` or `http`."""
 
     async def start(self, unready: Callable[[], str]) -> None:
-        """Listen; `unready` returns why requests cannot be taken now, or an empty string.
+        """Listen; `unready` returns why requests cannot be accepted now, or an empty string.
 
         Raises UsageError and TargetError; the caller then stops the receivers that were started.
         """
@@ -59,8 +59,8 @@ class Listeners:
     def apply(self, options: CollectorOptions) -> Callable[[], None]:
         """Read tokens and certificates again; return a function that applies the new options.
 
-        Raises UsageError if a file is invalid. The tokens are unchanged then, but one receiver may
-        have its new certificates already.
+        Raises UsageError if a file is invalid. The tokens are then unchanged, but a receiver may
+        already use its new certificates.
         """
         tokens = _tokens(options)
         for reload in self._reloads:

@@ -1,4 +1,7 @@
-"""Structured logs on stderr: one line each, without secrets, and each cause once a minute."""
+"""Structured logs on stderr: one line per message, without secrets.
+
+Warnings of the same cause are written at most once a minute.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from .secret import MASK
 FIELDS: Final = "fields"
 """`extra={"fields": {…}}` of a log call adds fields to the message."""
 CAUSE: Final = "cause"
-"""`extra={"cause": "…"}`: warnings of one cause are repetitions; the default is the template."""
+"""`extra={"cause": "…"}` identifies repeated warnings; the default is the message template."""
 
 _OURS = "cirron_otel"
 _logger = logging.getLogger(__name__)
@@ -30,9 +33,9 @@ _MAX_CAUSES = 1000
 _MAX_DEPTH = 8
 _MAX_TEXT = 10_000
 _REPEAT_S = 60.0
-# RFC 9110, "Authorization". After the name of a header its complete value is masked. After a scheme
-# alone, text is masked unless it looks like a word of a sentence. User and password of a URL are
-# masked, too.
+# RFC 9110, "Authorization". After a header name, the complete value is masked. After a scheme
+# without a header name, text is masked unless it looks like a word of a sentence. The user and
+# password in a URL are also masked.
 _CHARACTER = r"[A-Za-z0-9._~+/=-]"
 _CREDENTIALS = re.compile(
     r"\b((?i:bearer|basic|digest)\s+)"
@@ -56,7 +59,7 @@ class Masking:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Also mask these secrets, for example those of a reloaded configuration."""
-        # The longest first: one may be a part of another.
+        # Longest first, because one secret may be part of another.
         ordered = {each for each in (*self._secrets, *secrets) if len(each) >= _SHORTEST}
         self._secrets = tuple(sorted(ordered, key=len, reverse=True))
 
@@ -84,7 +87,7 @@ class Masking:
 
 
 class Repeats(logging.Filter):
-    """Passes one warning per cause and minute, with the number of those suppressed before it."""
+    """Passes one warning per cause and minute, with the number suppressed since the last one."""
 
     def __init__(
         self, seconds: float = _REPEAT_S, clock: Callable[[], float] = time.monotonic
@@ -92,7 +95,7 @@ class Repeats(logging.Filter):
         super().__init__()
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
-        # (time of the last one that passed, number of later ones), by cause
+        # (time of the last warning that passed, number suppressed since then), by cause
         self._causes: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Return memory to the system that the C library keeps after large batches."""
+"""Return memory to the system that the C library retains after large batches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KEPT = {
 }
 """Environment of the second process, for glibc (mallopt(3)).
 
-A batch takes megabytes of memory. With its default thresholds glibc gives them back after each
-batch, and the next batch faults them in page by page: a tenth of the time of a translation. With
-one arena the threads reuse the memory of one another. Python's own allocator gives memory back by
-the megabyte only, if no object is left in it; glibc can give back single pages.
+A batch takes megabytes of memory. With its default thresholds, glibc returns this memory to the
+system after each batch, and the next batch faults it in again page by page, which takes a tenth of
+the time of a translation. With one arena, threads reuse each other's memory. Python's own allocator
+returns memory only in units of a megabyte that contain no object; glibc can return single pages.
 """
 
 _EVERY_S = 60.0
@@ -32,12 +32,12 @@ class Trimmer:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns seconds and never goes back."""
+        """`clock` returns seconds and never goes backwards."""
         self._clock = clock
         self._due_at = clock() + _EVERY_S
 
     def trim(self) -> bool:
-        """Return free memory if the last time was a minute ago; True if any was returned."""
+        """Return free memory if at least a minute has passed; True if any was returned."""
         now = self._clock()
         if now < self._due_at:
             return False

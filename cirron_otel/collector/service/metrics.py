@@ -1,6 +1,7 @@
 """The collector's own metrics: one registry, rendered in the text formats of Prometheus.
 
-Several processes count. Each passes its metrics on as plain values, and one of them shows the sums.
+Several processes count. The others pass their metrics to the first process as plain values, and it
+exposes the sums.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ class Registry:
             )
         except ModuleNotFoundError as error:
             raise MissingExtraError("collector", "the metrics for Prometheus") from error
-        # Not prometheus-client's choice, which repeats text of the client in the response.
+        # Not prometheus-client's `choose_encoder`: its result may repeat text from the client.
         if _OPENMETRICS in accept.lower():
             return generate_latest(self), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         return exposition.generate_latest(self), exposition.CONTENT_TYPE_PLAIN_0_0_4

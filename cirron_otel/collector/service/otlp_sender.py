@@ -47,7 +47,10 @@ class _SenderStats(ExportStats):
 
 
 class OtlpSender:
-    """Sends batches as they arrive; it follows the spool, because spans may lack their session."""
+    """Sends batches as they arrive.
+
+    It follows the spool, because a batch may contain spans whose session is in another batch.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class OtlpSender:
         registry: Registry,
         max_bytes: int | None = None,
     ) -> None:
-        """Start at once. `headers_of` returns the headers that were received with a batch.
+        """Start immediately. `headers_of` returns the headers that were received with a batch.
 
         `max_bytes` is the spool's cap.
         """
@@ -154,10 +157,10 @@ class OtlpSender:
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:
-        """Return whether a batch is still to be sent; one that cannot be read never is.
+        """Return whether a batch is still to be sent; False for one that cannot be read.
 
-        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
-        is given up sooner; see `Schedule.request_room`.
+        The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
+        that the target keeps refusing (`Schedule.request_room`).
         """
         if name in self._stats.unreadable or not self._unsent.lacks(name):
             return False

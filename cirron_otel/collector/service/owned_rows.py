@@ -21,7 +21,8 @@ _ATTRIBUTES = {
     "x-cirron-deployment-id": semconv.DEPLOYMENT_ID,
     "x-cirron-model-id": semconv.MODEL_ID,
 }
-"""The attribute that each header sets; of two headers for one attribute, the later one counts."""
+"""The attribute that each header sets. If two headers set the same attribute, the one that is later
+in this table takes precedence."""
 
 
 def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> ownership.OwnerContext:
@@ -48,9 +49,10 @@ class OwnedRows(StorageTarget):
         self._headers_of = headers_of
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Store batches, those of each owner in a call of its own.
+        """Store batches, with one call for each owner.
 
-        If those of a later owner fail, the retry finds the stored ones and leaves them unchanged.
+        If a later owner's batches fail, the retry finds those already stored and leaves them
+        unchanged.
         """
         owned = [(self._headers_of(batch.name), batch) for batch in batches]
         owned.sort(key=lambda each: each[0])

@@ -80,7 +80,7 @@ class Untranslated:
         self._kept = self._done = 0
 
     def begin(self, end: Position) -> None:
-        """Note at the start that an earlier collector left frames up to `end` in the journal."""
+        """Note, at startup, that an earlier collector left frames up to `end` in the journal."""
         self._marks.append(_JournalMark(end, 0, self._clock()))
 
     def keep(self, end: Position, frames: int) -> None:

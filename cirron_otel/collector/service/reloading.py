@@ -26,7 +26,7 @@ class Reloadable(Protocol):
         """The options in effect."""
 
     async def apply(self, options: CollectorOptions) -> None:
-        """Put other options into effect."""
+        """Apply new options."""
 
 
 class Reloading:
@@ -38,7 +38,7 @@ class Reloading:
         self._count = 0
 
     async def run(self, requested: asyncio.Event) -> None:
-        """Reload each time that `told` is set, until it is cancelled."""
+        """Reload each time `requested` is set, until cancelled."""
         while True:
             await requested.wait()
             requested.clear()

@@ -22,11 +22,14 @@ class Retention:
     """Removes old rows on a thread of its own, one removal at a time."""
 
     def __init__(self) -> None:
-        """Create it idle; `start` begins a removal."""
+        """Begin idle; `start` begins a removal."""
         self._thread: threading.Thread | None = None
 
     def start(self, options: Options) -> None:
-        """Begin a removal if one is configured and none is running. The caller trusts the clock."""
+        """Begin a removal if one is configured and no other is running.
+
+        The caller has verified that the clock can be trusted.
+        """
         if options.url is None or options.retention_days is None or self.is_running:
             return
         before_ns = time.time_ns() - int(options.retention_days * DAY_NS)
@@ -51,10 +54,11 @@ def _run(options: Options, before_ns: int) -> None:
 
 
 def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
-    """Remove the batches from before a time (Unix ns), unless they are too many.
+    """Remove the batches from before a time (Unix ns), unless there are too many of them.
 
-    Too many are those beyond `options.retention_share` of all batches, unless they are from before
-    `options.retention_confirmed`. Raises CirronOtelError if the database fails.
+    There are too many if they exceed `options.retention_share` of all batches. Those of them from
+    before `options.retention_confirmed` are removed in any case. Raises CirronOtelError if the
+    database fails.
     """
     if options.retention_confirmed is not None:
         _retain(storage, min(before_ns, int(options.retention_confirmed.timestamp() * 10**9)))

@@ -83,9 +83,10 @@ class Translator:
         self._say_until()
 
     async def finish(self, seconds: float) -> bool:
-        """Let the process finish its work; return whether it did within `seconds`.
+        """Let the process finish its work; return whether it did so within `seconds`.
 
-        With 0 it is killed immediately; the next one does the remaining work.
+        With 0 the process is killed immediately; the next collector's process does the remaining
+        work.
         """
         self._finish_by = time.monotonic() + seconds
         self._is_hurried.set()
@@ -121,7 +122,10 @@ class Translator:
             self._is_told = True
 
     async def _keep(self) -> None:
-        """Keep a process running until one was sent `finish`."""
+        """Run the process, and restart it when it dies, until it was sent `finish`.
+
+        A process that dies before one was ever ready is not restarted.
+        """
         while True:
             self._is_told = False
             reason = await self._attempt()
@@ -150,8 +154,8 @@ class Translator:
         return "the translation has died"
 
     async def _run(self) -> None:
-        # Pass the import path: the process must import the same modules as this one, and none from
-        # the working directory or another installation.
+        # Pass the import path: the new process must import the same modules as this one, and not
+        # those of the working directory or another installation.
         program = (
             "import sys; sys.path[:] = sys.argv[1:];"
             " from cirron_otel.collector.service.worker import main; main()"
@@ -173,7 +177,7 @@ class Translator:
                 process.kill()
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
-        """Receive its messages; a library in that process may also write to the stream."""
+        """Receive the process's messages; a library in it may also write to the stream."""
         while True:
             try:
                 line = await stream.readline()

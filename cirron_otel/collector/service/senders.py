@@ -1,4 +1,7 @@
-"""The senders of the spool's batches to the database, blob store and exporters; a thread each."""
+"""The senders: each delivers the spool's batches to one target, on a thread of its own.
+
+The targets are the database, the blob store and the exporters.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,14 @@ class Wanted(NamedTuple):
 
     exporter: OtlpExporter | CirronExporter
     files: tuple[bytes, ...]
-    """The hashes of the files that it names."""
+    """The hashes of the files that its options name."""
 
 
 class Senders:
     """All senders of a collector; for one thread."""
 
     def __init__(self, options: CollectorOptions, owners: TenantStore, registry: Registry) -> None:
-        """`owners` stores the headers of batches; `registry` counts.
+        """Prepare the senders; `owners` stores the headers of batches.
 
         Raises UsageError, and MissingExtraError if a library is not installed.
         """
@@ -154,10 +157,10 @@ class Senders:
             self._blobs.finish(max(deadline - time.monotonic(), 0.0))
 
     def undelivered(self) -> dict[str, int]:
-        """Count the batches that each target lacks, after `finish`, for targets that lack any.
+        """Count the batches that each target lacks after `finish`, for targets that lack any.
 
-        Exporters of one name are counted together: an endpoint can have two, by its protocol. For
-        `blobs` the snapshot files count that were received and are not uploaded.
+        Exporters with the same name are counted together: an endpoint may have one per protocol.
+        The count for `blobs` includes snapshot files that were received but not uploaded.
         """
         left: Counter[str] = Counter()
         for sender in self._all():

@@ -108,10 +108,10 @@ class CollectorService:
         return self._options
 
     async def apply(self, options: CollectorOptions) -> None:
-        """Put those options into effect that a reload can change; reread tokens and certificates.
+        """Apply the options that a reload can change, and reread tokens and certificates.
 
-        Requests continue meanwhile. Raises UsageError if a file is invalid; then nothing changes,
-        except perhaps the certificates of another receiver.
+        The collector keeps serving requests. Raises UsageError if a file is invalid; then nothing
+        changes, except perhaps the certificates of another receiver.
         """
         is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
         pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
@@ -151,7 +151,7 @@ class CollectorService:
         registry.set(m.LAG_SECONDS, untranslated.age_s, "translation")
 
     async def _tell(self) -> None:
-        """Report the journal's end to the translation, once for all requests of a short time."""
+        """Report the journal's end to the translation, at most once every `_WAKE_S` seconds."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
@@ -249,7 +249,7 @@ async def run(
 
 
 async def _started(collector: CollectorService, end_requested: asyncio.Event) -> bool:
-    """Start the collector; return False if a signal ended it before it had started."""
+    """Start the collector; return False if a signal ended it first."""
     starting = asyncio.create_task(collector.start())
     ending = asyncio.create_task(end_requested.wait())
     await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)

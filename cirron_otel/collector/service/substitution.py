@@ -128,7 +128,7 @@ class Expander:
         self.problems: list[tuple[str, str]] = []
         """(path of the value, description of the problem)"""
         self._change = change
-        # By identity: with YAML's aliases, a small document may have very many paths.
+        # Keyed by identity: with YAML aliases, a small document may contain a huge number of paths.
         self._done: dict[int, Any] = {}
         self._open: set[int] = set()
 

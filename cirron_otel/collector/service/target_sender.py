@@ -1,4 +1,4 @@
-"""The delivery of a collector's batches to one target that accepts them in their own form."""
+"""The delivery of a collector's batches to one target that accepts them without conversion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TargetSender:
         name: str = "",
         max_bytes: int | None = None,
     ) -> None:
-        """Start at once, with the batches that are in the spool already.
+        """Start immediately, with the batches that are already in the spool.
 
         `name` is the target's label in metrics; without one, sent batches are not counted.
         `max_bytes` is the spool's cap.
@@ -68,8 +68,8 @@ class TargetSender:
     def lacks(self, name: str) -> bool:
         """Return whether a batch is still to be sent.
 
-        The caller needs the batch's room in the spool, so a batch that the target keeps refusing
-        is given up sooner; see `Schedule.request_room`.
+        The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
+        that the target keeps refusing (`Schedule.request_room`).
         """
         is_lacking = self._unsent.lacks(name)
         if is_lacking:

@@ -1,4 +1,7 @@
-"""Validate a tree of plain values and convert it to options; problems have the path of the key."""
+"""Validate a tree of plain values and convert it to options.
+
+Each problem is reported with the path of its key.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +192,7 @@ def structured(value: object) -> object:
 
     try:
         parsed = loads(str(value))
-    # YAML's constructors may raise any error; then the text itself is reported as invalid.
+    # YAML constructors may raise any exception; then the text itself is reported as invalid.
     except Exception:
         return value
     return Expander(FromVariables).tree(parsed) if isinstance(parsed, dict | list) else value

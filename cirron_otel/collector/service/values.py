@@ -1,6 +1,6 @@
 """Parsers for the collector's options, in addition to those of `config.parsing`.
 
-A Parser converts a raw value from YAML, a variable or a flag. It raises ValueError if that is
+A Parser converts a raw value from YAML, a variable or a flag. It raises ValueError if the value is
 invalid.
 """
 
@@ -54,7 +54,7 @@ class ListenAddress(NamedTuple):
 
     host: str
     port: int
-    """0 takes a free port."""
+    """0 selects a free port."""
 
     @property
     def is_local(self) -> bool:

@@ -1,4 +1,4 @@
-"""The collector's second process: it translates the intake journal into the spool, and delivers.
+"""The collector's second process, which translates the intake journal and delivers the batches.
 
 Its standard input carries the options, pickled, followed by lines of JSON:
 
@@ -7,10 +7,10 @@ Its standard input carries the options, pickled, followed by lines of JSON:
 - `{"options": …}`: new options, pickled, in base64
 - `{"finish": seconds}`
 
-The end of the input means that the receiving process is gone; this one then ends after its current
-step. On its standard output it reports, one line of JSON each, its position, its idleness
-(`{"idle": [segment, offset]}`: all frames before it are in the spool; null if `until` is not known
-yet), and its counts.
+The end of the input means that the receiving process is gone; this process then ends after its
+current step. It reports its position, its idleness and its counts as lines of JSON on its standard
+output. `{"idle": [segment, offset]}` means that all frames before that position are in the spool;
+the value is null if `until` is not known yet.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.1
-"""The time for which a small group waits for more requests: each batch costs a file."""
+"""Pause after a small group, seconds, so that more requests share the next batch: each batch costs
+a file."""
 _TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
 """Delays between attempts; the first are short, since space may become free at any moment."""
 _IDLE_S = 1.0
@@ -65,7 +66,7 @@ _FORGET_EVERY_S = 600.0
 _DAMAGED_SHARE = 8
 """Copies of damaged files may take 1/8 of the limit of the journal."""
 _DISTRUST_S = 60.0
-"""Time until the clock is checked again after it could not be trusted, seconds."""
+"""Seconds until the clock is checked again after it could not be trusted."""
 
 
 class Worker:
@@ -124,7 +125,7 @@ class Worker:
     def leave(self) -> None:
         """End, because the receiving process is gone; from any thread.
 
-        Its successor waits for this process, and does the remaining work.
+        The next collector waits for this process to end, and does the remaining work.
         """
         self._is_alone.set()
         self._inbox.put({})
@@ -166,7 +167,7 @@ class Worker:
                 message = self._inbox.get_nowait()
 
     def _apply(self, options: CollectorOptions) -> None:
-        """Put those options into effect that a reload can change; keep unchanged exporters."""
+        """Apply the options that a reload can change; unchanged exporters keep running."""
         self._options = options
         self._logs.masking.hide(secrets_of(options))
         self._logs.apply(options.logs)
@@ -178,7 +179,7 @@ class Worker:
     def _is_there(self) -> bool:
         """Return whether the journal's directory still exists.
 
-        If it has been removed, the open files have no names, and a new process must start over.
+        If it has been removed, the open files have no names any more, and a new process must start.
         """
         if has_name(self._lock, self._lock_path):
             return True
@@ -200,7 +201,7 @@ class Worker:
         return False
 
     def _work(self) -> bool:
-        # Before the first `until`, frames may still be being written: do not read them.
+        # Until the first `until` arrives, frames may be incomplete: do not read them.
         done = self._translation.work(self._until) if self._until is not None else None
         if done is None:
             self._forget()
@@ -224,7 +225,7 @@ class Worker:
         return worked
 
     def _tell_evicted(self) -> None:
-        """Log new evictions; without a target they lose data, so they are a warning then."""
+        """Log new evictions, as a warning if there is no target: the data is lost then."""
         evicted = self._writer.drops.batches
         if evicted > self._evicted:
             level = logging.INFO if self._senders.are_any else logging.WARNING

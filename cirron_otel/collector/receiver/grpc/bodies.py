@@ -34,8 +34,9 @@ _YIELD_EVERY = 1024 * 1024
 class Reservation:
     """Reserved bytes in flight, which a call holds until it ends.
 
-    A call never reserves more than the largest body, even while a body is in memory twice,
-    compressed and decompressed: otherwise a large call might never fit, and be resent for ever.
+    A call never reserves more than the size of the largest body, even while a body is in memory
+    twice, compressed and decompressed. Otherwise a large call might never fit, and would be resent
+    forever.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -70,7 +71,7 @@ async def receive(
     """Return the message of a call, unchanged.
 
     `turns` limits the number of messages that are received at a time, because their size is not
-    known before; unread ones stay with the client. Raises RefusalError if the message is late.
+    known in advance; unread ones stay with the client. Raises RefusalError if the message is late.
     """
     try:
         async with turns.turn(context.peer(), timeout_s):
@@ -90,7 +91,7 @@ async def receive(
 async def _without_message() -> RefusalError:
     """Return why a call ended without a message.
 
-    gRPC itself answers if a message is too large; the only sign here is that it cancels the call
+    If a message is too large, gRPC itself responds; the only sign here is that it cancels the call
     shortly after the end of the stream.
     """
     try:
@@ -134,7 +135,7 @@ async def inflated(body: bytes, coding: str, limit: int, reservation: Reservatio
 
 
 def coding_of(values: Collection[str | bytes]) -> str:
-    """Return the encoding of a call's messages, by the headers that name it.
+    """Return the encoding of a call's messages from the headers that name it.
 
     Raises RefusalError with the reason ENCODING if it is not supported, or if there are several.
     """

@@ -1,8 +1,8 @@
 """The listening socket of gRPC: it limits connections, and relays each to gRPC's own server.
 
-gRPC's server in Python has no hook for connections, nor for encodings that its core does not know.
-So clients connect to this socket, where TLS ends too, and gRPC listens on a Unix socket in a
-private directory. Bytes pass unchanged except for one header of each request (see http2_headers).
+gRPC's Python server has no hook for connections, nor for encodings that its core does not support.
+So clients connect to this socket, which also terminates TLS, and gRPC listens on a Unix socket in a
+private directory. Bytes pass unchanged except for one header of each request (http2_headers).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _UNPROVEN_S = 5.0
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
 _STALLED_S = 30.0
-"""A client that reads none of its answers for this long loses its connection. Otherwise it would
-keep it for ever: a relay that waits for the client does not notice that gRPC's keepalive has closed
-the other side."""
+"""The connection of a client that reads no responses for this long is closed. Otherwise it would
+stay open forever: a relay that waits for the client does not notice that gRPC's keepalive has
+closed the other side."""
 _BACKLOG = 1024
 _HAS_ABSTRACT_NAMES = sys.platform == "linux"
 
@@ -46,7 +46,7 @@ class Front:
         self._target, self._most, self._refused = target, connections, refused
         self._clients: set[_Client] = set()
         self._unproven: OrderedDict[_Client, float] = OrderedDict()
-        """Connections without a request yet, and when they were made; the oldest first."""
+        """The connections without a request yet, with the time they were made; the oldest first."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._listener: Listener | None = None
@@ -68,7 +68,7 @@ class Front:
             self._listener = None
 
     async def wait_closed(self) -> None:
-        """Wait a moment until the last answers are written, then close all connections."""
+        """Wait up to a second for the last responses to be written, then close all connections."""
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._all_closed.wait()
@@ -77,7 +77,11 @@ class Front:
                 client.abort()
 
     def admit(self, client: _Client) -> bool:
-        """Whether a connection is accepted; another one without a request may be closed for it."""
+        """Return whether to accept a connection.
+
+        At the limit, the oldest connection may be closed in favour of the new one if it has sent no
+        request for a while.
+        """
         now = asyncio.get_running_loop().time()
         if len(self._clients) >= self._most:
             self._refused(_FULL)
@@ -119,7 +123,7 @@ class Front:
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a relay; it reads no faster than the other one writes."""
+    """One of the two connections of a relay; it reads no faster than the other can write."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

@@ -1,12 +1,14 @@
 """Rename the header `grpc-encoding` of gRPC requests in a stream of HTTP/2 frames.
 
-If gRPC's core does not know the encoding, it fails the call with INTERNAL while it parses the
-headers, before any code of ours runs, and it hides the encodings that it knows. Under another name
-the header reaches the application. The new name has the same length, in plain text and in Huffman
-code, so the header tables of both sides agree: a later reference to the entry means the new name.
+If gRPC's core does not support the encoding, it fails the call with INTERNAL while it parses the
+headers, before any of our code runs, and it hides the encodings that it does support. Under another
+name the header reaches the application. The new name has the same length, in plain text and in
+Huffman code, so the header tables of both sides agree: a later reference to the entry means the new
+name.
 
-The core refuses compressed messages of a request without an encoding. So each request is given
-`grpc-encoding: gzip`: with `grpc.per_message_decompression` off the core decompresses nothing.
+The core refuses compressed messages of a request without an encoding. So the header
+`grpc-encoding: gzip` is added to each request; with `grpc.per_message_decompression` off, the core
+decompresses nothing.
 
 Sources: RFC 9113, 4.1 (frames), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6 (header fields).
 """
@@ -46,7 +48,7 @@ class EncodingRenamer:
 
     def __init__(self) -> None:
         self._skip = _PREFACE
-        """Bytes that pass unread: the preface, or the rest of a frame."""
+        """The number of bytes to pass without parsing: the preface, or the rest of a frame."""
         self._left = b""
         """The beginning of a frame or header block that is not complete yet."""
         self.has_headers = False

@@ -58,14 +58,14 @@ class GrpcLimits:
     streams: int = 128
     """Concurrent calls on one connection; more wait at the client."""
     reading_bytes: int = 64 * 1024 * 1024
-    """Bytes of bodies that are received at a time, each counted with the largest size; other calls
-    wait unread. Four bodies may always be received."""
+    """Bytes of bodies that are received at a time, each counted as the largest allowed size; other
+    calls wait unread. Four bodies may always be received."""
     read_timeout_s: float = 10.0
     """The longest time until the body of a call is complete, including the wait for a turn."""
     quick_s: float = 0.05
     """The time after which a read is late while others wait; half of the reads may be late."""
     patience_s: float = 5.0
-    """The longest time of late reads if there are too many of them."""
+    """While too many reads are late, the oldest is aborted after this time."""
     ping_interval_s: float = 10.0
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0
@@ -94,7 +94,7 @@ class GrpcReceiver:
         refused: Observer = ignore,
         sockets: Path | None = None,
     ) -> None:
-        """Keep the arguments; `start` listens. `port` 0 takes a free one.
+        """Keep the arguments; `start` listens. `port` 0 selects a free one.
 
         `headers` are kept with a request (see KeptHeaders). `refused` is called with each refusal.
         `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
@@ -194,7 +194,7 @@ class GrpcReceiver:
             status, reason = status_of(RefusalError(Reason.UNAVAILABLE, _FAILED)), "internal"
         else:
             return answer_bytes(answer)
-        # After the handlers, because an error that is being handled keeps the body alive.
+        # Outside the except clauses, because an exception being handled keeps the body alive.
         self._refused(Refused(signal.value, reason, status[0].name, status[1]))
         if reason == Reason.ENCODING.value:
             await context.send_initial_metadata(())  # the core adds grpc-accept-encoding

@@ -25,10 +25,10 @@ class PrivateSocket:
     """A path of a socket to which only this user can connect."""
 
     def __init__(self, fallback: Path | None = None) -> None:
-        """Make a private directory for the socket.
+        """Create a private directory for the socket.
 
-        It is made in the temporary directory, else in `fallback`, else in a system directory with a
-        short path. Directories of processes that were killed are removed. Raises TargetError if
+        It is created in the temporary directory, else in `fallback`, else in a system directory
+        with a short path. Directories left by killed processes are removed. Raises TargetError if
         none of these directories can be used.
         """
         self._folder = _folder(fallback)
@@ -41,7 +41,7 @@ class PrivateSocket:
 
     @property
     def address(self) -> str:
-        """The address of the socket as gRPC takes it, with percent-encoding."""
+        """The address of the socket in gRPC's notation, percent-encoded."""
         return f"unix:{quote(bytes(self.path))}"
 
     def remove(self) -> None:
@@ -77,7 +77,7 @@ def _folder(fallback: Path | None) -> tempfile.TemporaryDirectory[str]:
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether a process listens on the socket at `path`."""
+    """Return whether a process listens on the socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:

@@ -1,9 +1,9 @@
-"""Limits the number of gRPC calls that are read at a time, and gives up slow ones if others wait.
+"""Limit the number of gRPC calls that are read at a time, and abort slow ones while others wait.
 
-gRPC reports the size of a message, and how much of it has arrived, only once it is complete. So the
-number of concurrent reads is what bounds memory. Until a call is read, all but its first 256 KiB
-stay with the client: when its turn comes, it arrives immediately unless it is large or its client
-sends nothing.
+gRPC does not report the size of a message, or how much of it has arrived, until it is complete. So
+only the number of concurrent reads bounds memory. Until a call is read, all but its first 256 KiB
+stay with the client. When its turn comes, the message arrives immediately unless it is large or its
+client sends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 _MOST_PROVEN = 4096
-"""Number of connections to remember as having sent a complete request."""
+"""The number of connections that are remembered as having sent a complete request."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,11 +29,11 @@ class CallTurns:
     """Reads a fixed number of calls at a time; others wait, with connections taking turns.
 
     A read that takes longer than `quick_s` is late. While calls wait, at most half of the reads may
-    be late; further late reads are given up. Reads of connections that have never sent a complete
-    request go first. Among the candidates, the oldest is given up if it has taken longer than
-    `patience_s`, otherwise the newest. So a client that sends nothing holds a turn only briefly,
-    and a slow client is not given up in favour of others that are no faster. If no call waits, no
-    read is given up.
+    be late; further late reads are aborted. Reads of connections that have never sent a complete
+    request are aborted first. Among the candidates, the oldest is aborted if it has taken longer
+    than `patience_s`, otherwise the newest. So a client that sends nothing holds a turn only
+    briefly, and a slow client is not aborted in favour of others that are no faster. If no call
+    waits, no read is aborted.
     """
 
     def __init__(self, most: int, quick_s: float, patience_s: float) -> None:
@@ -41,7 +41,7 @@ class CallTurns:
         self._free, self._most_late = most, most // 2
         self._quick_s, self._patience_s = quick_s, patience_s
         self._reads: list[_Read] = []
-        """The reads in progress that have not been given up, the oldest first."""
+        """The reads in progress that have not been aborted, the oldest first."""
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         """The waiting calls by connection; the connection whose turn is next comes first."""
         self._proven: OrderedDict[str, None] = OrderedDict()
@@ -51,7 +51,7 @@ class CallTurns:
     async def turn(self, connection: str, seconds: float) -> AsyncIterator[None]:
         """Wait for a turn, and hold it inside the block, for at most `seconds` in total.
 
-        Raises TimeoutError when the time is over, or the read is given up.
+        Raises TimeoutError when the time is over, or if the read is aborted.
         """
         async with asyncio.timeout(seconds) as limit:
             await self._acquire(connection)
@@ -112,7 +112,7 @@ class CallTurns:
         self._free += 1
 
     def _settle(self) -> None:
-        """While calls wait, give up a read if too many are late, and schedule the next check."""
+        """While calls wait, abort reads if too many are late, and schedule the next check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

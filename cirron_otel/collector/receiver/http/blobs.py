@@ -83,7 +83,7 @@ class Uploads:
                 _logger.warning("unfinished uploads cannot be removed: %s", error.strerror)
 
     async def head(self, span_id: str, file: str) -> Reply:
-        """Answer whether the file exists, or how much of it has been uploaded in parts."""
+        """Report whether the file exists, or how much of it has been uploaded in parts."""
         try:
             return await self._head(span_id, file)
         except OSError as error:
@@ -178,7 +178,10 @@ async def _held(stream: AsyncIterator[bytes], hold: Hold) -> AsyncIterator[bytes
 
 
 def blob_names(path: str) -> tuple[str, str]:
-    """Return span id and file name after `blobs/` in a path. Raises HttpError 400 or 404."""
+    """Return the span id and file name in the part of a path after `blobs/`.
+
+    Raises HttpError 400 or 404.
+    """
     parts = path.split("/")
     if len(parts) != 3 or parts[0] != "snapshots":
         raise HttpError(404, "expected …/blobs/snapshots/<span_id>/<file>")

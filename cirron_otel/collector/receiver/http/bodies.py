@@ -42,7 +42,7 @@ class HttpLimits:
     bytes_per_s: float = 4096.0
     """The lowest average rate since the headers, bytes per second."""
     slow_s: float = 2.0
-    """The time to wait for a body while there is no room for others."""
+    """The time to wait for a body while there is no room for other requests."""
     idle_s: float = 75.0
     """The time a connection may be open without a request, and the time for its headers."""
     linger_s: float = 5.0
@@ -103,7 +103,8 @@ class Bodies:
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
             raise too_large(largest)
-        # Hold room for received bytes, not for announced ones: a few slow senders would take all.
+        # Hold room for received bytes, not for announced ones: otherwise a few slow senders could
+        # take all of it.
         await accept_body(request)
         body: bytes | bytearray = b""
         came = paused = 0
@@ -165,9 +166,9 @@ async def pieces(
 ) -> AsyncIterator[bytes]:
     """Yield a body in non-empty pieces as they arrive, for at most `seconds`.
 
-    `is_scarce` returns whether others have no room; it is called repeatedly for a slow body. Raises
-    HttpError 408 if the body is too slow, 400 if it is truncated, and RefusalError if it is given
-    up in favour of others.
+    `is_scarce` returns whether there is no room for other requests; it is called repeatedly for a
+    slow body. Raises HttpError 408 if the body is too slow, 400 if it is truncated, and
+    RefusalError if it is aborted in favour of others.
     """
     now = asyncio.get_running_loop().time
     came, waited, asked_at = 0, 0.0, limits.slow_s

@@ -125,7 +125,7 @@ class ConnectionFactory(web.Server):
         return len(self.connections) >= self._limits.connections
 
     async def drain(self, grace_s: float) -> int:
-        """Close all connections, those with a request after its response, within `grace_s`.
+        """Close all connections within `grace_s` seconds, busy ones after their response.
 
         Returns the number of requests that had no response by then.
         """

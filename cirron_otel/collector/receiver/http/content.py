@@ -18,7 +18,7 @@ _HEAD = 64 * 1024
 
 _START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
-"""An unterminated string is a token too: otherwise each quote in it would be tried again."""
+"""An unterminated string is a token too: otherwise the search would start again at each quote."""
 
 _LONGEST_SHOWN = 60
 _OPENING, _CLOSING, _COMMA, _QUOTE = frozenset(b"{["), frozenset(b"}]"), ord(","), ord('"')

@@ -35,7 +35,7 @@ class Cors:
         return re.compile("|".join(parts), re.IGNORECASE)
 
     def allows(self, origin: str | None) -> bool:
-        """Whether pages of `origin` may send requests."""
+        """Return whether pages of `origin` may send requests."""
         return bool(self.origins) and origin is not None and bool(self._pattern.fullmatch(origin))
 
     def answer_headers(self, origin: str | None) -> dict[str, str]:
@@ -45,7 +45,7 @@ class Cors:
         if not self.allows(origin):
             return {"Vary": "Origin"}
         if ANY in self.origins:
-            # A wildcard must not go with credentials: any page could use a client certificate.
+            # Do not combine a wildcard with credentials: any page could use a client certificate.
             return {"Access-Control-Allow-Origin": ANY, "Access-Control-Expose-Headers": _EXPOSED}
         assert origin is not None  # noqa: S101 - it is allowed
         return {
@@ -56,7 +56,7 @@ class Cors:
         }
 
     def preflight(self, headers: Mapping[str, str], methods: Sequence[str]) -> Reply:
-        """Answer a preflight request for a path that takes `methods`.
+        """Answer a preflight request for a path that accepts `methods`.
 
         The caller adds the headers of `answer_headers`. Raises HttpError 403 if the origin is not
         allowed.
@@ -78,5 +78,5 @@ class Cors:
 
 
 def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request is a preflight request of CORS."""
+    """Return whether a request is a CORS preflight request."""
     return method == "OPTIONS" and "Origin" in headers and _REQUEST_METHOD in headers

@@ -30,9 +30,11 @@ class Staged:
     """The parts of one file, for exclusive use inside `Staging.only`."""
 
     def __init__(self, directory: Path, file: str, totals: set[int]) -> None:
-        """The parts are in one file, whose name ends with the length of the complete file, bytes.
+        """Describe the parts, which are in one file.
 
-        `totals` are the lengths of the files that exist: the directory of a span may have many.
+        Its name ends with the length of the complete file, bytes. `totals` are the lengths of the
+        existing files of this name; listing the directory instead would be slow, since a span may
+        have many files.
         """
         self._directory, self._file, self._totals = directory, file, totals
 
@@ -104,20 +106,20 @@ class _Unfinished:
 class Staging:
     """A directory of parts, within limits.
 
-    Parts that no request has used for a day are removed. The wall clock does not matter, and the
-    time counts from the start of the process. If there is no room for new parts, those that were
-    unused longest are removed, but none that was used within a quarter of an hour. If the tenant's
-    own share is full, only parts of this tenant are removed.
+    Parts that no request has used for a day are removed. The time is measured by the monotonic
+    clock, from the start of the process at the earliest. If there is no room for new parts, those
+    that have been unused the longest are removed, but none that was used within a quarter of an
+    hour. If the tenant's own share is full, only parts of this tenant are removed.
     """
 
     def __init__(self, directory: Path, room: UploadRoom) -> None:
-        """Count the parts in `directory`, which is made if it does not exist. Raises OSError."""
+        """Count the parts in `directory`, which is created if necessary. Raises OSError."""
         make_private(directory)
         self._directory, self._room = directory, room
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[_Key, _Unfinished] = {}
         self._totals: dict[_Key, set[int]] = {}
-        """The lengths of the complete files, by which the parts are named; see Staged."""
+        """The lengths of the complete files, which are part of the names of their parts."""
         for path in directory.glob("*/*"):
             file, _, total = path.name.rpartition(".")
             if total.isdecimal():

@@ -1,8 +1,8 @@
 """A file that is appended to without the page cache, because journal frames are synced immediately.
 
 Only complete blocks can be written. So the last block is padded with zeros, and written again with
-the next data: its previous bytes are overwritten with themselves, which is safe in a power cut.
-spool/direct.py does the same for batches.
+the next data. Its previous bytes are overwritten with identical ones, which is safe in a power cut.
+core/spool/direct.py does the same for batches.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class DirectFile:
             self._write()
 
     def has_name(self) -> bool:
-        """Return whether the file still has its name; one system call, since every group asks."""
+        """Return whether the file still has its name.
+
+        This takes one system call, because it runs for every group.
+        """
         try:
             return os.path.samestat(self._status, self._path.lstat())
         except FileNotFoundError:

@@ -17,14 +17,14 @@ header and then frames. Integers are unsigned and little-endian.
 | head, body | | |
 
 The head is a JSON object (`Head`). The lengths have a separate checksum, so that a damaged body
-costs one frame and not all later ones. After damaged lengths, the reader searches for the next
-complete frame by the beginning of its head. An incomplete frame is left by a crash; it was never
+loses one frame and not all later ones. After damaged lengths, the reader searches for the next
+complete frame by the beginning of its head. An incomplete frame was left by a crash; it was never
 acknowledged. While a segment is being written, its last frame is followed by zeros up to a complete
 block (direct_file).
 
-The segments are in the directory `state/intake/` of a spool, with `lock`, `consumer.json`
-(journal_place) and, next to a damaged segment, a copy named `<segment>.damaged`. The total size of
-the copies is limited (damaged_copies): their readable data is already in the spool.
+The segments are in the directory `state/intake/` of a spool, together with `lock`, `consumer.json`
+(position) and copies of damaged segments, named `<segment>.damaged`. The total size of the copies
+is limited (damaged_copies), because their readable data is already in the spool.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_HEAD_BYTES = 2**16
 MAX_BODY_BYTES = 2**28
 DAMAGED_SUFFIX = ".damaged"
 GROUP_BYTES = 2 * 1024 * 1024
-"""Frames are translated together until they have this many bytes."""
+"""Frames are translated in groups of about this many bytes."""
 PARTS = "parts"
 """The directory of unfinished uploads."""
 REFUSED_PREFIX = "refused-"
@@ -100,17 +100,18 @@ class Frame:
     body: bytes
     start: Position
     end: Position
-    """The position at which to continue after this frame; `append` returned it."""
+    """The position after this frame, which `append` returned."""
     sha256: str
-    """The hash of the body, 64 hexadecimal digits; computed on reading, when no client waits."""
+    """The hash of the body, 64 hexadecimal digits. It is computed when the frame is read, because
+    no client is waiting then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A segment of which a part cannot be read."""
+    """A segment that is partly unreadable."""
 
     number: int
-    """The number of the segment; a writer that writes it should `roll(number)`."""
+    """The number of the segment; if it is still being written, the writer should `roll(number)`."""
     path: Path
     offset: int
     """The position of the damage, bytes from the beginning of the file."""
@@ -135,7 +136,7 @@ def segment_path(directory: Path, number: int) -> Path:
 
 
 def segment_numbers(directory: Path) -> list[int]:
-    """Return the numbers of the existing segments, ascending; none without the directory."""
+    """Return the numbers of the existing segments, ascending; none if there is no directory."""
     return sorted(number for number, is_aside in _entries(directory) if not is_aside)
 
 

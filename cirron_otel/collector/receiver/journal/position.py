@@ -21,7 +21,7 @@ class ConsumerPosition(NamedTuple):
     """The durable state of the process that reads the journal."""
 
     position: Position | None = None
-    """All frames up to it are in the spool; None if there are none yet."""
+    """All frames up to this position are in the spool; None if there are none yet."""
     intent: Any = None
     """The next step from there, recorded so that it can be repeated identically after a crash: an
     object that JSON can represent, or None."""

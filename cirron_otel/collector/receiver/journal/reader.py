@@ -1,8 +1,7 @@
 """Read the intake journal, in the process that stores its requests.
 
-Whatever the content of the files, the reader returns only frames that were appended, in their
-order, each once. Unreadable parts are reported and skipped, and their file is kept as
-`<name>.damaged`.
+Whatever the files contain, the reader returns only frames that were appended, in order, each once.
+Unreadable parts are reported and skipped, and a copy of their file is kept as `<name>.damaged`.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class JournalReader:
       segment, it is a frame that is being written;
     - a file that is not a segment, or cannot be opened.
 
-    In each case the writer should `roll` if it writes that segment: requests must not be
-    acknowledged once they are written into a file that cannot be trusted.
+    In each case the writer should `roll` if it is writing that segment: a request in a file that
+    cannot be trusted must not be acknowledged.
     """
 
     def __init__(
@@ -124,8 +123,8 @@ class JournalReader:
             if not segment.is_finished:
                 if limit is not None or self._later(segment.number) is None:
                     return None
-                # Frames that were written between the last read and the start of the later
-                # segment are visible now: read once more.
+                # Frames may have been written between the last read and the start of the later
+                # segment: read once more.
                 segment.finish()
                 continue
             segment.check_end()
@@ -193,7 +192,7 @@ class _Segment:
         self._limit = limit
         frame = self._next(limit)
         if frame is None:
-            self._ahead = b""  # it does not contain what is written from now on
+            self._ahead = b""  # it does not contain data written from now on
         return frame
 
     def _next(self, limit: int | None) -> Frame | None:
@@ -249,7 +248,7 @@ class _Segment:
                 self._break("half a frame at the end")
 
     def _is_padding(self) -> bool:
-        """Return whether only zeros that pad a block follow: more frames may come later."""
+        """Return whether only the zeros that pad a block follow; more frames may come later."""
         size = os.fstat(self._descriptor).st_size
         rest = os.pread(self._descriptor, BLOCK, self.offset)
         return self.offset + len(rest) == size and not rest.strip(b"\0")

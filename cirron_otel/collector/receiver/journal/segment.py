@@ -38,7 +38,8 @@ class WrittenSegment:
     def write(self, group: Sequence[Content]) -> list[Position]:
         """Append frames, wait until they are on disk, and return their ends.
 
-        Raises OSError, also if the file has been removed: its content is lost when it is closed.
+        Raises OSError, also if the file has been removed, because its content would be lost when it
+        is closed.
         """
         pieces: list[bytes] = []
         ends = []
@@ -62,7 +63,7 @@ class WrittenSegment:
             self.path.unlink()
 
     def close(self) -> None:
-        """Close the file after removing its padding; padding that stays does no harm."""
+        """Remove the file's padding and close it; padding that cannot be removed does no harm."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file.descriptor, self.size)
         self._file.close()

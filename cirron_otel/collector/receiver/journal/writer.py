@@ -71,8 +71,8 @@ class IntakeJournal:
         A new segment begins after `segment_bytes`. `max_bytes` is the limit of all segments
         together, apart from the padding of the last one to a complete block; it must be at least
         twice `segment_bytes`, because the last segment is never removed. `max_waiting_bytes` limits
-        what waits for the disk. Raises TargetError if another process has the journal or the
-        directory cannot be written, and UsageError if the limits are inconsistent.
+        the bytes that wait for the disk. Raises TargetError if another process has the journal or
+        the directory cannot be written, and UsageError if the limits are inconsistent.
         """
         if not 0 < segment_bytes <= max_bytes // 2:
             raise UsageError(
@@ -136,7 +136,7 @@ class IntakeJournal:
         return self._closed_bytes + (segment.size if segment is not None else 0)
 
     async def append(self, head: Head, body: bytes) -> Position:
-        """Append a request: when this returns, it survives a power cut. Returns its end.
+        """Append a request, and return its end; when this returns, it survives a power cut.
 
         Frames are in the order of the calls. Raises JournalFullError if the request cannot be
         stored now, and UsageError if it is too large for the journal. If the caller is cancelled
@@ -153,8 +153,8 @@ class IntakeJournal:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
             self._admit(size)
-        # Only for admitted requests; and here rather than in the thread, which would wait for the
-        # interpreter's lock after each.
+        # Compute the checksum only for admitted requests, and here rather than in the thread, which
+        # would wait for the interpreter's lock after each.
         crc = checksum(text, body)
         with self._work:
             self._admit(size)
@@ -196,7 +196,7 @@ class IntakeJournal:
 
     def _trim(self) -> None:
         for number in segment_numbers(self.directory)[-1:]:
-            # The reader reports a segment that cannot be read; it is no reason to stop.
+            # Continue if a segment cannot be read: the reader reports it.
             with contextlib.suppress(OSError):
                 self.trimmed_bytes = trim(self.directory, number)
 
