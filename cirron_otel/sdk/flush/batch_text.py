@@ -1,7 +1,7 @@
 """Build the JSON text of batches: records are encoded as soon as they are created, then discarded.
 
-A new record is still in the processor's cache, and discarding it immediately frees its memory for
-the next one. Keeping all records of a flush takes twice the time, plus garbage collection.
+A new record is still in the CPU cache, and discarding it immediately frees its memory for the next
+one. Retaining all records of a flush takes twice the time, plus garbage collection.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Text:
     def add(self, rows: list[Any]) -> None:
         """Append records.
 
-        Records that the fast encoder rejects (lone surrogates, big integers) are encoded one by one
-        by the slow encoder; those that cannot be encoded at all are counted.
+        If the fast encoder rejects a record (lone surrogates, big integers), the exact encoder
+        encodes the records one by one; those that cannot be encoded at all are counted.
         """
         if not rows:
             return

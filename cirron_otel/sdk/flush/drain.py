@@ -144,7 +144,10 @@ def waiting() -> int:
 
 
 def _portion_end() -> int | None:
-    """Return the start time that ends a portion: threads may have recorded at different rates."""
+    """Return the start time that ends a portion.
+
+    It is a time and not a number, because threads may have recorded at different rates.
+    """
     each = PORTION // max(len(buf.registry), 1)
     ends = []
     for buffers in tuple(buf.registry):

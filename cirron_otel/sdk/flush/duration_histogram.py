@@ -113,17 +113,17 @@ class Durations:
 
 
 def exponential_index(length_ns: int) -> int:
-    """The bucket at FINEST_SCALE: base**index < seconds <= base**(index + 1).
+    """Return the index of the bucket at FINEST_SCALE: base**index < seconds <= base**(index + 1).
 
-    A length of none counts as one nanosecond: an index is for what is above zero.
+    A length of 0 counts as one nanosecond, because indexes exist only for values above zero.
     """
     return ceil(log2(max(length_ns, 1) / 1e9) * _FINEST) - 1
 
 
 def exponential(buckets: dict[int, int]) -> tuple[int, int, list[int]]:
-    """Scale, offset and counts of a point, from counts by index at FINEST_SCALE.
+    """Return scale, offset and counts of a point, from counts by index at FINEST_SCALE.
 
-    The scale is the finest at which they are MOST_EXPONENTIAL buckets or fewer.
+    The scale is the finest one that needs at most MOST_EXPONENTIAL buckets.
     """
     low, high, shift = min(buckets), max(buckets), 0
     while (high >> shift) - (low >> shift) >= MOST_EXPONENTIAL:

@@ -49,7 +49,7 @@ class SessionOrigin:
     """The batch's `otel.resource.attributes`."""
 
     def set_resource(self, attributes: dict[str, Any]) -> None:
-        """Let later batches carry these resource attributes."""
+        """Set the resource attributes of all later batches."""
         self.resource = attributes
 
     @property
@@ -66,7 +66,8 @@ class FlushResult:
     open: list[SpanRow] = field(default_factory=list)
     """Records of the open scopes."""
     closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` that were open in an earlier flush, or an earlier batch refers to."""
+    """Records in `batches` that were open at an earlier flush, or that an earlier batch refers to.
+    """
     ended: list[Scope] = field(default_factory=list)
     """The scopes in `batches`, if the builder is set to retain them."""
     points: list[MarkEntry] = field(default_factory=list)
@@ -97,10 +98,12 @@ class FlushBuilder:
         snapshots: Snapshots | None = None,
         announces_open: bool = True,
     ) -> None:
-        """`overhead_every`: one of so many scopes gets a mark with the SDK's own time; 0 for none.
+        """Prepare to build batches.
 
-        `naming` returns the ids and times of batches; random ids by default. `announces_open`:
-        batches contain open sessions and epochs, so that a backend shows them before they end.
+        One scope in `overhead_every` gets a mark with the SDK's own time; with 0, none does.
+        `naming` returns the ids and times of batches; by default, ids are random. With
+        `announces_open`, batches contain open sessions and epochs, so that a backend shows them
+        before they end.
         """
         self._origin = origin
         self._foreign = foreign
@@ -119,7 +122,7 @@ class FlushBuilder:
         self.latest: FlushResult | None = None
         """The last result; it must be sealed, even if the thread died before that."""
         self._open: dict[Scope, int] = {origin.session: 0}
-        """Scopes that are open, by how many flushes have seen them so."""
+        """The open scopes, with the number of flushes that have seen each of them open."""
         self._mark_ids: dict[Scope, bytearray] = {}
         """First halves of the ids of sealed marks of open scopes."""
         self._announced: set[Scope] = set()
@@ -281,7 +284,7 @@ class FlushBuilder:
                 extras = scope._extras
                 if extras is None or extras.status.status_code is not StatusCode.ERROR:
                     scope.set_status(StatusCode.ERROR, INCOMPLETE)
-            # An interrupted phase records when it ended: its ancestors ended then.
+            # A phase that has ended but is not finished has its end time in `_until`.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)
         return closed

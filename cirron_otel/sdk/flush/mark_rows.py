@@ -1,4 +1,4 @@
-"""Convert the marks of a flush to records: the other half of the flush thread's hot loop."""
+"""Convert the marks of a flush to records; with scope_rows, the flush thread's hot loop."""
 
 from __future__ import annotations
 

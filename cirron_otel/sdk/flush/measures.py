@@ -99,7 +99,7 @@ class Measures:
     # --- taking ---------------------------------------------------------------------------------
 
     def _take_scopes(self, ended: Iterable[Scope]) -> None:
-        """Add the scopes of a flush; the loop is short because it sees every scope."""
+        """Add the scopes of a flush. The loop does little, because it runs for every scope."""
         steps: list[Scope] = []
         requests: list[Scope] = []
         phases: dict[Any, list[Scope]] = {}
@@ -202,7 +202,7 @@ class Measures:
 
 
 def holds_phases(scope: Any) -> bool:
-    """Return whether the children of a scope are phases: it is a step, or a micro step."""
+    """Return whether the children of a scope are phases: the scope is a step, or a micro step."""
     if not scope._id and scope is not NO_SESSION:
         scope = recorded_above(scope)
     name = scope._name

@@ -41,10 +41,10 @@ class Exporter(Protocol):
         """Process a batch that is in the spool."""
 
     def rescan(self) -> None:
-        """Look for batches of dead processes that were recovered."""
+        """Look for batches that were recovered from dead processes."""
 
     def request_flush(self, timeout: float) -> None:
-        """Say that `finish` comes, with that time from now; it does not wait."""
+        """Announce that `finish` follows, with `timeout` seconds from now; it does not wait."""
 
     def finish(self, timeout: float) -> bool:
         """Send the remaining batches within `timeout` seconds; return whether all are sent."""
@@ -249,7 +249,7 @@ class Pipeline:
         self.last_flush_ns = wall_now()
 
     def _work_off(self) -> None:
-        """Seal a backlog one portion at a time, with a limit on the number of portions."""
+        """Seal a backlog one portion at a time, up to a limited number of portions."""
         rounds = 2 * waiting() // PORTION
         while rounds > 0 and waiting() > PORTION:
             self._show(self._collected(is_portion=True))

@@ -1,7 +1,7 @@
 """The records of a batch that is being built: the fields of the schema, with types for speed.
 
-The order of the fields is the schema's, so a batch encodes to the bytes that
-`spool.canonical.batch_bytes` returns for it.
+The fields are in the order of the schema, so a batch encodes to the bytes that
+`core.records.canonical.batch_bytes` returns for it.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     parent_ids: dict[Any, str | None] = {}
     number, overhead_ns = change.scopes, change.overhead_ns
     last_end, is_tied = 0, False
-    # All ids at once: a single one takes three times as long. Those of overhead marks are the same
-    # digits in reverse order (`overhead_id` of the translator).
+    # Format all ids at once: one at a time takes three times as long. The ids of overhead marks are
+    # the same digits in reverse order (`overhead_id` of the translator).
     digits = pack(f">{len(ended)}Q", *[scope._id for scope in ended]).hex(" ", 8)
     halves, backwards = digits.split(" "), reversed(digits[::-1].split(" "))
     for scope, half, backward in zip(ended, halves, backwards, strict=False):
@@ -124,7 +124,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
 
 
 def span_order(row: SpanRow) -> tuple[int, str]:
-    """The canonical order of spans."""
+    """Return the sort key of the canonical order of spans."""
     return row.end_ns, row.id
 
 
@@ -137,9 +137,10 @@ def sort_scopes(ended: list[Scope]) -> None:
 
 
 def default_trace(ended: list[Scope], current: Trace) -> Trace:
-    """Return about the trace that contains most of the scopes; the others record theirs.
+    """Return the batch's default trace; scopes in other traces record theirs.
 
-    `ended` are sorted by time, and traces follow each other, so the middle scope's trace is used.
+    It should contain most of the scopes. They are sorted by time, and traces follow each other, so
+    the trace of the middle scope is used.
     """
     trace = ended[len(ended) // 2]._trace if ended else current
     return current if trace.is_apart else trace  # its flags are the session's

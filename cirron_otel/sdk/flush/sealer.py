@@ -1,4 +1,7 @@
-"""Write batches to the spool: name, journal, and write them; unwritten ones wait, up to a limit."""
+"""Name batches, record them in the journal, and write them to the spool.
+
+Batches that cannot be written wait in memory, up to a limit.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ class Sealer:
         self._write()
 
     def finish(self) -> None:
-        """Everything is sealed: remove the journal, and drop what could not be written."""
+        """Remove the journal, since everything is sealed; drop batches that cannot be written."""
         self._write()
         if self._waiting:
             self._drop(0)

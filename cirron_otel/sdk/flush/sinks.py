@@ -1,4 +1,4 @@
-"""`output="log"` and `output="stdout"`: one line for each scope, once a flush takes it."""
+"""`output="log"` and `output="stdout"`: one line for each ended scope, after each flush."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .rows import MarkRow, SpanRow
 
 LOG, STDOUT = "log", "stdout"
 MOST_WAITING = 10_000
-"""Maximum number of marks kept for scopes that have not ended."""
+"""Maximum number of marks that are retained for scopes that have not ended."""
 
 logger = logging.getLogger("cirron_otel.trace")
 
@@ -36,7 +36,7 @@ class Lines:
         self._waiting = 0
 
     def __call__(self, result: FlushResult) -> None:
-        """Show the scopes that this flush takes."""
+        """Write the lines of the scopes in a flush."""
         lines = []
         batches = [batch.rows() for batch in result.batches]
         for _, marks in batches:

@@ -23,15 +23,15 @@ MarkEntry = tuple["OpenScope", str, Any, int, str, "dict[str, Any] | None"]
 """Scope, name, value, time (monotonic ns), kind, attributes."""
 
 EARLY_FLUSH = 4096
-"""Number of scopes, or of marks of one thread, at which the flush thread is woken ahead of its
-interval: a smaller flush pauses the training thread for a shorter time."""
+"""Number of scopes, or of marks of one thread, at which the flush thread is woken before its
+interval is over: a smaller flush pauses the training thread for a shorter time."""
 _IDS = 512
 """Number of random ids that a thread draws from the operating system at once."""
 
 
 @dataclass(slots=True)
 class BufferLimits:
-    """How many records may wait for the flush thread; by default as in the options' defaults."""
+    """Limits of the records that wait for the flush thread; the options have the same defaults."""
 
     scopes: int = 262_144
     """Maximum number of scopes of all threads together."""
@@ -41,7 +41,7 @@ class BufferLimits:
     """Number of marks from which a thread checks the limit each time it adds one."""
 
     def set(self, scopes: int, marks: int) -> None:
-        """Take the limits from the options of a session."""
+        """Set the limits from the options of a session."""
         self.scopes, self.marks, self.marks_checked = scopes, marks, min(marks, EARLY_FLUSH)
 
 
@@ -98,7 +98,7 @@ class Buffers:
         ids = self.ids = iter(numbers)
         hooks.first()
         self._relieve()
-        return next(ids)  # not of `self.ids`: another thread may have discarded those
+        return next(ids)  # not `self.ids`, which another thread may have discarded
 
     def _relieve(self) -> None:
         waiting = sum(len(buffers.scopes) for buffers in tuple(registry))
@@ -176,7 +176,7 @@ def reset_after_fork() -> None:
 
 
 def discard_ids() -> None:
-    """Make every thread draw ids for its next scope, so that `pressure.first` is called."""
+    """Make every thread draw ids for its next scope, so that `hooks.first` is called."""
     for buffers in tuple(registry):
         buffers.drawn -= length_hint(buffers.ids)
         buffers.ids = iter(())

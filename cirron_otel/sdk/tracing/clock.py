@@ -1,7 +1,7 @@
 """One clock for all times: monotonic, anchored to wall time once per process.
 
-If the wall clock is stepped back or forth, no scope gets a negative length: differences are
-monotonic, and all times of a process are off by the same amount.
+If the wall clock is stepped, no scope gets a negative length: differences are monotonic, and all
+times of a process are off by the same amount.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ now = monotonic_ns
 
 
 def _anchor() -> int:
-    """Return wall time minus monotonic time, ns: the most exact of several readings."""
+    """Return wall time minus monotonic time, ns; take the most precise of several readings."""
     best = offset = None
     for _ in range(5):
         before = monotonic_ns()

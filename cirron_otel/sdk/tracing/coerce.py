@@ -1,7 +1,7 @@
 """Convert a mark's value to a float64, an int of any size, a bool, or a string of 256 bytes.
 
-See Cirron's concepts page, "Marks". Values of numpy and torch are recognised by their attributes,
-without importing either library.
+Source: Cirron's concepts page, "Marks". Values of numpy and torch are recognised by their
+attributes, without importing either library.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Deferred:
         self._value: Any = None
 
     def value(self) -> Any:
-        """Return the number; wait for the device if necessary. Raises what reading it raises."""
+        """Return the number; wait for the device if necessary. Raises the errors of reading it."""
         if self._read is not None:
             self._value, self._read = coerce(self._read()), None
         return self._value
@@ -68,7 +68,7 @@ def coerce(value: Any) -> Any:
 
 
 def hold(attrs: dict[str, Any]) -> None:
-    """Replace attributes that are tensors on a device; see `held`."""
+    """Replace attributes that are tensors on a device by the result of `held`."""
     for key, value in attrs.items():
         if type(value) not in USUAL:
             attrs[key] = held(value)
@@ -77,7 +77,8 @@ def hold(attrs: dict[str, Any]) -> None:
 def held(value: Any) -> Any:
     """Return an attribute's value; a tensor on a device becomes a Deferred, or a description.
 
-    This is done when the attribute is set and not when it is written; see device_scalar.
+    This is done when the attribute is set and not when it is written, because the flush thread
+    makes no CUDA calls (device_scalar).
     """
     try:
         device = getattr(value, "device", None)
@@ -109,7 +110,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Any:
-    """Convert one element of numpy, torch, or jax. A tensor on a device is copied, not awaited."""
+    """Convert one element of numpy, torch, or jax; copy a tensor on a device without waiting."""
     shape = getattr(value, "shape", ())
     size = 1
     for length in shape:

@@ -26,7 +26,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class _Meters:
-    """Which costs are measured, and the open file that memory is read from."""
+    """The costs that are measured, and the open file from which memory is read."""
 
     def __init__(self) -> None:
         self.cpu_time = self.memory_peak = False
@@ -37,7 +37,7 @@ _meters = _Meters()
 
 
 def configure(*, cpu_time: bool, memory_peak: bool, statm: str = STATM) -> None:
-    """Set which costs are measured from now on; `statm` is the kernel's file of memory sizes."""
+    """Set the costs to measure from now on; `statm` is the kernel's file of memory sizes."""
     meters = _meters
     if meters.statm >= 0:
         os.close(meters.statm)

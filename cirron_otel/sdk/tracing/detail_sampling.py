@@ -1,8 +1,9 @@
 """`detail_every=N`: record the inside of every Nth step, and every step itself.
 
-The inside of slow and of failed steps is recorded, too. The step of a scope is the nearest scope
-named `step` around it. Whether the inside of a step is retained is decided when the step has ended;
-until then it is held back. Its marks are never lost: those of discarded scopes move to their step.
+The inside of slow and of failed steps is also recorded. The step of a scope is the nearest
+enclosing scope named `step`. Whether to retain the inside of a step is decided when the step has
+ended; until then its scopes and marks are held back. Marks are never lost: those of discarded
+scopes move to their step.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from .scope import NO_SESSION, Scope
 MOST_HELD = 100_000
 """Maximum number of scopes and marks held back; above it, the oldest step's are recorded."""
 RECENT_STEPS = 101
-"""Number of recent steps whose median defines what is slow."""
+"""Number of recent steps whose median length defines slow steps."""
 FEWEST_STEPS = 5
 """Number of steps before any step counts as slow."""
 _REMEMBERED = 1_000
-"""Number of steps whose verdict is kept for scopes that end after them."""
+"""Number of steps whose verdict is retained for scopes that end after their step."""
 
 _by_end = attrgetter("_end", "_id")
 
@@ -72,12 +73,12 @@ class DetailSampler:
     def filter(
         self, ended: list[Scope], entries: list[MarkEntry], is_last: bool
     ) -> tuple[list[Scope], list[MarkEntry]]:
-        """Return what to record now, of the records that ended and of those held back earlier.
+        """Return the scopes and marks to record now: new ones, and those held back earlier.
 
         A scope whose span context was requested is retained: it may be the parent of another span,
         or part of a traceparent that left the process. A discarded scope loses its id, so retained
         scopes below it move to the nearest recorded ancestor; its overhead is added to its parent.
-        `is_last`: nothing is held back any more.
+        With `is_last`, no record is held back any more.
         """
         out: list[Scope] = []
         marks: list[MarkEntry] = []
@@ -149,12 +150,16 @@ class DetailSampler:
             del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
 
     def _release(self, out: list[Scope], marks: list[MarkEntry], is_last: bool) -> None:
-        """Release what is decided, what must be decided now, and the oldest on overflow."""
+        """Release the records of decided steps, and of those that must be decided now.
+
+        On overflow, these include the oldest steps.
+        """
         size = self.held
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
             if stays is None and (is_last or inside.is_overdue or size > self._most_held):
-                # The ended step was dropped, or its verdict was discarded.
+                # If it is overdue, no verdict follows: the ended step was dropped, or its verdict
+                # was discarded.
                 stays = self._verdicts[step] = True
             if stays is None:
                 inside.is_overdue = bool(step._end)
@@ -202,7 +207,8 @@ def _has_failed(scope: Scope) -> bool:
 def note_references(scope: Any) -> None:
     """Record whether the scope's span context has been requested so far.
 
-    Call this before other processors see the end of the scope: their requests are no references.
+    Call this before other processors see the end of the scope, because their requests do not count
+    as references.
     """
     extras = scope._extras
     scope._is_free = extras is None or extras.context is None

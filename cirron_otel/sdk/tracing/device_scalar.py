@@ -1,4 +1,4 @@
-"""Scalars on a GPU: copied when the mark is made, read by the flush thread once they arrive.
+"""Scalars on a GPU: copied when the mark is made, and read by the flush thread once they arrive.
 
 The flush thread makes no CUDA calls. Its own stream would not wait for the stream that computes
 the value, and a call from another thread breaks a graph capture (CUDA's documentation,
@@ -12,9 +12,9 @@ from time import monotonic, sleep
 from typing import Any
 
 DEADLINE_S = 10.0
-"""Longest wait for a value, so that a device that hangs does not block the flush thread."""
+"""Longest wait for a value, seconds: a device that hangs must not block the flush thread."""
 SHORT_S = 0.05
-"""Longest wait after a value that did not arrive: many more may come from the same device."""
+"""Longest wait after a value has not arrived, seconds: many more may come from the same device."""
 
 
 class CapturedError(RuntimeError):
@@ -22,7 +22,7 @@ class CapturedError(RuntimeError):
 
 
 class _Patience:
-    """How long to wait for the next value."""
+    """The time to wait for the next value."""
 
     def __init__(self) -> None:
         self.seconds = DEADLINE_S
@@ -37,7 +37,7 @@ class Arriving:
     __slots__ = ("_arrived", "_told")
 
     def __init__(self, copy: Any, arrived: Any) -> None:
-        """`copy` is the copied scalar; `arrived` becomes 1 after it. Both are in host memory."""
+        """`copy` is the scalar; `arrived` becomes 1 after its copy. Both are in host memory."""
         self._told, self._arrived = copy, arrived
 
     def __call__(self) -> Any:

@@ -16,8 +16,8 @@ class EnclosingSpan(RecordedScope):
     """A recorded span of another library, as an element of a scope's chain of parents.
 
     It has the span's id and trace, so the record of a child refers to the span's own record. Its
-    depth is that of the scope in which the span began, and it has no name: the rules that depend on
-    depth or on a name apply to scopes only.
+    depth is that of the scope in which the span began, and it has no name, because rules that
+    depend on depth or name apply only to scopes.
     """
 
     __slots__ = ("has_phase", "span")
@@ -66,14 +66,14 @@ class EnclosingSpan(RecordedScope):
         self._above._overhead = value
 
     def note_phase(self) -> None:
-        """Record that a phase ran in this span, and so in those around it."""
+        """Record that a phase ran in this span, and so in the spans around it."""
         span: Any = self
         while type(span) is EnclosingSpan:
             span.has_phase = True
             span = span._above
 
     def reparent(self, parent: Any) -> None:
-        """Change the parent: the one in which the span began is over."""
+        """Change the parent, because the one in which the span began is over."""
         self._above, self._depth = parent, parent._depth
 
     def get_span_context(self) -> SpanContext:

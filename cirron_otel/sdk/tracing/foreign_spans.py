@@ -22,7 +22,7 @@ from .state import CONTEXT, SEEN, state
 from .traces import SAMPLED
 
 _TAKEN = "_cirron_otel_taken"
-"""The attribute that marks an ended span as taken: a provider may have two of our processors."""
+"""The attribute that marks an ended span as recorded: a provider may have two of our processors."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ForeignSpans:
         self.dropped = 0
 
     def start(self, span: Span, context: Any) -> None:
-        """A span begins in `context` (None: the current one)."""
+        """Note that a span begins in `context` (None: the current one)."""
         if isinstance(span, RecordedScope):
             return
         if context is None:
@@ -69,7 +69,7 @@ class ForeignSpans:
         self.open[span_context.trace_id, span_context.span_id] = begun
 
     def end(self, span: ReadableSpan) -> None:
-        """A span has ended."""
+        """Put a span that has ended into the buffer of this thread."""
         span_context = span.get_span_context()
         if isinstance(span, RecordedScope) or span_context is None or hasattr(span, _TAKEN):
             return

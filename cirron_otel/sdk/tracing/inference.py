@@ -235,7 +235,7 @@ def _tell(scope: Any, item: Any) -> None:
 def _result(result: Any, request: Request) -> Any:
     """Return the result, or a stream that keeps the request open while it is consumed.
 
-    A suspended request stays open at the end of its `with`.
+    A suspended request stays open at the end of its `with` block.
     """
     try:
         later = _later(result, request)

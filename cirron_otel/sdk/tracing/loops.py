@@ -43,8 +43,8 @@ def batches(iterable: Iterable[T], name: str = STEP) -> Iterator[T]:
 def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915 - inlined, see below
     """Open a scope for each item, from when it is yielded until the next one is requested.
 
-    The code of `Scope.__enter__` and `__exit__` is inlined, and everything that is the same for all
-    iterations is computed once, because an iteration is the hottest path.
+    An iteration is the hottest path, so the code of `Scope.__enter__` and `__exit__` is inlined,
+    and everything that is the same for all iterations is computed once.
     """
     if state.session is NO_SESSION:
         _meet_session()
@@ -56,7 +56,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     is_plain = base.get(SPAN_KEY) is parent and segments is not None and not trace.is_apart
     is_unit = is_plain and depth <= UNIT_DEPTH
     is_plain = is_plain and UNIT_DEPTH < depth <= MAX_DEPTH
-    # Fetching an item runs the user's code outside of the scope, unless there is no such code.
+    # Fetching an item runs the user's code outside of the scope; plain iterables have no such code.
     restores = type(iterable) not in _PLAIN
     is_bare = not base.keys() - {SPAN_KEY, SCOPE_KEY}
     is_epoch = type(name) is str and name == EPOCH
@@ -154,7 +154,7 @@ def _meet_session() -> None:
 
 
 def _not_opened(error: Exception, base: Any) -> None:
-    """The SDK failed to open the scope: this iteration is not recorded."""
+    """Handle an SDK error on opening the scope: this iteration is not recorded."""
     record_error("loop", error)
     _set(base)
 

@@ -107,7 +107,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
 
     @property
     def cpu_ns(self) -> int | None:
-        """CPU time, nanoseconds; None if it was not measured. Writable, as are the next two."""
+        """CPU time, ns; None if not measured. Writable, like `gpu_ns` and `memory_peak_bytes`."""
         return self._extras.cpu_ns if self._extras is not None else None
 
     @cpu_ns.setter

@@ -38,12 +38,12 @@ class Phase(Scope):
     _until: int
     """End of the phase, monotonic ns; 0 while it runs."""
     _before: int
-    """State of the instrumentation that opened the phase: what was open before it."""
+    """State of the instrumentation that opened the phase: the phase that was open before it."""
     _stamps: Any
     """Events recorded on a device's stream at its start and end; None without a device."""
 
     def finish(self) -> None:
-        """Allow the phase to be sealed from now on, in its current form."""
+        """Allow the phase to be sealed from now on; its record no longer changes."""
         until = self._until or self._start
         if state.special:
             self._notify_end(until)
@@ -90,7 +90,7 @@ class LastEnd:
         """Always empty: an open span does not prolong the pass."""
 
     def begin(self, span: Any) -> None:
-        """Ignore the begin of a span of another library."""
+        """Ignore the beginning of a span of another library."""
 
     def append(self, interval: tuple[int, int]) -> None:
         """Note the end of a span of another library."""
@@ -111,11 +111,11 @@ class Step(Phase):
     """Child phases without an id, which have no record so far: with `detail_every` most are never
     recorded. None if each phase is recorded immediately."""
     _is_detailed: bool | None
-    """With `detail_every`, whether its inside is retained in any case; None: not decided."""
+    """With `detail_every`, whether its inside is retained in any case; None if not decided."""
     _is_known: bool | None
-    """Whether it is certain, before it ends, that it remains the parent of its children."""
+    """Whether it is certain, even before it ends, that it remains the parent of its children."""
     _rest: int | None
-    """Its `unattributed_ns`, if that is not in its attributes yet."""
+    """Its `unattributed_ns`, unless that is already in its attributes."""
 
     @property
     def inside(self) -> Intervals:
@@ -165,7 +165,7 @@ class Intervals:
 
     def __init__(self) -> None:
         self.by_hand = False
-        """Whether one of them was a manual step."""
+        """Whether one of the intervals was a manual step."""
         self._some: list[tuple[int, int]] = []
         self._folded = self._floor = 0
         self.last = 0
@@ -223,8 +223,8 @@ def begin(
 ) -> None:  # fmt: skip
     """Open a new Phase or Step below `above`; `begun` is the time at which its creation began.
 
-    It does not become the current span. If it is too deep, it is not recorded. `is_fixed`: its
-    parent is `above`, whatever span is current.
+    It does not become the current span. If it is too deep, it is not recorded. With `is_fixed`, its
+    parent is `above` regardless of the current span.
     """
     scope._name, scope._index, scope._attrs = name, index, attrs
     scope._above = above

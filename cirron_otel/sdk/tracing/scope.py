@@ -54,11 +54,11 @@ class Scope(RecordedScope):
     _inside: Any = None
     """In a step of an instrumentation: collects the intervals in which its children ran."""
     _folded: Any = None
-    """In a step of an instrumentation; see `phase.Step`."""
+    """The phases of a step that have no record yet; only `phase.Step` uses it."""
     _is_detailed: bool | None = None
-    """In a step of an instrumentation; see `phase.Step`."""
+    """Whether the inside of a step is retained in any case; only `phase.Step` uses it."""
     _rest: int | None = None
-    """In a step of an instrumentation; see `phase.Step`."""
+    """The `unattributed_ns` of a step; only `phase.Step` uses it."""
 
     def __init__(self, name: str, index: int | None = None, **attrs: Any) -> None:
         self._name = name
@@ -192,10 +192,10 @@ class Scope(RecordedScope):
     # --- rare cases -----------------------------------------------------------------------------
 
     def _place(self, context: Any, parent: Scope, *, again: bool = False) -> bool:
-        """Determine the trace of a scope that is not simply in its parent's trace.
+        """Determine the trace of a scope if it may differ from its parent's trace.
 
-        Returns False if the scope must not be recorded. `again`: the caller has already counted the
-        unit.
+        Returns False if the scope must not be recorded. `again` means that the caller has already
+        counted the unit.
         """
         if self._depth > MAX_DEPTH:
             return False
@@ -261,9 +261,9 @@ class Scope(RecordedScope):
         return self
 
     def _not_entered(self, error: Exception) -> Self:
-        """Entering failed in the SDK: do not record the scope; its children move to its parent.
+        """Handle an SDK error on entry: the scope is not recorded; its children move to its parent.
 
-        The token, if there is one, is kept because the exit needs it.
+        The token, if there is one, is retained because the exit needs it.
         """
         self._id = 0
         record_error("scope", error)
@@ -278,10 +278,10 @@ class Scope(RecordedScope):
         record_error("scope", error)
 
     def _open_again(self) -> Any:
-        """Enter a scope that was used already: each `with` records a scope of its own."""
+        """Enter a scope that was used before: each `with` block records a separate scope."""
         entries: list[tuple[Scope, Any]] = self.__dict__.setdefault("entries", [])
         if self._token is not None:
-            # It is open: from now on, `_leave_again` handles its exit, too.
+            # It is open: from now on, `_leave_again` also handles its exit.
             entries.append((self, self._token))
             self._token = None
         inner = self.again()
@@ -313,10 +313,10 @@ class Scope(RecordedScope):
             record_error("exception", problem)
 
     def _left_late(self, parent: Any) -> None:
-        """Return to an open scope: the parent was left before this scope.
+        """Make an open scope current again: the parent was left before this scope.
 
-        A task or another thread is exempt: its context continues below the span in which it was
-        created, as OpenTelemetry specifies.
+        Tasks and other threads are exempt: their context continues below the span in which they
+        were created, as OpenTelemetry specifies.
         """
         if type(parent) is EnclosingSpan:
             parent = parent.scope

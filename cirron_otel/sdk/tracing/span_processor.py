@@ -24,7 +24,7 @@ class ForeignSpanProcessor(SpanProcessor):
         """Called with the provider's processors and resource when its first span begins."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """A span begins."""
+        """Note that a span begins."""
         if self.is_on:
             try:
                 if self.met is not None:
@@ -35,7 +35,7 @@ class ForeignSpanProcessor(SpanProcessor):
                 record_error("on_start", error)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended."""
+        """Record a span that has ended."""
         if self.is_on:
             try:
                 self.foreign.end(span)
@@ -59,7 +59,7 @@ class Observers:
     """The other processors of the provider, which see scopes like any span."""
 
     def __init__(self, provider: Any, own: SpanProcessor) -> None:
-        """`own` is our processor, which is left out."""
+        """`own` is our processor, which is excluded."""
         self.processors: Any = getattr(provider, "_active_span_processor", None)
         """All processors of the provider; None while the provider is unknown."""
         self.earlier: tuple[SpanProcessor, ...] = ()
@@ -77,7 +77,7 @@ class Observers:
         return tuple(each for each in processors if not isinstance(each, ForeignSpanProcessor))
 
     def start(self, span: Any, context: Any) -> None:
-        """A scope begins."""
+        """Report the beginning of a scope to the other processors."""
         for each in self.others():
             try:
                 each.on_start(span, context)
@@ -85,7 +85,7 @@ class Observers:
                 record_error("on_start of another processor", error)
 
     def end(self, span: Any) -> None:
-        """A scope has ended."""
+        """Report the end of a scope to the other processors."""
         for each in self.others():
             try:
                 each.on_end(span)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 SPAN_KEY = _SPAN_KEY
 """Key of the current span in OpenTelemetry's context."""
 SCOPE_KEY = "cirron-otel-scope"
-"""Key of the innermost open scope in the context, whatever span is current inside it."""
+"""Key of the innermost open scope in the context, regardless of the current span inside it."""
 
 SEEN = "_cirron_otel_scope"
-"""The attribute of a recorded foreign span with its `enclosing.EnclosingSpan`."""
+"""The attribute of a recorded foreign span that contains its `enclosing.EnclosingSpan`."""
 
 CONTEXT = _RUNTIME_CONTEXT._current_context  # type: ignore[attr-defined]
 """The context variable itself: attach and detach take 0.6 µs, set and reset 0.1 µs."""
@@ -54,19 +54,19 @@ class OpenScope(Protocol):
         """End, nanoseconds since the Unix epoch; 0 while it is open."""
 
     def drop(self) -> None:
-        """Discard it: the buffers are full."""
+        """Discard the scope because the buffers are full."""
 
     def suspend(self) -> None:
-        """Stop being the current span while it stays open."""
+        """Stop being the current span, but stay open."""
 
     def resume(self) -> None:
         """Become the current span again."""
 
     def __enter__(self) -> Any:
-        """Open it."""
+        """Open the scope."""
 
     def __exit__(self, *error: Any) -> None:
-        """Close it."""
+        """Close the scope."""
 
 
 class State:

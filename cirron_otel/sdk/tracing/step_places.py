@@ -27,7 +27,7 @@ class StepPlaces:
     __slots__ = ("_above", "_epoch", "_first", "_index", "_is_inner", "_last")
 
     def __init__(self) -> None:
-        """No step has ended yet."""
+        """Start at zero: no step has ended yet."""
         self._above: Any = None
         self._epoch: int | None = None
         self._is_inner = False
@@ -75,7 +75,7 @@ class StepPlaces:
 
 
 def is_step(scope: Any) -> bool:
-    """Return whether a scope is a step; it gets these attributes if its index is a number."""
+    """Return whether a scope is a step; it has these attributes if its index is a number."""
     return type(scope._name) is str and scope._name in STEPS
 
 

@@ -1,4 +1,4 @@
-"""Results that continue after the call that returned them: their scope stays open."""
+"""Streams and coroutines returned by a call, whose scope stays open until they are finished."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .scope import Scope
 
 
 class Opened:
-    """A scope that is open and suspended; entering resumes it.
+    """A scope that is open and suspended; entering it resumes the scope.
 
-    It ends at the latest when the rest of the result is garbage-collected.
+    The scope ends at the latest when the result is garbage-collected.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -73,7 +73,7 @@ class _Wrapped:
         return getattr(self._inner, name)
 
     def close(self) -> Any:
-        """Close the stream if it has `close`, and the scope."""
+        """Close the stream if it has a `close` method, and end the scope."""
         try:
             close = getattr(self._inner, "close", None)
             return close() if close is not None else None

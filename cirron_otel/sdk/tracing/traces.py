@@ -1,7 +1,7 @@
 """The trace of a scope: the session's first one, a later segment, or a caller's trace.
 
-docs/otlp-mapping.md, "Trace layout": a trace is filled until it holds 4,000 records or is 10
-minutes old; the next child or grandchild of the session to start opens the next segment.
+docs/otlp-mapping.md, "Trace layout": a trace is complete once it contains 4,000 records or is 10
+minutes old; the next child or grandchild of the session that starts opens the next segment.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class SegmentStart:
 class Segments:
     """The chain of a session's traces.
 
-    Records are counted only occasionally. After each count, the next one waits for as many units
-    as fill half of the remaining room, judged by the size of the previous units.
+    Records are counted only occasionally. After each count, the next one follows after as many
+    units as should fill half of the remaining room, judging by the size of the previous units.
     """
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Segments:
         try:
             count = self._recorded()
             used = count - self._base
-            # The unit that starts is counted already.
+            # `count` already includes the unit that starts.
             if used > self._limit or now() - self._opened_at >= self._age:
                 return self._open(unit_id, parent_id, parent, count)
             units = max(self._units - self.tick, 1)
@@ -148,5 +148,5 @@ class Segments:
         return self.trace
 
     def request_count(self) -> None:
-        """Count records at the next unit; the flush thread calls this."""
+        """Make the next unit count the records; the flush thread calls this."""
         self.tick = 0

@@ -1,9 +1,9 @@
 """Scopes of loops that an exception may be leaving.
 
-An exception that leaves a `for` loop drops the loop's iterator first. That ends the loop's scopes,
-and no code can see at that moment which exception it is, or whether it will be caught. So these
-scopes wait for a short time before they may be sealed. `sdk.failures` marks them if the exception
-ends the program.
+An exception that leaves a `for` loop drops the loop's iterator first, which ends the loop's scopes.
+At that moment no code can determine which exception it is, or whether it will be caught. So these
+scopes wait for a short time before they may be sealed. `session.failures` marks them as failed if
+the exception ends the program.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from .state import state
 
 WAIT_S = 30.0
-"""How long a scope waits: the program may save a checkpoint before it fails."""
+"""The time that a scope waits, seconds: the program may save a checkpoint before it fails."""
 
 _MOST = 64
 _LEAVING = frozenset({"POP_TOP", "POP_ITER", "END_FOR", "SWAP", "DELETE_FAST", "STORE_FAST"})
-"""The instruction of a frame that leaves a loop by `break` or `return`, or drops its iterator."""
+"""The instructions at which a frame leaves a loop by `break` or `return`, or drops its iterator."""
 _SUSPENDED = frozenset({"YIELD_VALUE", "RESUME", "RETURN_GENERATOR"})
 _RERAISED = frozenset({"RERAISE", "RAISE_VARARGS"})
 
@@ -33,10 +33,10 @@ class Place(NamedTuple):
 
     code: CodeType
     at: int | None
-    """Its offset. None if the exception is raised again there, having begun elsewhere."""
+    """Its offset; None if it reraises an exception, whose traceback has another offset."""
 
     def is_in(self, error: BaseException) -> bool:
-        """Whether the exception passed this place."""
+        """Return whether the exception passed through this instruction."""
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code is self.code and self.at in (None, trace.tb_lasti):
@@ -56,9 +56,10 @@ _waiting: deque[_Waiting] = deque()
 
 
 def loop_left(depth: int = 1) -> Place | None:
-    """The place at which an exception may be leaving the caller's loop; None if none is.
+    """Return the place at which an exception may be leaving the caller's loop, or None.
 
-    `depth` is the number of frames above the loop's. Generators that are being closed are skipped.
+    `depth` is the number of frames between this function and the loop. Generators that are being
+    closed are skipped.
     """
     try:
         frame = sys._getframe(depth + 1)
@@ -76,7 +77,7 @@ def loop_left(depth: int = 1) -> Place | None:
 
 
 def keep(scope: Any, place: Place, until: int | None = None) -> None:
-    """Let a scope wait. With `until` it ended then, and is finished here after the wait."""
+    """Let a scope wait; with `until`, its end (monotonic ns), finish it here after the wait."""
     if until is not None:
         scope._until = until
     _waiting.append(_Waiting(scope, place, monotonic(), until is not None))
@@ -85,7 +86,7 @@ def keep(scope: Any, place: Place, until: int | None = None) -> None:
 
 
 def passed_by(error: BaseException) -> list[Any]:
-    """The waiting scopes whose loops the exception left."""
+    """Return the waiting scopes whose loops the exception left."""
     return [each.scope for each in tuple(_waiting) if each.place.is_in(error)]
 
 
@@ -100,7 +101,7 @@ def release(*, now: bool = False) -> None:
 
 
 def forget() -> None:
-    """In a forked child: the scopes are the parent's."""
+    """In a forked child: forget the waiting scopes, which belong to the parent."""
     _waiting.clear()
 
 
