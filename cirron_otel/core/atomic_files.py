@@ -1,9 +1,9 @@
-"""Write files atomically: a reader sees the complete new file, or the one that was there before.
+"""Write files atomically: a reader sees the complete new file, or the previous one.
 
 Each function that replaces a file writes a temporary file in the same directory and renames it.
 `sync_file` and `publish` are the two halves of that for callers that open the temporary file
-themselves, for example because they hold a lock on it. Only this module, the intake journal and
-the direct writer of batches call fsync; `tests/test_state_helpers.py` checks that.
+themselves, for example because they hold a lock on it. Only this module, the intake journal and the
+direct writer of batches call fsync; `tests/test_state_helpers.py` checks that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Durations in readable form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def duration(ns: int | None) -> str:
-    """Nanoseconds in the unit that suits them: `412 ms`, `1 h 02 min`; `?` where not known."""
+    """Return nanoseconds as text in a suitable unit: `412 ms`, `1 h 02 min`; `?` for None."""
     if ns is None:
         return "?"
     if ns < 0:

@@ -1,4 +1,4 @@
-"""Points in time as people read them."""
+"""Points in time in readable form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECOND = 1_000_000_000
 
 
 def local_moment(ns: int | None) -> str:
-    """Wall-clock nanoseconds as local time to the second, with the zone; `?` where not known."""
+    """Return wall-clock ns as local time to the second, with the zone; `?` for None."""
     if ns is None:
         return "?"
     try:
@@ -19,6 +19,6 @@ def local_moment(ns: int | None) -> str:
 
 
 def clock_time(ns: int | None) -> str:
-    """The local time of day of `local_moment`."""
+    """Return the time of day in the result of `local_moment`."""
     text = local_moment(ns)
     return text.split(" ")[1] if text.count(" ") >= 2 else text

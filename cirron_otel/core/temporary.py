@@ -1,4 +1,4 @@
-"""Temporary folders and files; a failure to make or write them is a TargetError."""
+"""Temporary folders and files; a failure to create or write them is a TargetError."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def with_head(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes
             if len(head) >= size:
                 break
     except InputError as error:
-        pieces = _fault(error)  # to be met where it stands, behind the head
+        pieces = _fault(error)  # raised again when the pieces after the head are read
     return head, itertools.chain((head,) if head else (), pieces)
 
 
@@ -123,7 +123,7 @@ def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while data:
             if member is None:
                 if started:
-                    data = data.lstrip(b"\0")  # padding behind a member, as tapes leave it
+                    data = data.lstrip(b"\0")  # padding after a member, as on tapes
                     if not data:
                         break
                 member, started = zlib.decompressobj(wbits=31), True

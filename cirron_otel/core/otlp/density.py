@@ -1,4 +1,4 @@
-"""An estimate of the memory that a message needs as Python objects, before they are made.
+"""An estimate of the memory that a message needs as Python objects, before they are created.
 
 An element of OTLP may have two bytes on the wire and take thousands as an object. Requests to a
 collector have a limit of elements (receiver/measure). A message in a file may have any size, so

@@ -37,8 +37,9 @@ _OTHER_SIGNALS = frozenset(
 )
 _DOCUMENT_GOES_ON = b"{[,:"
 _HINTED_MESSAGES = 5
-"""A misread stream shows within its first few messages (a Collector's zero bytes read as empty
-ones); behind these, a bad message is damage."""
+"""The number of messages within which a misread stream is detected (a Collector's zero bytes read
+as empty ones). A bad message after these means that the file is damaged.
+"""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Chunks of a stream to lines, or to messages with lengths; limits apply ahead of allocation."""
+"""Split chunks of a stream into lines or messages; limits are checked before allocation."""
 
 from __future__ import annotations
 

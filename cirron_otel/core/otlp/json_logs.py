@@ -1,4 +1,4 @@
-"""OTLP/JSON of log records → LogsData, as json_decode reads spans."""
+"""OTLP/JSON of log records → LogsData, in the way of `json_decode`."""
 
 from __future__ import annotations
 

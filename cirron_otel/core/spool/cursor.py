@@ -164,7 +164,7 @@ class Cursor:
 
 
 def cursor_path(state: Path, target: str, owner: str) -> Path:
-    """The file of what a target has: a cursor's, or that of `delivered` for `owner.NONE`."""
+    """Return the path of a cursor, or of the `delivered` database for `owner.NONE`."""
     path = _cursor_file(state, target, owner)
     return path.with_suffix(".sqlite") if owner == NONE else path
 

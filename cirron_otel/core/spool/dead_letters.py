@@ -81,7 +81,7 @@ class DeadLetters:
         max_bytes: int | None = DEFAULT_MAX_BYTES,
         on_change: Callable[[int, int], None] = lambda _added, _dropped: None,
     ) -> None:
-        """Keep the dead letters of a target, by its key; `shown` is its address without secrets.
+        """Use the dead letters of the target `key`; `shown` is its address without secrets.
 
         `max_bytes` is the spool's cap. `on_change` is called with the numbers of batches that were
         added, and dropped for lack of room.

@@ -201,7 +201,7 @@ class Eviction:
         return {self._beside.file_of(name, key) for key in blob_keys(data)}
 
     def _evict_one(self, new: str) -> bool:
-        """Drop the oldest; return False if nothing is left to drop. `new` is not written yet."""
+        """Drop the oldest file; return False if there is none. `new` is not written yet."""
         if not self._oldest and self._limit is not None:
             self._scan()
         oldest = self._oldest[0][0] if self._oldest else new

@@ -57,7 +57,7 @@ class EventStreamTarget:
         self.blobs = self
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Write a batch's line; see BatchTarget."""
+        """Write a line for a batch."""
         (batch,) = batches
         try:
             header = _header(batch.data)
@@ -70,7 +70,7 @@ class EventStreamTarget:
     keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Write the location of a snapshot file; see BlobSink."""
+        """Write a line with the location of a snapshot file."""
         with open_blob(snapshots, key):
             path = snapshots / key.directory / key.file
         location = {"remote_key": f"snapshots/{key.directory}/{key.file}", "local_path": str(path)}

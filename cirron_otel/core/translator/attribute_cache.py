@@ -22,7 +22,7 @@ _ITEM = 0x0A
 _SIZES = {
     _STRING: range(2, 128),
     _BOOL: range(2, 3),
-    _INT: range(2, 11),  # a tag and nine bytes: all that are not negative
+    _INT: range(2, 11),  # a tag, and up to nine bytes for any number that is not negative
     _DOUBLE: range(9, 10),
     _ARRAY: range(2, 128),
 }
@@ -49,7 +49,7 @@ class _Count(Struct, gc=False):
 
 
 class Pairs(Memo):
-    """The key of a serialised KeyValue, and its member of a JSON object: key, colon and value.
+    """Maps a serialised KeyValue to its key and its member of a JSON object: key, colon and value.
 
     A key with many values is not cached. Raises NotCanonicalError; DecodeError, UnicodeDecodeError
     and IndexError if the data is not a KeyValue.
@@ -95,8 +95,7 @@ class Pairs(Memo):
         return found
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
-        """Return a value that is neither text nor integer as JSON; it begins at `at`, after its
-        tag.
+        """Return a value that is neither text nor integer, from `at` after its tag, as JSON.
 
         Returns None if it is not in canonical form, or of a kind that this module does not read.
         """
@@ -110,7 +109,7 @@ class Pairs(Memo):
         return None
 
     def _array(self, data: bytes, at: int) -> str | None:
-        """Read items of at most 127 bytes each: the array is not longer."""
+        """Return an array as JSON. It has at most 127 bytes, and so does each of its items."""
         items, size = [], len(data)
         while at < size - 1:
             if data[at] != _ITEM:
@@ -144,7 +143,7 @@ of the text or array that is the value; the count of cached values of the key.
 
 
 class _Heads(Memo):
-    """Heads by the first bytes of KeyValues; None if these are not short ones."""
+    """Maps the first bytes of a KeyValue to its head; to None if it is not a short one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +154,7 @@ class _Heads(Memo):
         return head
 
     def forget(self, *, at_all: bool) -> None:
-        """Remove cached attributes of keys with few values, or of all keys."""
+        """Reset the counts of keys with few values, or of all keys."""
         for count in self._counts.values():
             count.values = 0 if at_all or count.values < _FEW else count.values
 
@@ -169,7 +168,7 @@ class _Heads(Memo):
         return self._counts[key]
 
     def _head(self, data: bytes) -> _Head | None:
-        """Read the head of a short KeyValue with a text or a number; None for any other.
+        """Read the head of a short KeyValue with a value of a kind in `_SIZES`; None for any other.
 
         The lengths and tags of a short one are one byte each.
         """
@@ -185,7 +184,7 @@ class _Heads(Memo):
 
 
 class _Items(Memo):
-    """A serialised AnyValue as JSON. Raises the same errors as Pairs."""
+    """Maps a serialised AnyValue to JSON. Raises the same errors as Pairs."""
 
     def __missing__(self, data: bytes) -> str:
         if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:
@@ -213,14 +212,14 @@ def _long(data: bytes) -> tuple[str, str] | None:
 
 
 def _number(data: bytes, at: int) -> str | None:
-    """Return the number that `data` contains from `at`, in the fewest bytes; None if it is none."""
+    """Return the varint from `at` to the end, as text; None if it is not in its shortest form."""
     last = data[-1]
     if last > 0x7F or (not last and len(data) > at + 1):
-        return None  # it is cut off, or in more bytes than it needs
+        return None  # truncated, or longer than necessary
     number = last
     for byte in data[-2 : at - 1 : -1]:
         if byte < 0x80:
-            return None  # there is more than a number
+            return None  # more data follows the number
         number = number << 7 | byte & 0x7F
     return str(number)
 
@@ -258,5 +257,5 @@ def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, 
         key, members[key] = pairs[data[begins:at]]
         count += 1
     if at > size or count != len(members):
-        raise NotCanonicalError  # it is cut off, or there is a key twice
+        raise NotCanonicalError  # truncated, or a key is repeated
     return members, at

@@ -1,6 +1,6 @@
 """Equality of messages that a Collector may have passed on.
 
-For the question whether a message was created from Cirron records, the order of attributes is not
+To decide whether a message was created from Cirron records, the order of attributes is not
 significant, and an empty sub-message equals an absent one. Everything else is significant, unknown
 protobuf fields included.
 """

@@ -77,7 +77,7 @@ def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | 
     residuals.together(residual, mark, ("value", "value_type"))
     text = residuals.text_of(residual)
     if not text and not any(pair.key == sc.MARK_ID for pair in attributes):
-        text = "{}"  # without an id only a rest says that this is a mark
+        text = "{}"  # without an id, only a residual identifies this as a mark
     residuals.write(attributes, sc.REST, text)
 
 

@@ -68,7 +68,7 @@ class Header:
 
     @property
     def key(self) -> str:
-        """The name of the batch in derived ids."""
+        """Identifies the batch in derived ids."""
         return digest(str(self.batch_id), str(self.created_ns), self.file or "").hex()
 
     def fields(self) -> Record:
@@ -82,7 +82,7 @@ class Header:
 
 
 def said(batch: Record) -> Record:
-    """Return the batch-level values that a header can hold; None for the others."""
+    """Return the batch-level values that a header can hold; None, or "" for the version, if not."""
     sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
     return {
         "schema_version": _int(batch.get("schema_version")),

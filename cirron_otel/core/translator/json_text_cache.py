@@ -45,7 +45,7 @@ class Memo(dict[Any, Any]):
     """A bounded cache of results by their bytes; `__missing__` computes a missing one."""
 
     def keep(self, key: Any, found: Any) -> Any:
-        """Cache a result; return it."""
+        """Cache a result, and return it."""
         if len(self) >= MOST_KNOWN:
             self.clear()
         self[key] = found
@@ -103,7 +103,7 @@ def length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Names(Memo):
-    """Texts as JSON, by their bytes. A lookup raises UnicodeDecodeError."""
+    """Maps texts in UTF-8 to JSON. A lookup raises UnicodeDecodeError."""
 
     def __missing__(self, data: bytes) -> str:
         text = quoted(data)

@@ -52,7 +52,7 @@ def _add_field(message: DescriptorProto, field: FieldDescriptor) -> None:
     if inner in _NESTED:
         made.type = FieldDescriptorProto.TYPE_MESSAGE
         made.type_name = f".{_PACKAGE}.{inner.name}"
-    elif inner is not None and not field.is_repeated:  # an empty one is not the same as none
+    elif inner is not None and not field.is_repeated:  # an empty one differs from an absent one
         made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{field.name}")
 
@@ -61,10 +61,9 @@ _Light: Any = _light()
 
 
 def read_light(data: bytes) -> Any:
-    """Parse a TracesData whose spans stay bytes, without checking them; None if it is not
-    canonical.
+    """Parse a TracesData whose spans stay bytes, without checking the spans.
 
-    Raises DecodeError if the data is not such a message.
+    Returns None if it is not canonical. Raises DecodeError if the data is not such a message.
     """
     message = _Light.FromString(data)
     return message if is_canonical(message, data) else None

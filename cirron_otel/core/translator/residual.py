@@ -24,7 +24,7 @@ _MAX_DEPTH = exactjson.MAX_DEPTH + 8
 """The depth limit of a residual, which wraps values of a batch in at most three more objects."""
 
 NESTED = "otel"
-"""The one object of a batch whose difference is kept key by key."""
+"""The one object of a batch whose difference is stored key by key."""
 
 
 def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
@@ -44,7 +44,7 @@ def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
 
 
 def nested(residual: Residual, key: str, truth: object, decoded: object) -> None:
-    """If two objects under `key` differ, keep their difference instead of one complete object."""
+    """If the values of `key` differ and are objects, store only their difference."""
     changed = residual.get("set", {})
     if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
         del changed[key]

@@ -63,7 +63,7 @@ class NotCanonicalError(Exception):
 
 _decoder = msgspec.json.Decoder(TypedBatch)
 encode = msgspec.json.Encoder().encode
-"""Typed records to JSON."""
+"""Encodes typed records as JSON."""
 
 
 def decode(data: bytes) -> TypedBatch:

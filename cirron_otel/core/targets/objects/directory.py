@@ -31,7 +31,7 @@ class DirectoryStore:
         self._is_interrupted = False
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Write, sync and rename a file; see BlobStore."""
+        """Write, sync and rename a file; return False if the object existed already."""
         path = self._path(key)
         _ = content.sha256  # an unreadable file is not an error of the store
         with self._store_errors(path):
@@ -86,7 +86,7 @@ class DirectoryStore:
         raise DifferentError(f"{path} is there already, with other content: remove it first")
 
     def head(self, key: str) -> StoredObject | None:
-        """See BlobStore."""
+        """Return the metadata of an object, or None if it does not exist."""
         path = self._path(key)
         with self._store_errors(path):
             try:
@@ -97,20 +97,20 @@ class DirectoryStore:
                 return None
 
     def get(self, key: str) -> Iterator[bytes]:
-        """See BlobStore."""
+        """Yield the content of an object. Raises FileNotFoundError if it does not exist."""
         path = self._path(key)
         with path.open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 yield piece
 
     def delete(self, key: str) -> None:
-        """See BlobStore."""
+        """Remove an object if it exists."""
         path = self._path(key)
         with self._store_errors(path):
             path.unlink(missing_ok=True)
 
     def interrupt(self) -> None:
-        """See BlobStore."""
+        """End a `put` in progress at its next piece, and refuse all later calls."""
         self._is_interrupted = True
 
     def _path(self, key: str) -> Path:
@@ -120,7 +120,7 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _store_errors(self, path: Path) -> Iterator[None]:
-        """Turn errors of the store's own files into errors of the store."""
+        """Turn OSErrors of the store's own files into delivery errors."""
         try:
             yield
         except OSError as error:

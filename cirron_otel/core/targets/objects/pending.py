@@ -40,7 +40,7 @@ CREATE TEMP TABLE turns (
 CREATE INDEX temp.due ON turns (due, batch);
 INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
 """
-# Turns are not kept on disk: a file that never comes would cost a sync for each attempt.
+# Turns are not on disk: a file that never arrives would cost a sync for each attempt.
 _HERE = "WHERE batch = ? AND directory = ? AND file = ?"
 
 
@@ -114,7 +114,7 @@ class PendingUploads:
         ]
 
     def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
-        """Add the files of batches; those that wait already are left unchanged."""
+        """Add the files of batches; those that are pending already are left unchanged."""
         rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]
         if not rows:
             return
@@ -126,7 +126,7 @@ class PendingUploads:
                 )
 
     def next(self, *, files: bool, rows: bool) -> Upload | None:
-        """Return the upload that is due longest: a file to upload, or rows to change."""
+        """Return the upload that has been due the longest: a file to upload, or rows to change."""
         with self._connection() as db:
             row = db.execute(
                 "SELECT batch, directory, file FROM turns WHERE due <= ?"
@@ -141,7 +141,7 @@ class PendingUploads:
         return Upload(batch, BlobKey(directory, file), numbered)
 
     def later(self, upload: Upload) -> None:
-        """Retry an upload after a wait, which grows each time."""
+        """Retry an upload after a wait, which doubles each time up to a limit."""
         with self._connection() as db:
             [wait] = db.execute(f"SELECT wait FROM turns {_HERE}", _place(upload)).fetchone()  # noqa: S608
             wait = min(max(2 * wait, _FIRST_WAIT_S), _LONGEST_WAIT_S)

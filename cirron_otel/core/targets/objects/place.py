@@ -1,4 +1,4 @@
-"""What a blob URL names: a directory, or a prefix in a bucket."""
+"""The location of a blob store: a directory, or a prefix in a bucket."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class S3BlobStore:
             ) from None
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Send one request, or several parts for a large object; see BlobStore."""
+        """Send one request, or several parts for a large object; return False if it existed."""
         checked_key(key)
         attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
         if self._is_same(key, content, self._held(key)):
@@ -90,7 +90,7 @@ class S3BlobStore:
                 self._put_whole(key, content, attributes)
                 return True
             self._put_parts(key, content, attributes)
-        except FileNotFoundError:  # an upload that another client has ended, for example
+        except FileNotFoundError:  # for example, another client ended the upload
             raise UnreachableError(
                 f"{self.place.shown}: the server no longer has the upload"
             ) from None
@@ -157,7 +157,7 @@ class S3BlobStore:
             return None  # S3 responds so for a missing object if listing is not allowed
 
     def head(self, key: str) -> StoredObject | None:
-        """See BlobStore."""
+        """Return the metadata of an object, or None if it does not exist."""
         checked_key(key)
         try:
             with self._store_errors():
@@ -167,7 +167,7 @@ class S3BlobStore:
         return StoredObject(found.meta["size"], found.attributes.get(_CHECKSUM))
 
     def get(self, key: str) -> Iterator[bytes]:
-        """See BlobStore."""
+        """Yield the content of an object. Raises FileNotFoundError if it does not exist."""
         checked_key(key)
         try:
             with self._store_errors():
@@ -178,7 +178,7 @@ class S3BlobStore:
             raise FileNotFoundError(f"{self.place.uri(key)} is not there") from None
 
     def delete(self, key: str) -> None:
-        """See BlobStore."""
+        """Remove an object if it exists."""
         checked_key(key)
         try:
             with self._store_errors():
@@ -187,7 +187,7 @@ class S3BlobStore:
             pass
 
     def interrupt(self) -> None:
-        """See BlobStore; a request in progress is not cancelled."""
+        """Stop transfers at their next piece, and refuse later calls; cancel no request."""
         self._is_interrupted = True
 
     def _until_interrupted(self, pieces: Iterator[Any]) -> Iterator[Any]:

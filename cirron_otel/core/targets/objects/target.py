@@ -15,7 +15,7 @@ _REQUEST_BYTES = 4_000_000
 
 
 class BlobTarget:
-    """Records the files of sealed batches; see BatchTarget. The uploader does the rest."""
+    """Records the files of sealed batches as pending; the uploader does the rest."""
 
     request_bytes = _REQUEST_BYTES
     blobs = None
@@ -29,7 +29,7 @@ class BlobTarget:
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Record their files; see BatchTarget."""
+        """Record the snapshot files that the batches name."""
         if self._is_interrupted:
             raise StoppedError(f"stopped before the files for {self.shown} were noted")
         named = [(batch.name, local_blobs(batch.data)) for batch in batches]
@@ -46,7 +46,7 @@ class BlobTarget:
         self._is_interrupted = True
 
     def close(self) -> None:
-        """Nothing is open here."""
+        """Do nothing: no connection is open."""
 
     def abandon(self) -> None:
-        """Nothing is open here."""
+        """Do nothing: no connection is open."""

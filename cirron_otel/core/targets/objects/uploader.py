@@ -80,7 +80,7 @@ class Uploader:
         rows: SnapshotRowStore | None,
         file_of: FileOf = lambda _, key: key,
     ) -> None:
-        """Keep the arguments; `start` begins to upload. `rows` is None if no rows are written."""
+        """Store the arguments; `start` begins to upload. `rows` is None if no rows are written."""
         self._file_of = file_of
         self._paths, self._pending, self._store = paths, pending, store
         self._whose, self._rows = whose, rows
@@ -100,7 +100,7 @@ class Uploader:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for new uploads; from any thread."""
+        """Look for new uploads now; callable from any thread."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
@@ -189,7 +189,7 @@ class Uploader:
             return False
 
     def _turn(self) -> bool:
-        """Do the next thing; return False if there is nothing to be done now."""
+        """Perform the next action; return False if there is nothing to do now."""
         rows_open = self._rows is not None and self._rows_gate.is_open
         upload = self._pending.next(files=True, rows=rows_open)
         if upload is None:

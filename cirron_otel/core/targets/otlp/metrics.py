@@ -158,7 +158,7 @@ class OtlpMetricExporter(MetricExporter):
 
 
 class _Headers(dict[str, str]):
-    """True even if empty: for a false value the stock exporter reads the variable itself."""
+    """Headers that are true even if empty: else the stock exporter reads the variable itself."""
 
     def __bool__(self) -> bool:
         return True
@@ -175,7 +175,7 @@ def _credentials(config: OtlpConfig) -> grpc.ChannelCredentials:
 
 
 class _Quiet(logging.Filter):
-    """Captures what the stock exporters log inside a `with` block, and nothing else."""
+    """Captures the log records of the stock exporters inside a `with` block, and no others."""
 
     def __init__(self) -> None:
         super().__init__()

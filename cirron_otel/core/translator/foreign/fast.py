@@ -63,7 +63,7 @@ class _OtherwiseError(Exception):
 
 
 class ForeignText:
-    """A batch under construction, from one request after the other."""
+    """A batch under construction, to which requests are added one by one."""
 
     def __init__(self, known: Known | None = None) -> None:
         self._rows: list[bytes] = []
@@ -140,7 +140,7 @@ class ForeignText:
         kind: Any,
         make: Callable[[Any], Any],
     ) -> Any:
-        """Return the result of `make` for the `field` of `light` with its schema_url, in a `kind`.
+        """Return `make` of a `kind` that has the `field` and the schema_url of `light`, cached.
 
         Raises _OtherwiseError, DecodeError.
         """
@@ -188,7 +188,8 @@ def _resource_of(bare: ResourceSpans) -> _Resource:
 def _within(data: bytes, tags: bytes) -> ResourceSpans:
     """Return the ResourceSpans that has `data` in fields of these tags, the innermost first.
 
-    By itself `data` might be deeper than protobuf allows in a TracesData. Raises DecodeError.
+    Parsed alone, `data` might be nested deeper than protobuf allows in a TracesData. Raises
+    DecodeError.
     """
     for tag in tags:
         data = bytes((tag,)) + varint(len(data)) + data

@@ -1,8 +1,8 @@
 """Serialised spans to the text of their rows, without a parser.
 
 A span is read in the order of its fields, from the first byte to the last: no byte is skipped, so
-no content is lost unnoticed. To parse a message costs the same if spans are alike, and half as much
-again if they vary (docs/adr/0012). A span in another order or form takes the generic path.
+no content is lost unnoticed. A parser takes as long if spans are similar, and half as long again if
+they vary (docs/adr/0012). A span in another order or form takes the generic path.
 """
 
 from __future__ import annotations

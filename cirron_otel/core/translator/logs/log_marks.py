@@ -55,7 +55,10 @@ def is_mark(record: LogRecord) -> bool:
 
 
 def keep_marks(message: LogsData) -> tuple[int, int]:
-    """Keep only marks in `message`, with their parents; return the numbers kept and removed."""
+    """Remove everything but marks, and their scopes and resources, from `message`.
+
+    Returns the numbers of log records kept and removed.
+    """
     kept = others = 0
     for resource in message.resource_logs:
         for scope in resource.scope_logs:
@@ -112,7 +115,7 @@ class LogMarks:
         return count
 
     def batches(self, seed: str, created_ns: int) -> Iterator[Record]:
-        """Yield the batches; `seed` and their number distinguish them from others."""
+        """Yield the batches; `seed` and the number of each distinguish their ids from others."""
         for number, batch in enumerate(self._batches.values()):
             yield batch.record(uuid4_shaped(digest("logs", seed, number)), created_ns)
 
@@ -121,7 +124,7 @@ class _Batch:
     """The marks of one resource."""
 
     def __init__(self, resource: bytes) -> None:
-        """`resource`: a serialised ResourceLogs without its scopes, as ResourceSpans has it."""
+        """`resource` is a serialised ResourceLogs without its scopes, parsed as ResourceSpans."""
         self._resource = resource_record(ResourceSpans.FromString(resource))
         self._scopes: dict[bytes, int] = {}
         self._marks: list[Record] = []
@@ -159,7 +162,7 @@ class _Batch:
         }
 
     def _place(self) -> Record:
-        """What names the session, and says in which trace each span is that marks stand on."""
+        """Return the members of `otel` for the session, the spans' traces, and the resource."""
         resource = self._resource.get("resource", {})
         attributes = resource.get("attributes", {})
         trace = next(iter(self._traces.values()))
@@ -178,7 +181,7 @@ class _Batch:
 
 
 def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
-    """The mark that a log record is; `scope` is the number of its scope in its batch."""
+    """Return a log record as a mark; `scope` is the number of its scope in its batch."""
     name = _name_of(record)
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     attributes = {pair.key: pair.value for pair in record.attributes}
@@ -208,7 +211,7 @@ def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
 
 
 def _name_of(record: LogRecord) -> str:
-    """OpenTelemetry's field for it, and the attribute that was there before the field."""
+    """Return the event name: OpenTelemetry's field, or the attribute that preceded the field."""
     if record.event_name:
         return record.event_name
     found = [pair.value.string_value for pair in record.attributes if pair.key == _EVENT_NAME]
@@ -216,7 +219,11 @@ def _name_of(record: LogRecord) -> str:
 
 
 def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
-    """The value and its type: what says so, the body, an attribute `value`; else that it was."""
+    """Return the value of a mark and its type.
+
+    It is the first of these that has a supported type: the attribute of a mark's value, the body,
+    and the attribute `value`. If there is none, the value is True: the event happened.
+    """
     candidates = (attributes.get(sc.MARK_VALUE), record.body, attributes.get(_VALUE))
     for candidate in candidates:
         kind = candidate.WhichOneof("value") if candidate is not None else None
@@ -254,7 +261,7 @@ _FIELDS = {
 
 
 def log_record(mark: Record) -> LogRecord:
-    """The log record that a mark was. Raises NotCanonicalError for a mark that was none."""
+    """Return the log record that became a mark. Raises NotCanonicalError for any other mark."""
     otel = mark.get("otel")
     log = otel.get(LOG) if isinstance(otel, dict) else None
     if not isinstance(log, dict):
@@ -284,9 +291,9 @@ def _written(mark: Record, log: Record) -> LogRecord:
 
 
 def logs_of(batch: Record) -> ResourceLogs:
-    """The log records that the marks of a batch were, as they came.
+    """Return the log records that became the marks of a batch, as they arrived.
 
-    Raises NotCanonicalError for a batch that is not made of logs.
+    Raises NotCanonicalError for a batch that was not created from logs.
     """
     otel = batch.get("otel")
     told = otel.get(LOGS) if isinstance(otel, dict) else None

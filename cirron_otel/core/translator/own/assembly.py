@@ -218,7 +218,7 @@ class Assembly:
                 if any(exactjson.dumps_sorted(record) not in texts[key] for record, _ in placed):
                     return False
         if not any(carrier.residual for carrier in self.carriers):
-            return True  # the batch-level rest is in the key, or has not arrived again
+            return True  # the batch-level residual is in the key, or has not arrived again
         return exactjson.equal(self.top({key: batch[key] for key in LISTS if key in batch}), batch)
 
     def _settled(self, batch: Record) -> Counts:

@@ -68,7 +68,7 @@ class _Owners(Memo):
         if is_reserved(name):
             owner = _OURS
         elif escape(name.removeprefix(ESCAPE)) != name:
-            raise NotCanonicalError  # this key needs no escape
+            raise NotCanonicalError  # escaped although it needs no escape
         else:
             owner = _ESCAPED if name.startswith(ESCAPE) else _USERS
         if len(key) <= LARGEST_KNOWN:

@@ -100,7 +100,7 @@ class PlacedWriter(PieceWriter):
                 break
             chain.append(parent)
             if len(chain) > len(self.spans):
-                raise NotCanonicalError  # a circle
+                raise NotCanonicalError  # a cycle of parents
         for scope in reversed(chain):
             above = self.places[scope.id] = self.plan.place(
                 above, scope.id, scope.parent_id, scope.start_ns, is_session=scope.is_session()
@@ -108,7 +108,7 @@ class PlacedWriter(PieceWriter):
         if above is None:
             raise NotCanonicalError
         if above.depth > _DEEPEST_UNIT:
-            self.children[span.parent_id] = above  # its siblings stand there as well
+            self.children[span.parent_id] = above  # its siblings have the same place
         return above
 
     def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:

@@ -38,7 +38,7 @@ class OwnWriter(PieceWriter):
         if any(s.parent_id is None and self._is_alien(s) for s in batch.spans):
             raise NotCanonicalError
         self._traces: dict[bytes, bytes] = {}
-        """The trace id, by the text of an `otel` of spans that contains nothing else."""
+        """The trace id, by the text of a span's `otel` that contains nothing else."""
         own_trace_ids = self._read_traces()
         self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=own_trace_ids)
         if PART in self.fields.otel:

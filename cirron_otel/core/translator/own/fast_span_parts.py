@@ -82,7 +82,7 @@ def _int(ours: dict[str, str], key: str) -> str:
 
 
 def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
-    """Return the JSON of an int attribute that a span has only if the resource's differs."""
+    """Return the JSON of an int attribute that a span has only if the resource's is different."""
     common = "null" if default is None else str(default)
     text = ours.pop(key, None)
     if text is None:
