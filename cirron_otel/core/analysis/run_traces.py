@@ -93,7 +93,7 @@ def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
 def records_of(
     index: SpoolIndex, reader: SpoolReader, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the recorded spans with these ids, verbatim, except those whose file is gone."""
+    """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
     wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for span_id in ids:
         for name, position in index.rows(_PLACE, key_of(span_id)):

@@ -54,7 +54,7 @@ class SpoolSummary:
     bytes: int
     """The size of the batch files that were read."""
     skipped: int
-    """The number of files that are not readable batches; the reader's findings contain why."""
+    """The number of files that are not readable batches; the reader's findings give the reasons."""
     sdk_versions: list[str]
     first_ns: int | None
     last_ns: int | None

@@ -22,7 +22,7 @@ from .parsing import Parser
 MAX_FILE_BYTES: Final = 1_000_000
 """The largest configuration file."""
 DEFAULT: Final = "the default"
-"""The place of a value that no source gives."""
+"""The place of a value that no source sets."""
 
 
 class Key(NamedTuple):
@@ -40,7 +40,8 @@ class Key(NamedTuple):
     """SDK: an explicit None is a value; for other options it means that none is given."""
     in_project: bool = True
     """SDK: cirron.yaml may set it. The file is found by walking up the directories and may belong
-    to somebody else, so it must not decide where a key is sent."""
+    to another user, so it must not decide where a key is sent.
+    """
     in_user_file: bool = True
     """SDK: ~/.cirron/config.toml may set it."""
 
@@ -49,7 +50,7 @@ class Candidate(NamedTuple):
     """A raw value of an option."""
 
     place: str
-    """Where it was found, as messages name it."""
+    """The place where it was found, as shown in messages."""
     value: object
     is_hidden: bool = False
     """Messages do not show the value, although the option is no secret."""

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "b": 1} | {
 }
 _MAX_TEXT = 1000
 _MAX_INTEGER = 2**63 - 1
-# RFC 9110, "Field Values": what can stand in a header without being quoted or folded.
+# RFC 9110, "Field Values": characters that need no quoting or folding in a header.
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
 

@@ -54,7 +54,7 @@ def resolve(
     is skipped for the next source; if it names a destination, nothing is sent there.
     """
     environ = os.environ if environ is None else environ
-    # A deleted working directory has no name: what is relative stays so.
+    # A deleted working directory has no name: relative paths then stay relative.
     cwd = cwd or _of_process(Path.cwd) or Path()
     home = home or _of_process(Path.home)
     problems: list[str] = []

@@ -49,11 +49,11 @@ class Backlog:
         """Use `claim` instead."""
         self.owner = owner
         self.evicted: list[str] = []
-        """Batches that were gone before they could be sent; the caller may clear the list."""
+        """Batches that left the spool before they could be sent; the caller may clear the list."""
         self.unreadable: list[str] = []
         """Batches that were given up because they cannot be read; the caller may clear the list."""
         self.settled = 0
-        """Batches that left the queue for good: sent, refused, evicted or unreadable."""
+        """Batches that left the queue permanently: sent, refused, evicted or unreadable."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
         self._queue, self._most_names, self._letters = queue, most_names, letters

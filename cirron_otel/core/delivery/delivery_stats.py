@@ -38,7 +38,7 @@ class DeliveryStats:
     """Batches that left the spool before they were sent."""
     sent_blobs: int = 0
     lost_blobs: int = 0
-    """Snapshot files that are gone, or that the target will never accept."""
+    """Snapshot files that no longer exist, or that the target will never accept."""
     errors: int = 0
     """Unexpected exceptions."""
     last_error: str = ""

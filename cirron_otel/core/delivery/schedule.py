@@ -139,7 +139,7 @@ class Schedule:
         self._accepted_last = ""
         """The lane of the latest request that was accepted."""
         self.answers = 0
-        """Requests that the target accepted, or refused for good."""
+        """Requests that the target accepted or refused permanently."""
         self._pressed_at = _ANY_LATER_TIME
         self._is_relieved = True
         self.releases = 0

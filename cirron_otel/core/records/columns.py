@@ -185,7 +185,7 @@ def plain_json(value: Any) -> Any:
 
 
 def _is_object(value: Raw) -> bool:
-    """Whether it is an object with a repeated key; the last one counts, as in most parsers."""
+    """Whether it is an object, which has a repeated key: `json.loads` takes the last one."""
     return value.text.startswith("{")
 
 

@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(_CursorContent)
 
 
 class Cursor:
-    """The batches of one owner that one target has; `name in cursor` if nothing is left to do."""
+    """The batches of one owner that one target has; `name in cursor` tests whether one is done."""
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
         """Read the cursor for the key of a target and the prefix of an owner.

@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS about (
 
 
 class Delivered:
-    """The batches without an owner that one target has; `name in delivered` if nothing is left.
+    """The batches without an owner that one target has; `name in delivered` tests for one.
 
     The threads of one process may share it. It has the methods of a `Cursor`, and takes over the
     contents of an earlier version's cursor.

@@ -58,7 +58,7 @@ class Eviction:
         is_wanted: Callable[[str], bool] | None = None,
         beside: CollectorFiles | None = None,
     ) -> None:
-        """Nothing is read before the first write. See SpoolWriter for the last two."""
+        """Read nothing before the first write. SpoolWriter describes the last two arguments."""
         self._is_wanted = is_wanted
         self._beside = beside or CollectorFiles()
         self.drops = Drops()

@@ -137,7 +137,10 @@ def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
 def _ends(
     left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: SealedScopes, written_ns: int
 ) -> dict[str, int]:
-    """Return an end for each open scope, not before it was seen open or before any scope inside."""
+    """Return an end for each open scope.
+
+    It is not earlier than the time when the scope was seen open, or than the end of a scope inside.
+    """
     ends = {
         span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))
         for span in left

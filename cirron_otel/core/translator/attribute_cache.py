@@ -30,7 +30,7 @@ _SIZES = {
 _SHORTEST = 7
 """The size of the shortest attribute with a head: a key of one letter and a number of one byte."""
 _FEW = 64
-"""The number of values of one key that are kept; a key with more values is not worth caching."""
+"""The most cached values of one key; a key with more values is not worth caching."""
 _LARGEST_KNOWN = 2048
 """The most bytes of a cached attribute with its text, such as a query or a stack trace: 4 MiB in
 all.

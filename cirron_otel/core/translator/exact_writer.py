@@ -63,7 +63,7 @@ class ExactWriter:
         self.places: list[RecordPlacement] = []
 
     def _sequence(self, key: str) -> list[int | None]:
-        """Return the `seq` of each record of a list; a part keeps those of the complete batch."""
+        """Return the `seq` of each record of a list; in a part, those of the complete batch."""
         records = self.lists[key]
         if self.part is None:
             return sequence_numbers(records, TIME[key])

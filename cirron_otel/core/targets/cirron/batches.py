@@ -108,7 +108,7 @@ class CirronTarget:
         self.blobs: BlobSink = CirronBlobs(self._request, self._raise_for, self._path)
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """POST a batch; see BatchTarget."""
+        """POST a batch; raise if the response is not a success."""
         (batch,) = batches
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         parsed = parse_name(batch.name)

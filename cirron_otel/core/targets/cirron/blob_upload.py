@@ -66,7 +66,7 @@ class CirronBlobs:
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """PUT one part, or the complete file if it is small or the server accepts no parts.
 
-        See BlobSink.
+        Returns whether the file is complete.
         """
         known, self._offset = self._offset, None
         with open_blob(snapshots, key) as file:

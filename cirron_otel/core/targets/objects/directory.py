@@ -22,7 +22,7 @@ _WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, er
 
 
 class DirectoryStore:
-    """Objects as files of mode 0600, in directories of mode 0700; see BlobStore."""
+    """Objects as files of mode 0600, in directories of mode 0700; implements BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
         """Create nothing yet; the first object creates the directory."""

@@ -47,7 +47,7 @@ _WITHOUT_WORDS = frozenset({"301", "400", "403"})
 
 
 class S3BlobStore:
-    """Objects in a bucket; see BlobStore."""
+    """Objects in a bucket; implements BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
         """Send nothing yet. Raises MissingExtraError, and MisconfiguredError for bad variables."""

@@ -83,7 +83,7 @@ class GrpcTransport:
         self._channel: grpc.Channel | None = None
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """Make one call; see OtlpTransport."""
+        """Make one call and return its result; implements OtlpTransport.send."""
         channel = self._channel = self._channel or self._connected()
         export = channel.unary_unary(_EXPORT, _unchanged, _unchanged)
         try:

@@ -81,7 +81,7 @@ class HttpTransport:
             self._session.auth = lambda request: request
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """Send one POST; see OtlpTransport."""
+        """Send one POST and return its result; implements OtlpTransport.send."""
         body, warnings = self._encoded(request)
         deadline = time.monotonic() + timeout
         try:

@@ -1,7 +1,7 @@
-"""OpenTelemetry's OTLP metric exporters: configured, with counted results and without their logs.
+"""OpenTelemetry's OTLP metric exporters, configured, with counted results and without their logs.
 
-They log every attempt of every failure, while a training run needs one line. The module needs the
-extra `otlp`, so it is imported only when it is used.
+The exporters log every attempt of every failure, while a training run needs one line. The module
+needs the extra `otlp`, so it is imported only when it is used.
 """
 
 from __future__ import annotations

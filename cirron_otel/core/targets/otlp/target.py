@@ -75,7 +75,11 @@ class OtlpTarget:
         self._last = created_ns, owner
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """See BatchTarget. Also raises RefusedError for a batch that OTLP cannot express."""
+        """Push batches, several in one request.
+
+        Raises the errors of `BatchTarget.send`, and RefusedError for a batch that OTLP cannot
+        express.
+        """
         if len(batches) > 1:
             return self._pushed(b"".join(self._encoded(batch) for batch in batches))
         (batch,) = batches

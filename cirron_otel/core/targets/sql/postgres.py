@@ -53,7 +53,7 @@ class PostgresDatabase:
     dialect = "postgresql"
 
     def __init__(self, location: Location, *, create: bool) -> None:  # noqa: ARG002
-        """Connect; see `connect`."""
+        """Connect to the database, which must exist: `create` has no effect."""
         self._location = location
         self._is_interrupted = False
         with self._guarded():

@@ -31,7 +31,10 @@ class SqliteDatabase:
     dialect = "sqlite"
 
     def __init__(self, location: Location, *, create: bool) -> None:
-        """Open the file; see `connect`. A new file has mode 0600, its directory 0700."""
+        """Open the file; `create` creates it if it does not exist.
+
+        A new file has mode 0600, its directory 0700. Raises InputError if there is no file.
+        """
         if location.path is None:
             raise ValueError("an SQLite database without a file")
         self._path = path = location.path

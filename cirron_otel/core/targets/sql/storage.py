@@ -73,7 +73,7 @@ def connect(location: Location, *, create: bool) -> Database:
 
 
 class Storage(BatchStore):
-    """The platform's tables in an SQL database: batches in, batches out; see `BatchStore`."""
+    """The platform's tables in an SQL database: batches in, batches out; implements BatchStore."""
 
     def __init__(self, database: Database, location: Location) -> None:
         """Use `open` instead."""
@@ -305,7 +305,7 @@ class Storage(BatchStore):
 
 
 def open_sql(location: Location, *, create: bool) -> Storage:
-    """Open the SQL database at a location; see `store.open_store`."""
+    """Open the SQL database at a location; raises the errors of `store.open_store`."""
     return Storage.at(location, create=create)
 
 

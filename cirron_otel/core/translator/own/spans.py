@@ -253,7 +253,7 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
     unit.states_mark_ids = any(
         "mark_ids" in residual.get(member, ()) for member in ("set", "missing")
     )
-    # The id comes before the residual: the events belong to the id that decoding finds here.
+    # Events refer to the record's id, which the residual may replace: determine it first.
     record_id = residual.get("set", {}).get("id", derived)
     if "id" in residual.get("missing", ()):
         record_id = None
@@ -284,10 +284,10 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def _wire_id(span: Span, derived: str, record: Record) -> object:
-    """Return the key of the carriers of `record`, which has the id `derived` without its residual.
+    """Return the key of the carriers of `record`; `derived` is its id without the residual.
 
-    Carriers do not have an id that is only in the residual, and the derived one depends on the
-    trace, which changes when parts of a batch are encoded again. Their span id does not.
+    Carriers lack an id that is only in the residual, and the derived id depends on the trace, which
+    changes when parts of a batch are encoded again. The span id does not change.
     """
     return derived if record.get("id") == derived else span.span_id
 

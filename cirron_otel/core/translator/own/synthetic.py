@@ -282,7 +282,10 @@ def marker_of(scope: Running, parent: bytes) -> Span:
 
 
 def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
-    """Write the marker that `span` claims to be, from its content; any other content differs."""
+    """Rebuild from its content the marker that `span` claims to be.
+
+    The result differs from `span` if that is not such a marker.
+    """
     own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
     if own is None or name is None:
@@ -293,7 +296,10 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
 
 
 def _copy_link_span(again: Span, span: Span, number: int | None) -> None:
-    """Write the segment link that `span` claims to be, from its content; other content differs."""
+    """Rebuild from its content the segment link that `span` claims to be.
+
+    The result differs from `span` if that is not such a link.
+    """
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
         raise UnencodableError("no synthetic span of ours")
     when = span.start_time_unix_nano
