@@ -1,7 +1,7 @@
-"""Fixtures for the real backends and the real recordings, and the markers that tests get.
+"""Fixtures for the real backends and the real recordings, and the assignment of markers.
 
-A test gets its markers from the fixtures that it uses: `backends`, `postgres`, `recorded`, and from
-its folder: `torch`. The tests that tests/slow.txt lists get `slow`.
+The fixtures of a test determine its markers `backends`, `postgres` and `recorded`; its folder
+determines the marker `torch`. The tests that tests/slow.txt lists get `slow`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ OF_TORCH = {"instrumentation", "snapshot", "torch"}
 BACKEND_FIXTURES = {"aws", "jaeger", "jaeger_on_disk", "otelcol_file", "otelcol_split", "tempo"}
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
-# What the caller has set for OpenTelemetry or for Cirron must not decide how a test ends, and
-# loopback is never behind a proxy.
+# The caller's variables for OpenTelemetry or Cirron must not influence the tests, and no request to
+# loopback must go through a proxy.
 for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n != REQUIRE]:
     del os.environ[_name]
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
 
-# A shell ignores the signals of the keyboard for what it starts in the background, and `nohup`
-# ignores SIGHUP. Children inherit that, and tests send these signals.
+# A shell starts background commands with the keyboard's signals ignored, and `nohup` ignores
+# SIGHUP. Children inherit that, and tests send these signals.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGQUIT, signal.SIGHUP):
@@ -49,33 +49,33 @@ for _number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(_number, signal.SIG_DFL)
 
 
-# CI draws the same examples each time, so that what passed there passes again; all other runs go
-# on looking for new ones.
+# CI draws the same examples each time, so that its results are repeatable; all other runs draw new
+# ones.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI") == "true":
     settings.load_profile("ci")
 
 
 def nothing_left_out() -> bool:
-    """Whether a test that cannot run must fail instead of being skipped: so in CI."""
+    """Return whether a test that cannot run must fail instead of being skipped, as in CI."""
     return os.environ.get(REQUIRE) == "1" or os.environ.get("CI") == "true"
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Skip the running test, or fail it where nothing may be left out."""
+    """Skip the running test, or fail it if no test may be skipped."""
     if nothing_left_out():
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 def need_torch() -> None:
-    """Leave the running test out where torch is not installed."""
+    """Skip the running test if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         leave_out("torch is not installed: run `make torch`")
 
 
 class _WithoutTorch(pytest.File):
-    """Stands for a file of tests that cannot be imported: one test, which is left out."""
+    """Represents a file of tests that cannot be imported as one test, which is skipped."""
 
     def collect(self) -> Iterator[pytest.Item]:
         yield _LeftOut.from_parent(self, name="torch")
@@ -89,7 +89,7 @@ class _LeftOut(pytest.Item):
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Collector | None:
-    """Without torch, a file of tests that import it is not imported, but not passed over either."""
+    """Without torch, replace each file of tests that need it by a skipped test."""
     if importlib.util.find_spec("torch") is None and _is_of_torch(module_path):
         return _WithoutTorch.from_parent(parent, path=module_path)
     return None
@@ -118,20 +118,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if is_slow(item):
             item.add_marker("slow")
         if shares_module_fixture(item) and item.get_closest_marker("xdist_group") is None:
-            # One worker sets the fixture up, instead of each.
+            # Only one worker then sets up the fixture.
             group = "/".join(item.path.relative_to(TESTS).with_suffix("").parts)
             item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _parameters(item: pytest.Item) -> list[object]:
-    """The parameters of a test that are text."""
+    """Return the parameters of a test that are text."""
     call = getattr(item, "callspec", None)
     return [value for value in call.params.values() if isinstance(value, str)] if call else []
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what needs torch or real backends where they are not there, or not as pinned."""
+    """Skip a test that needs torch or real backends if they are missing or not as pinned."""
     if item.get_closest_marker("torch") is not None:
         need_torch()
     if item.get_closest_marker("backends") is not None:
@@ -156,7 +156,7 @@ def tempo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tempo_backend.Te
 
 @pytest.fixture
 def otelcol_file(tmp_path: Path) -> Iterator[run.Otelcol]:
-    """A Collector of its own that writes what it gets, as it gets it."""
+    """A Collector for one test, which writes each request unchanged to a file."""
     directory = tmp_path / "otelcol-file"
     directory.mkdir()
     with run.otelcol(run.FILE, directory) as backend:
@@ -165,7 +165,7 @@ def otelcol_file(tmp_path: Path) -> Iterator[run.Otelcol]:
 
 @pytest.fixture
 def otelcol_split(tmp_path: Path) -> Iterator[run.Otelcol]:
-    """A Collector of its own that splits and merges what it gets into batches of 7 spans."""
+    """A Collector for one test, which splits and merges requests into batches of 7 spans."""
     directory = tmp_path / "otelcol-split"
     directory.mkdir()
     with run.otelcol(run.SPLIT, directory) as backend:
@@ -174,7 +174,7 @@ def otelcol_split(tmp_path: Path) -> Iterator[run.Otelcol]:
 
 @pytest.fixture(scope="session")
 def recorded_spools(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path]]:
-    """(name, directory that holds `.cirron/spool`) of every recording, made once a test run."""
+    """Every recording as (name, directory of its `.cirron/spool`), made once per test run."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent

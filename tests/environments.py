@@ -1,6 +1,6 @@
-"""Python environments beside the tests' own: other versions, and packages that must not meet ours.
+"""Additional Python environments for tests: other versions, and packages that conflict with ours.
 
-Each is kept in `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/<name>/` and made again only when its pins
+Each is cached in `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/<name>/`, and made again only if its pins
 or this Python have changed.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.install import install
 
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
-"""Where the packages of the tests' own environment are."""
+"""The packages of the tests' own environment."""
 _FORGOTTEN = ("OTEL_", "CIRRON_", "PYTHON")
 
 
@@ -31,48 +31,48 @@ class EnvironmentUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, not necessarily made yet."""
+    """A virtual environment, which may not exist yet."""
 
     name: str
     """Its directory below the cache, e.g. `recorder/0.3.0`."""
     pins: Path
-    """A file of exact versions: of everything that is installed."""
+    """A file with the exact version of every package."""
     install: tuple[str, ...] = ()
-    """Requirements, installed with what they need; without any, what `pins` lists and no more."""
+    """Requirements, installed with their dependencies; without any, exactly what `pins` lists."""
     paths: tuple[Path, ...] = ()
-    """Directories at the end of its `sys.path`: its own packages win, then those of the first."""
+    """Directories at the end of its `sys.path`, after its own packages: earlier ones win."""
     interpreter: str = sys.executable
-    """The Python that it is made with: that of the tests by default."""
+    """The Python that it is made with, by default that of the tests."""
     version: str = sys.version
-    """Of that Python: with another one the environment is made again."""
+    """The version of that Python; if it changes, the environment is made again."""
 
     @property
     def home(self) -> Path:
-        """Its directory."""
+        """The directory of the environment."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cache / "cirron-otel" / self.name
 
     @property
     def python(self) -> Path:
-        """Its interpreter, there once `make` has returned."""
+        """The interpreter, which exists once `make` has returned."""
         return self.home / "bin" / "python"
 
     @property
     def site_packages(self) -> Path:
-        """Where its packages are."""
+        """The directory of its packages."""
         major, minor, *_ = self.version.split(".")
         return self.home / "lib" / f"python{major}.{minor}" / "site-packages"
 
     @property
     def is_made(self) -> bool:
-        """Whether it is there, by these pins and this Python."""
+        """Whether it exists and was made with these pins, requirements, paths and this Python."""
         stamp = self.home / "pins"
         return self.python.exists() and stamp.exists() and stamp.read_text() == self._wanted()
 
     def make(self) -> Path:
-        """Its interpreter, made if it is not there; one process makes it, others wait.
+        """Make the environment if necessary, and return its interpreter.
 
-        Raises EnvironmentUnavailableError.
+        One process makes it while others wait. Raises EnvironmentUnavailableError.
         """
         self.home.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self.home.with_name(f"{self.home.name}.lock")):
@@ -113,10 +113,11 @@ def run_in(
     variables: Mapping[str, str] | None = None,
     timeout: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run its interpreter with these arguments, what it says captured; any exit status is returned.
+    """Run the environment's interpreter with these arguments, and capture its output.
 
-    The process sees nothing that was set for OpenTelemetry, Cirron or Python but `variables`.
-    `timeout` is in seconds. Raises EnvironmentUnavailableError, subprocess.TimeoutExpired.
+    Any exit status is returned. `variables` are the only variables of OpenTelemetry, Cirron or
+    Python that the process gets. `timeout` is in seconds. Raises EnvironmentUnavailableError and
+    subprocess.TimeoutExpired.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGOTTEN)}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""`pip install`, again where a file broke off on its way, as happens with gigabytes.
+"""Run `pip install`, and retry if a download breaks off, as happens with gigabytes.
 
 `python -m tests.install ARGUMENTS OF PIP INSTALL` installs into the environment of that Python.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PAUSES = (5.0, 20.0, 60.0)
-"""Before each attempt but the first, seconds: a server or proxy may take a while to recover."""
+"""Seconds before each retry: a server or proxy may take a while to recover."""
 _BROKEN = (
     "incomplete-download",
     "IncompleteRead",
@@ -20,15 +20,15 @@ _BROKEN = (
     "ConnectionReset",
     "HTTP error 5",
 )
-"""What pip says then. A package that is not there, or no network at all, stays so."""
+"""Parts of pip's messages about broken downloads, which are retried; other failures are not."""
 
 
 def install(
     python: str | Path, args: Sequence[str], *, pauses: Sequence[float] = PAUSES
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pip install` with this interpreter: again after each pause while its downloads break.
+    """Run `pip install` with this interpreter; retry after each pause while a download breaks.
 
-    Returns the last attempt with what it wrote to stderr; stdout is not captured.
+    Returns the result of the last attempt, with its stderr; stdout is not captured.
     """
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *args]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
@@ -42,7 +42,7 @@ def install(
 
 
 def main() -> int:
-    """Install what the command line names."""
+    """Install the packages that the command line names."""
     done = install(sys.executable, sys.argv[1:])
     sys.stderr.write(done.stderr)
     return done.returncode

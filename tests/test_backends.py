@@ -1,6 +1,6 @@
-"""The real Collector and the real Jaeger take what the stock OTLP exporters send, and give it back.
+"""The real Collector and the real Jaeger accept and return the spans of the stock OTLP exporters.
 
-Nothing of this package is in it: what fails here fails for every OpenTelemetry program.
+These tests do not use this package: a failure here concerns every OpenTelemetry program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.backends
 
 
 def make_spans(count: int) -> Sequence[ReadableSpan]:
-    """One trace: a root and `count - 1` children, each with an index and an event."""
+    """Return one trace: a root and `count - 1` children, each with an index and an event."""
     memory = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({"service.name": "backends-test"}))
     provider.add_span_processor(SimpleSpanProcessor(memory))
@@ -105,7 +105,7 @@ def test_the_collector_splits_into_batches_of_seven(
 
 
 def test_the_collector_merges_small_requests(tmp_path: Path) -> None:
-    # With this timeout nothing but a full batch is ever sent on: its seven requests are one line.
+    # With this timeout only a full batch is forwarded: the seven requests become one line.
     config = run.SPLIT.read_text().replace("timeout: 200ms", "timeout: 600s")
     spans = make_spans(14)
     with run.otelcol(config, tmp_path) as collector:

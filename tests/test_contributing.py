@@ -19,7 +19,7 @@ def section(heading: str) -> str:
 
 
 def arrows() -> list[tuple[str, str]]:
-    """The pairs of modules that an arrow connects."""
+    """Return the pairs of modules that an arrow connects."""
     lines = [line for line in section("The four wings").splitlines() if " → " in line]
     chains = [line.split(" → ") for line in lines]
     return [pair for chain in chains for pair in itertools.pairwise(chain)]

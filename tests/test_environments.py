@@ -1,4 +1,4 @@
-"""The environments beside the tests' own are made once, and again when what they hold changes."""
+"""Additional environments are made once, and again only if their pins change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASKED = "import small, sys; print(small.VERSION, [p for p in sys.path if 'furthe
 
 
 def wheel(directory: Path, version: str) -> None:
-    """A package of one line, ready to install."""
+    """Write the wheel of a package with one line of code."""
     info = f"small-{version}.dist-info"
     with zipfile.ZipFile(directory / f"small-{version}-py3-none-any.whl", "w") as archive:
         archive.writestr("small.py", f"VERSION = '{version}'\n")

@@ -1,4 +1,4 @@
-"""The imports of the package form no cycle, those for types and in functions included."""
+"""The package's imports form no cycle, not even with those for types and inside functions."""
 
 from __future__ import annotations
 

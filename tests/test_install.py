@@ -1,4 +1,4 @@
-"""A download that breaks is tried again, by a real pip and a real index."""
+"""Broken downloads are retried: tests with a real pip and a real index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ PAGE = f'<!DOCTYPE html><html><body><a href="/{NAME}">{NAME}</a></body></html>'.
 
 
 class Index(ThreadingHTTPServer):
-    """A package index of one wheel, whose download breaks off unless the index was read often."""
+    """A package index with one wheel.
+
+    Its downloads break off until the index has been read more than `breaks` times.
+    """
 
     def __init__(self, data: bytes, breaks: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -48,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is heavy is imported by whoever uses it, and by nobody else."""
+"""Heavy packages are imported only by the code that uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAVY = {
     "grpc", "requests", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore", "uvloop",
 }  # fmt: skip
 OF_TORCH = ("sdk.instrumentation", "sdk.snapshots")
-"""The packages that may import torch, where it is used."""
+"""The packages that may import torch, inside the functions that use it."""
 
 
 def imported_by(code: str, cwd: Path | None = None) -> set[str]:

@@ -1,4 +1,4 @@
-"""What is written down about building and running stays true: docker/, Makefile, .ci/, pins."""
+"""The files for building and running are consistent: docker/, Makefile, .ci/, pins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def dockerfile() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile, continued lines joined: (instruction, arguments)."""
+    """Return the Dockerfile's instructions as (instruction, arguments), continued lines joined."""
     text = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines()]
     pairs = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
@@ -37,7 +37,7 @@ def copied_from_the_checkout() -> list[str]:
 
 
 def ignored_by_docker(path: str) -> bool:
-    """Docker's rule: the last pattern that matches decides."""
+    """Return whether Docker ignores a path: the last pattern that matches decides."""
     ignored = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.strip().removeprefix("!").removeprefix("**/")

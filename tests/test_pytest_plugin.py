@@ -1,4 +1,4 @@
-"""The fixture `cirron_run`, in runs of pytest of their own."""
+"""The fixture `cirron_run`, tested in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_nothing_is_sent(cirron_run):
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """Run pytest in a process of its own, with the plugin as an installation has it."""
+    """Run pytest in a process of its own, with the plugin registered as in an installation."""
     return pytester.runpytest_subprocess(*arguments)
 
 

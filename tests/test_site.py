@@ -1,5 +1,5 @@
-"""The documentation as a site: it is built without a warning, no link in it is dead, and it needs
-nothing from elsewhere.
+"""The documentation's site builds without a warning, has no dead link, and loads nothing from
+other hosts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STYLE_LOADS = re.compile(r"(?:@import\s+|url\(\s*)[\"']?(?!data:|#)([^\"')\s;]+
 
 @dataclass
 class Page:
-    """What a page names and what it links to."""
+    """The anchors and the links of a page."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
-    """What a browser fetches by itself."""
+    """The addresses that a browser fetches when it shows the page."""
     navigation: list[str] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ class _Parser(HTMLParser):
 
 
 def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """What `make docs` does."""
+    """Build the site as `make docs` does."""
     options = ["-q", "-W", "--keep-going", "-n", "-c", source / "docs", "-d", out / "doctrees"]
     return subprocess.run(
         [sys.executable, "-m", "sphinx", *options, "-b", "html", source, out / "html"],
@@ -76,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, Page]:
-    """Every page by its place in the site."""
+    """Every page by its path in the site."""
     found = {}
     for file in site.rglob("*.html"):
         parser = _Parser(page := Page())
@@ -86,7 +86,7 @@ def pages(site: Path) -> dict[str, Page]:
 
 
 def target(page: str, link: str, site: Path) -> tuple[str, str]:
-    """The place in the site and the anchor that a link of a page leads to."""
+    """Return the path in the site and the anchor that a link of a page leads to."""
     parts = urlsplit(link)
     path = (site / page).parent / unquote(parts.path) if parts.path else site / page
     return path.resolve().relative_to(site.resolve()).as_posix(), unquote(parts.fragment)
@@ -128,7 +128,7 @@ class TestTheSite:
 
 
 class TestABuild:
-    """What would be wrong with the documentation ends it."""
+    """Mistakes in the documentation make the build fail."""
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:

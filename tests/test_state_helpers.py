@@ -18,7 +18,7 @@ from cirron_otel.core.state_database import create_private_file, open_database, 
 
 ROOT = Path(cirron_otel.__file__).parent
 SETS_ASIDE = {"state.py", "state_file.py"}
-"""These rename a damaged file out of the way."""
+"""The modules that rename a damaged file."""
 
 
 def _calls(module: Path) -> Iterator[tuple[str, ast.Call]]:
@@ -30,7 +30,7 @@ def _calls(module: Path) -> Iterator[tuple[str, ast.Call]]:
 def _violations(helper: str) -> list[str]:
     found = []
     for module in sorted(ROOT.rglob("*.py")):
-        # The intake journal has a discipline of its own.
+        # The intake journal has its own rules for syncing and renaming.
         is_journal = "receiver/journal" in module.as_posix() or module.name == "direct_file.py"
         for name, call in _calls(module):
             if helper == "state_database.py":

@@ -1,6 +1,6 @@
-"""The real Tempo takes what the stock OTLP exporters send, and gives it back, also from its blocks.
+"""The real Tempo accepts and returns the spans of the stock OTLP exporters, also from its blocks.
 
-Nothing of this package is in it: what fails here fails for every OpenTelemetry program.
+These tests do not use this package: a failure here concerns every OpenTelemetry program.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_waiting_in_vain_says_what_tempo_shows(tempo: Tempo) -> None:
 
 
 class LeadingZeros(RandomIdGenerator):
-    """Ids of traces that Tempo's search shortens."""
+    """Generates trace ids that Tempo's search shortens, because they begin with zeros."""
 
     def generate_trace_id(self) -> int:
         return super().generate_trace_id() >> 16
@@ -86,7 +86,7 @@ def test_a_search_finds_traces_and_their_links(tempo: Tempo) -> None:
 def test_blocks_survive_a_kill_and_the_loss_of_all_else(tmp_path: Path) -> None:
     spans, later = make_spans(300), make_spans(5)
     with tempo_backend.tempo(tmp_path) as before:
-        before.flush()  # of nothing
+        before.flush()  # there is no span to flush
         send("grpc", before, spans)
         before.wait_for_trace(trace_id(spans), 300)
         before.flush()
@@ -104,7 +104,7 @@ def test_blocks_survive_a_kill_and_the_loss_of_all_else(tmp_path: Path) -> None:
 
 
 def test_what_tempo_discards_is_counted(tmp_path: Path) -> None:
-    # Tempo answers 200 whatever becomes of the spans: nothing but this metric tells.
+    # Tempo answers 200 even if it discards the spans: only this metric reports it.
     default = tempo_backend.TEMPO.read_text()
     config = f"{default}overrides: {{defaults: {{global: {{max_bytes_per_trace: 2000}}}}}}\n"
     spans = make_spans(50)

@@ -1,4 +1,4 @@
-"""The choice of what `make check` leaves out."""
+"""The choice of the tests that `make check` leaves out."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ BAD = {
     "ci.epochs(3)": "incompatible type",
     'ci.load("data")': 'has no attribute "load"',
 }
-"""Each line, and a part of the error that it must give."""
+"""Each line, with a part of the error that mypy must report for it."""
 
 
 def test_mypy_accepts_right_programs_and_refuses_wrong_ones(tmp_path: Path) -> None:

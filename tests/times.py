@@ -1,9 +1,9 @@
-"""How long each test takes, and which tests `make check` leaves out because they take long.
+"""Measure how long each test takes, and choose the slow tests that `make check` leaves out.
 
 `make test` loads this module as a plugin of pytest: at the end, the seconds of each test and of
 each shared fixture are in build/test-times.tsv. `make test-times` (`python -m tests.times`) derives
 tests/slow.txt from that file, and `tests/conftest.py` marks the tests that are listed there `slow`.
-Write the list on a quiet machine only.
+Write the list on an idle machine only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW = ROOT / "tests" / "slow.txt"
 BUDGET = 330.0
 """The seconds that all tests of `make check` may take together, in one process."""
 LEFT_OUT = ("backends", "postgres")
-"""The markers of tests that `make check` leaves out, whatever they take."""
+"""The markers of tests that `make check` leaves out, however fast they are."""
 _HEADER = """\
 # Tests that `make check` leaves out: seconds per test, and the test function.
 # Written by `make test-times` from the times of the last `make test`; do not edit.
@@ -31,7 +31,7 @@ _HEADER = """\
 
 
 def function_of(node_id: str) -> str:
-    """The test function of a node id: without the parameters and the group of pytest-xdist."""
+    """Return the test function of a node id, without parameters and the group of pytest-xdist."""
     return node_id.partition("[")[0].partition("@")[0]
 
 
@@ -41,7 +41,7 @@ def _definitions(item: pytest.Item) -> list[Any]:
 
 
 def shared_fixtures(item: pytest.Item) -> set[str]:
-    """The fixtures of a test that other tests use, too: `folder or module::name`."""
+    """Return the fixtures that a test shares with other tests, as `folder or module::name`."""
     return {_id(each) for each in _definitions(item) if each.scope != "function"}
 
 
@@ -56,7 +56,7 @@ def _id(fixture: Any) -> str:
 
 @cache
 def slow() -> dict[str, float]:
-    """The listed test functions, each with the seconds that one of its tests takes."""
+    """Return the listed test functions, each with the seconds that one of its tests takes."""
     lines = [line.split(maxsplit=1) for line in SLOW.read_text().splitlines() if line[0] != "#"]
     return {name: float(seconds) for seconds, name in lines}
 
@@ -66,7 +66,7 @@ def is_slow(item: pytest.Item) -> bool:
     return function_of(item.nodeid) in slow()
 
 
-# The plugin: each process notes the set-up of shared fixtures, and the reports bring it together.
+# The plugin: each process records the set-up of shared fixtures, and the reports collect them.
 
 _setups: list[tuple[str, float]] = []
 _inner: list[float] = []
@@ -76,7 +76,7 @@ _users: dict[str, tuple[str, bool]] = {}
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_fixture_setup(fixturedef: Any) -> Iterator[None]:
-    """Note how long a shared fixture takes, without the fixtures that it asks for itself."""
+    """Record how long a shared fixture takes, without the fixtures that it requests itself."""
     _inner.append(0.0)
     started = time.monotonic()
     try:
@@ -101,7 +101,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up what a test took; with pytest-xdist, the reports of all processes arrive here."""
+    """Add up the time of a test; with pytest-xdist, the reports of all processes arrive here."""
     properties = dict(report.user_properties)
     if report.skipped:
         _users.pop(report.nodeid, None)

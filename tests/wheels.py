@@ -1,4 +1,4 @@
-"""Wheels of a source tree, and environments that have one installed."""
+"""Build wheels of a source tree, and install them into environments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.install import install
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("otlp", "collector", "postgres", "s3")
-"""All but torch, which is gigabytes for each environment."""
+"""All extras except torch, which takes gigabytes in each environment."""
 
 
 def build(folder: Path, source: Path = ROOT) -> Path:

@@ -34,7 +34,7 @@ PRELOADED = (
     "rich.table",
 )
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
-"""The beginnings of variables that are read when a process starts, ahead of any of our code."""
+"""The prefixes of variables that are read when a process starts, ahead of any of our code."""
 
 
 def starts_alike(environment: Mapping[str, str]) -> bool:
@@ -48,7 +48,7 @@ def starts_alike(environment: Mapping[str, str]) -> bool:
 
 
 class CommandServer:
-    """Runs commands; one for all tests of a process."""
+    """Runs commands; one server is for all tests of a process."""
 
     def __init__(self, directory: Path) -> None:
         self._address = str(directory / "commands")

@@ -27,7 +27,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment in which the command and the pytest plugin are found, with `more` in it.
+    """Return an environment that finds the command and the pytest plugin, and includes `more`.
 
     Times are shown in UTC.
     """
@@ -37,7 +37,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @cache
 def _plugin() -> dict[str, str]:
-    """The variable that loads the pytest plugin, until an installation registers it."""
+    """Return the variable that loads the pytest plugin if no installation registers it."""
     points = metadata.entry_points(group="pytest11")
     is_registered = any(point.value == PLUGIN for point in points)
     return {} if is_registered else {"PYTEST_PLUGINS": PLUGIN}
@@ -81,7 +81,7 @@ def run(tmp_path: Path, command_server: CommandServer) -> Run:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """RECORDED as the test directory's own `.cirron`."""
+    """A copy of RECORDED as `.cirron` in the test's directory."""
     return Path(shutil.copytree(RECORDED, tmp_path / ".cirron"))
 
 
@@ -93,7 +93,7 @@ def server() -> Iterator[OtlpServer]:
 
 
 def same_batches(left: Path, right: Path) -> bool:
-    """Whether both hold files of the same names with equal JSON values."""
+    """Return whether both contain files of the same names with equal JSON values."""
     names = sorted(path.name for path in left.iterdir())
     assert names == sorted(path.name for path in right.iterdir())
     assert names
@@ -104,7 +104,7 @@ def same_batches(left: Path, right: Path) -> bool:
 
 
 def one_line(result: subprocess.CompletedProcess[str], code: int) -> str:
-    """The one line on stderr of a call that failed with `code`."""
+    """Return the only line on stderr of a call that failed with `code`."""
     assert result.returncode == code, result.stderr
     lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr

@@ -1,4 +1,4 @@
-"""Following a spool from within a test, and what a real receiver got of it."""
+"""Follow a spool within a test, and read what a real receiver got."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config_of(server: HttpReceiver) -> OtlpConfig:
 
 
 class Clock:
-    """Says the time that a test sets, seconds."""
+    """A clock that returns the time that a test sets, in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -78,7 +78,7 @@ class Following:
 
 
 def arrived(server: HttpReceiver) -> list[tuple[bytes, bytes]]:
-    """(span id, trace id) of every span that was accepted, in order."""
+    """Return (span id, trace id) of every span that arrived, in order."""
     return [
         (each.span_id, each.trace_id)
         for post in server.posts
@@ -95,7 +95,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def put(root: Path, *numbers: int, **changes: Any) -> list[str]:
-    """A batch a number, each a session of one span."""
+    """Write one batch for each number, each with a session of one span; return their names."""
     writer = SpoolWriter(root)
     one = {"name": "cirron.session"}
     return [writer.write(encoded(made(n, spans=[span(n, **one)], **changes))).name for n in numbers]

@@ -1,7 +1,7 @@
-"""A strict reader of the pages that `report --html` writes: what is not right is an AssertionError.
+"""A strict parser of the pages that `report --html` writes: any mistake is an AssertionError.
 
-HTML that browsers mend (a tag left open, an attribute twice) is not right here, nor is anything
-that could run, load or lead to elsewhere.
+HTML that browsers repair (an unclosed tag, a repeated attribute) is a mistake, and so is anything
+that could run, load or lead to other sites.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Page(HTMLParser):
     """A page that was read: its tables, its ids, its text."""
 
     def __init__(self, text: str) -> None:
-        """Read all of it."""
+        """Parse and check the complete page."""
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.ids: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a recipe of the documentation must have brought about once its blocks have run."""
+"""Check the results of the documentation's recipes after their blocks have run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.cli.conftest import environment
 from tests.cli.server import OtlpServer
 
 PROGRAMS: Final = Path(__file__).with_name("slurm")
-"""Stand for `sbatch` and `srun`, which are nowhere where tests run."""
+"""Replacements for `sbatch` and `srun`, which are not installed for tests."""
 NAMED_ENDPOINT: Final = re.compile(
     r"https?://(?:localhost:4318|otlp-gateway-[\w-]+\.grafana\.net|api\.honeycomb\.io)(?![\w.:])"
 )
-"""The endpoints that the documentation names and a test's server stands for."""
+"""The endpoints in the documentation that a test's server replaces."""
 
 
 def batches(directory: Path) -> list[dict[str, Any]]:
-    """What stands in a spool."""
+    """Return the batches of a spool."""
     return [json.loads(file.read_bytes()) for file in sorted(directory.glob("spool/*.json"))]
 
 
 def sessions(directory: Path) -> dict[int, dict[str, Any]]:
-    """The resource attributes of each rank's session, with its trace id as `trace_id`."""
+    """Return the resource attributes of each rank's session, with its trace id as `trace_id`."""
     found = {}
     for batch in batches(directory):
         for span in batch["spans"]:
@@ -83,7 +83,7 @@ def _torchrun(directory: Path, _: OtlpServer) -> None:
 
 
 def _kubernetes(directory: Path, server: OtlpServer) -> None:
-    """The manifest's container runs here, once for each index, as Kubernetes would start it."""
+    """Run the manifest's container here, once for each index, as Kubernetes would start it."""
     job = yaml.safe_load((directory / "job.yaml").read_text())
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert job["spec"]["completionMode"] == "Indexed"
@@ -114,7 +114,10 @@ def _kubernetes(directory: Path, server: OtlpServer) -> None:
 
 
 def _variables(listed: list[dict[str, Any]], fields: dict[str, str]) -> dict[str, str]:
-    """A container's variables; `$(NAME)` is one that stands above, else stays as it is."""
+    """Return a container's variables.
+
+    `$(NAME)` is replaced by the value of an earlier variable; without one it stays unchanged.
+    """
     found: dict[str, str] = {}
     for each in listed:
         value = each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -131,5 +134,5 @@ CHECKS: Final[dict[str, Callable[[Path, OtlpServer], None]]] = {
     "recipes/tempo.md": _tempo,
     "recipes/torchrun.md": _torchrun,
 }
-"""By the name of the page below docs/: called with the directory that its blocks ran in, and the
-server that they sent to."""
+"""The check of each page by its name below docs/. Its arguments are the directory that the blocks
+ran in, and the server that they sent to."""

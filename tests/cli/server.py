@@ -1,4 +1,4 @@
-"""A real OTLP/HTTP receiver on loopback: parses what it gets, and keeps it."""
+"""A real OTLP/HTTP receiver on loopback, which parses and keeps all requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class OtlpServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
-        """Those of each request, under names in lower case."""
+        """The headers of each request, with names in lower case."""
         self.paths = {"/v1/traces"}
-        """Where requests are taken; elsewhere it is 404."""
+        """The paths that accept requests; all others return 404."""
         self.status = 200
         self.rejected = 0
         self.received = threading.Event()

@@ -20,7 +20,7 @@ DEEP = b'{"resourceSpans":' + b"[" * 200 + b"]" * 200 + b"}"
 
 
 def assert_untouched(folder: Path, *names: str) -> None:
-    """Nothing in `folder` but `names`: no target, and no temporary file of one."""
+    """Check that `folder` contains only `names`: no target, and no temporary file of one."""
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
@@ -96,7 +96,7 @@ def test_a_batch_of_another_schema_version_is_skipped(run: Run, spool: Path) -> 
 
 
 def test_deep_nesting(run: Run, spool: Path, tmp_path: Path) -> None:
-    """200 levels: legal in a batch, whose attributes may hold anything; never in OTLP/JSON."""
+    """200 levels are legal in a batch, whose attributes may hold anything, but not in OTLP/JSON."""
     deep = b'{"a":' * 200 + b"1" + b"}" * 200
     victim = min((spool / "spool").iterdir())
     content = victim.read_bytes().replace(b'"attrs":{', b'"attrs":{"deep":' + deep + b",", 1)
@@ -163,7 +163,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
 def test_a_full_disk(
     run: Run, spool: Path, tmp_path: Path, small_disk: Path | None, name: str
 ) -> None:
-    """Really full where a small file system can be mounted; else the largest file is limited."""
+    """A full small file system, if one can be mounted; otherwise a limit on the size of files."""
     place = small_disk or tmp_path / "small"
     limit = None if small_disk else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65_536,) * 2)
     source = ".cirron"
@@ -186,7 +186,7 @@ def test_a_limit_on_the_size_of_files(run: Run, spool: Path, target: Path) -> No
 
 
 def wait_for(condition: object, process: subprocess.Popen[bytes]) -> None:
-    """Wait until `condition()` holds; fail where the process ends before."""
+    """Wait until `condition()` holds; fail if the process ends earlier."""
     deadline = time.monotonic() + 60
     while not condition():  # type: ignore[operator]
         assert process.poll() is None, process.communicate()
@@ -220,7 +220,7 @@ def test_interrupted_halfway(run: Run, spool: Path, target: Path, number: signal
 
 
 def living(group: int) -> list[str]:
-    """The processes of a group that have not ended; one that waits to be reaped has."""
+    """Return the processes of a group that have not ended, without those that wait to be reaped."""
     listed = subprocess.run(
         ["ps", "-e", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True
     )
@@ -230,7 +230,7 @@ def living(group: int) -> list[str]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_interrupted_with_workers(tmp_path: Path, target: Path, jobs: str) -> None:
-    """Ctrl-C goes to the whole process group; no worker stays behind, and none of them speaks."""
+    """Ctrl-C goes to the complete process group; no worker remains, and none prints anything."""
     large = tmp_path / "large" / "spool"
     large.mkdir(parents=True)
     batch = max((RECORDED / "spool").iterdir()).read_bytes()

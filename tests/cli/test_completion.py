@@ -26,7 +26,7 @@ done
 
 
 def completed(*lines: str, directory: Path | None = None) -> list[str]:
-    """What bash offers for each line, as text."""
+    """Return the completions that bash offers for each line, as text."""
     done = subprocess.run(
         ["bash", "-c", SCRIPT, "bash", *lines],
         cwd=directory,

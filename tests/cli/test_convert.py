@@ -1,4 +1,4 @@
-"""`convert` as a user calls it."""
+"""The command `convert`, as users call it."""
 
 from __future__ import annotations
 

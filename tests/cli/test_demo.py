@@ -1,7 +1,7 @@
-"""`demo` where nothing is trained: the recording, and everything that torch may get wrong.
+"""`demo` without a training: the recording, and every way in which torch may fail.
 
-A broken torch is a package of that name on the PYTHONPATH; where there is to be none, the
-interpreter's own finder does not see it.
+A broken torch is a package of that name on the PYTHONPATH. For tests without torch, the
+interpreter's finder is patched to hide it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command makes its directories."""
+    """The directory in which the command makes its temporary directories."""
     path = tmp_path / "temporary"
     path.mkdir()
     monkeypatch.setenv("TMPDIR", str(path))
@@ -43,7 +43,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def python_path(tmp_path: Path, file: str, code: str) -> dict[str, str]:
-    """An environment in whose interpreters that file comes first."""
+    """Return variables that put a file with this code first on the interpreter's path."""
     path = tmp_path / "imported" / file
     path.parent.mkdir(parents=True)
     path.write_text(code)
@@ -165,7 +165,7 @@ def test_a_place_that_cannot_be_written(run: Run, tmp_path: Path, place: str, co
 
 
 def session_of(process: subprocess.Popen[str]) -> list[str]:
-    """The processes of its session that live."""
+    """Return the running processes of its session."""
     listed = subprocess.run(
         ["ps", "-o", "stat=,args=", "-s", str(process.pid)],
         capture_output=True, text=True, check=False,
@@ -220,11 +220,11 @@ def test_on_a_terminal_no_line_is_broken(tmp_path: Path) -> None:
 
 
 def read(terminal: int) -> Iterator[bytes]:
-    """What is written to a terminal until nobody has it open."""
+    """Yield the output on a terminal until no process has it open."""
     try:
         while data := os.read(terminal, 65536):
             yield data
-    except OSError:  # how Linux says so
+    except OSError:  # on Linux: no process has it open
         return
     finally:
         os.close(terminal)

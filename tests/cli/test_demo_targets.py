@@ -1,4 +1,4 @@
-"""Where the demo's run goes: an embedded collector's SQLite file, and the endpoint that is set."""
+"""The demo's other targets: an embedded collector's SQLite file, and the configured endpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.server import OtlpServer
 from tests.cli.test_demo import python_path
 
 SPANS = 143
-"""Of the recording."""
+"""The number of spans in the recording."""
 
 _WITHOUT_AIOHTTP = """
 import importlib.machinery
@@ -136,7 +136,7 @@ def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) 
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs, and is no zombie."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -151,7 +151,7 @@ def wait_until_gone(processes: list[int]) -> None:
 
 
 def children(process: int) -> list[int]:
-    """All processes below one."""
+    """Return all descendants of a process."""
     found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [each for child in map(int, found) for each in (child, *children(child))]
 
@@ -193,7 +193,7 @@ def test_a_collector_that_dies_is_reported(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_it_is_stored_leaves_nothing(tmp_path: Path) -> None:
-    """The command is interrupted while its collector runs: neither process nor file is left."""
+    """Ctrl-C while the command's collector runs leaves neither a process nor a file."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`demo` where torch is: the training is real."""
+"""`demo` with torch: real trainings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def shape(fold: dict[str, Any]) -> Any:
-    """What does not depend on how long something took."""
+    """Return the parts of a fold that do not depend on durations."""
     below = [shape(child) for child in fold["children"]]
     return fold["name"], fold["indexes"], fold["times"], sorted(fold["marks"]), below
 
@@ -61,7 +61,7 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_recording_is_what_the_program_makes(run: Run, tmp_path: Path) -> None:
-    """Where this fails: `python -m tests.recorder.demo` records anew."""
+    """If this fails, make the recording again with `python -m tests.recorder.demo`."""
     session = train(tmp_path / "made", IMAGES)
     trees = [
         json.loads(run("spool", "show", path, "--fold", "--json").stdout)["trees"]

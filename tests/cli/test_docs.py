@@ -1,10 +1,10 @@
-"""Every command and every snippet of the README and of docs/ runs, and shows what it says.
+"""Every command and every snippet of the README and of docs/ runs, with the output that it shows.
 
-A document's blocks run in order in one directory, in which a recorded spool is the `./.cirron`.
-What installs or builds something is checked against the Makefile and the pyproject instead; where
-an endpoint stands, a real OTLP/HTTP server takes its place. A block below the name of a file is
-written to that file. What trains with PyTorch, and looks at that run, is run by itself: the rest
-needs none. What a recipe must have brought about is looked at afterwards: `recipes.py`.
+A document's blocks run in order in one directory, in which `./.cirron` is a recorded spool. Blocks
+that install or build something are checked against the Makefile and pyproject.toml instead. A real
+OTLP/HTTP server replaces the endpoints. A block that follows the name of a file is written to that
+file. Blocks that train with PyTorch, or read such a run, have tests of their own, so that all
+others need no PyTorch. `recipes.py` checks the results of recipes afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.cli.server import OtlpServer
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINING = [ROOT / "docs" / "quickstart.md", ROOT / "docs" / "recipes" / "torchrun.md"]
-"""Those in which all of it is about a run with PyTorch, which they make."""
+"""The documents of which every block concerns a run with PyTorch, which they make themselves."""
 _BLOCK = re.compile(
     r"(?:^`([\w-]+\.(?:py|sh|yaml))`[^\n`]*:\n\n)?^```(sh|bash|console|python|yaml)\n(.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -43,7 +43,7 @@ _TRAINS = re.compile(r"^import torch$|\bmy-run\b", re.MULTILINE)
 _TIMES = re.compile(r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 _VARIABLE = re.compile(r"\b(?:OTEL|CIRRON)_[A-Z_]*[A-Z]\b(?!…)")
 _ELSEWHERE = {"CIRRON_OTEL_DEBUG"}
-"""What is no option of tracing: said where it is used."""
+"""Variables that are not options of tracing; they are documented on other pages."""
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -51,7 +51,7 @@ class Block(NamedTuple):
     language: str
     text: str
     file: str = ""
-    """What it is called, where it is no command but a file."""
+    """The name of the file, if the block is one rather than a command."""
 
 
 def name_of(document: Path) -> str:
@@ -64,7 +64,7 @@ def blocks(document: Path) -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The words of each line of a block that is not run."""
+    """Yield the words of each line of a block that is not run."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words:
@@ -84,7 +84,7 @@ def is_run(block: Block) -> bool:
 
 
 def check_without_running(block: Block) -> None:
-    """What it names is there: targets of the Makefile, extras of the pyproject, images."""
+    """Check that the names in a block exist: targets of make, extras of the package, images."""
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for words in commands(block):
@@ -115,7 +115,7 @@ def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_console(text: str, directory: Path, varies: re.Pattern[str] = _BYTES) -> None:
-    """Run each `$ command`, and compare what it prints with what stands below it."""
+    """Run each `$ command`, and compare its output with the lines that follow the command."""
     for session in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = session.partition("\n")
         result = shell(command, directory)
@@ -125,7 +125,7 @@ def run_console(text: str, directory: Path, varies: re.Pattern[str] = _BYTES) ->
 
 
 def run_following(text: str, directory: Path, server: OtlpServer) -> None:
-    """Run what follows a spool until something has arrived, then press Ctrl-C."""
+    """Run a command that follows a spool until a request has arrived, then press Ctrl-C."""
     server.received.clear()
     process = subprocess.Popen(
         ["bash", "-euc", text],
@@ -212,7 +212,7 @@ def test_there_is_something_to_run() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_variables_are_those_of_the_configuration(document: Path) -> None:
-    """A name that nothing reads would be followed without effect, and without a word."""
+    """Setting a variable that nothing reads would have no effect, and cause no message."""
     told = set(_VARIABLE.findall(document.read_text()))
     assert {name for name in told if not _is_known(name)} == set()
 

@@ -1,4 +1,4 @@
-"""`doctor` where no endpoint is asked: variables, configuration, spool, hooks, packages, clock."""
+"""`doctor` without an endpoint: variables, configuration, spool, hooks, packages, clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "sk-abc123def456"
 
 
 def checks_of(run: Run, *arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """The findings of the command by their names."""
+    """Run the command, and return its findings by name."""
     result = run("doctor", "--json", "--no-hooks", *arguments, env=env)
     assert SECRET not in result.stdout + result.stderr
     return {each["check"]: each for each in json.loads(result.stdout)["checks"]}
@@ -162,7 +162,7 @@ with ci.scope("epoch"):
 
 
 def killed_in(directory: Path) -> None:
-    """A recording process that was killed within a scope."""
+    """Record in a process that is killed within a scope."""
     done = subprocess.run([sys.executable, "-c", _KILLED, str(directory)], check=False)
     assert done.returncode == -signal.SIGKILL
 
@@ -292,7 +292,7 @@ class TestHooks:
     def test_without_a_place_for_temporary_files(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As in a container whose file system is read-only."""
+        """A container whose file system is read-only has none."""
         config = resolve(environ={}, cwd=tmp_path, home=tmp_path).config
         (tmp_path / "torch.py").touch()
         monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""`doctor` at an OTLP endpoint: real servers on loopback, each wrong in its own way."""
+"""`doctor` and OTLP endpoints: real servers on loopback, each with another fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "abc123def456"
 def checked(
     environ: dict[str, str], *, timeout: float = 20.0, is_sent: bool = True
 ) -> dict[str, Check]:
-    """The findings by their names; no secret of these tests is in any of them."""
+    """Return the findings by name; check that none contains a secret of these tests."""
     request = OtlpRequest(environ, timeout, is_sent, "a service")
     found = {check.name: check for check in examine_otlp(request)}
     assert SECRET not in json.dumps([check.to_json() for check in found.values()])
@@ -51,7 +51,7 @@ def states(found: dict[str, Check]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def listening(say: bytes | None = None) -> Iterator[int]:
-    """A port where connections are taken, and either nothing is said or `say`, whatever comes."""
+    """Listen on a port; send nothing, or send `say` after the first data and close."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held: list[socket.socket] = []
 
@@ -76,7 +76,7 @@ def listening(say: bytes | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def black_hole() -> Iterator[int]:
-    """A port that neither takes connections nor refuses them: its queue is full."""
+    """Listen on a port that neither accepts nor refuses connections: its queue is full."""
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
         server.listen(0)
@@ -89,7 +89,7 @@ def black_hole() -> Iterator[int]:
 
 
 class _Web(BaseHTTPRequestHandler):
-    """A web server that answers GET only, and whose clock is behind."""
+    """A web server that is no OTLP receiver, and whose clock is years slow."""
 
     def do_GET(self) -> None:
         self.send_response(404)
@@ -338,7 +338,7 @@ class TestTheSettings:
             (f"authorization={SECRET}", "warning", "does not begin with Basic, Bearer or another"),
             (f"authorization=Bearer%2520{SECRET}", "warning", "encoded twice"),
             ("x-api-key=", "warning", "x-api-key is empty"),
-            # Base64 ends with =, and would be taken for a name.
+            # Base64 ends with =, so it would look like a name.
             (f"{SECRET}=", "failed", "1 of its values without a name"),
             (f"{SECRET}==", "failed", "1 of its values without a name"),
             (f"tenant=a,{SECRET}=", "failed", "has tenant; 1 of its values without a name"),

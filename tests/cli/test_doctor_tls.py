@@ -1,4 +1,4 @@
-"""`doctor` and TLS: certificates made on the spot, each wrong in its own way."""
+"""`doctor` and TLS: certificates that the test makes, each with another fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLIENT, KEY = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIEN
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """A CA; what it signed for a server and a client; `expired`, `soon` and `other` beside."""
+    """A CA with certificates for a server and a client, and with `expired`, `soon` and `other`."""
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command, which makes the certificates, is not installed")
     folder = tmp_path_factory.mktemp("certificates")

@@ -65,7 +65,7 @@ def test_a_finished_run_has_no_marker_of_open_scopes(
         subprocess.run(command, env=environment(**run_dir, **more), check=True)
     report = json.loads(run("export", "run0", "--json", env=server.environ).stdout)
     assert (report["spans"], report["synthetic"]) == (13, 0)
-    # A run that sends as it goes shows its open scopes: the session, and each epoch.
+    # A run that sends while it records reports its open scopes: the session, and each epoch.
     texts = [path.read_text() for path in (tmp_path / "run1" / "spool").glob("*.json")]
     assert any('"running"' in text for text in texts)
 

@@ -1,4 +1,4 @@
-"""`spool recover` and `spool flush`: after real processes were killed, to real servers."""
+"""`spool recover` and `spool flush`, after real processes were killed, with real servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of whoever runs the tests configures where things are sent."""
+    """A home directory, so that the user's own configuration has no effect on the targets."""
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
@@ -132,7 +132,7 @@ def test_flush_sends_what_is_left_once(
     assert (target["batches"], target["spans"], target["left"]) == (7, 177, 0)
     ids = server.span_ids()
     assert len(ids) == len(set(ids)) >= 177
-    # Of the process that was killed, the scopes that recovery closed are among them.
+    # The scopes of the killed process, which recovery closed, are among them.
     assert {bytes.fromhex(span_id(number))[:8] for number in (1, 2, 3, 4)} <= set(ids)
     again = run("spool", "flush", env=server.environ)
     assert again.returncode == 0

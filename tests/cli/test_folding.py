@@ -1,4 +1,4 @@
-"""Trees drawn small, and `spool show --fold`."""
+"""Folded trees, and `spool show --fold`."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_trees_that_are_walked_fold_as_those_in_memory_do(name: str) -> None:
 
 
 def long_run(root: Path, steps: int, name: str = "step") -> Path:
-    """A session with so many steps, each with two phases."""
+    """Write a session of `steps` steps, each with two phases."""
     writer = SpoolWriter(root, max_bytes=None, durable=False)
     session = span(0, name="cirron.session", index=None)
     for number in range(0, steps, 5_000):

@@ -1,4 +1,4 @@
-"""Following a spool: what arrives at a real receiver, whatever happens on the way."""
+"""Following a spool: the spans that arrive at a real receiver, despite any kind of failure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_another_target_or_tenant_gets_all_of_it(tmp_path: Path) -> None:
 
 
 def refusing(*names: str) -> Callable[[Post], Answer]:
-    """Refuses requests in which a span has one of the names."""
+    """Return an answer that refuses requests in which a span has one of the names."""
 
     def answer(post: Post) -> Answer:
         spans = [
@@ -84,14 +84,14 @@ def test_a_refused_batch_is_noted_and_the_others_go(tmp_path: Path) -> None:
         assert (again.batches, again.skipped_count) == (0, 0)
         cursor = Delivered(SpoolPaths.under(tmp_path), target_key(config_of(server)))
         assert list(cursor.refused) == [finding.name]
-        # All together, and then each alone.
+        # First all batches together, and then each alone.
         assert len(server.posts) == 6
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_key_or_url_loses_nothing(tmp_path: Path, status: int) -> None:
     put(tmp_path, 1, 2)
-    with http_receiver(*[Answer(status)] * 3) as server:  # both together, and each alone
+    with http_receiver(*[Answer(status)] * 3) as server:  # first both together, and then each alone
         with pytest.raises(MisconfiguredError, match=str(status)):
             Following(tmp_path, config_of(server), patience=None).once()
         assert Following(tmp_path, config_of(server)).once().batches == 2
@@ -104,7 +104,7 @@ def test_an_endpoint_that_is_away_loses_nothing(tmp_path: Path) -> None:
             Following(tmp_path, config_of(server)).once()
         report = Following(tmp_path, config_of(server), patience=None).once()
         assert (report.batches, report.skipped_count) == (2, 0)
-        # One of them alone might be what the endpoint fails at.
+        # The batches are also sent separately, because one of them might make the endpoint fail.
         sizes = [len(TracesData.FromString(p.body).resource_spans) for p in server.posts]
         assert sizes in ([2, 2, 2, 1, 1], [2, 2, 1, 1, 1])
 
@@ -133,7 +133,7 @@ def test_it_stops_while_the_endpoint_is_away(tmp_path: Path) -> None:
 
 
 def undecided(root: Path) -> None:
-    """A step of an epoch that is not recorded yet."""
+    """Write a step of an epoch that is not recorded yet."""
     SpoolWriter(root).write(encoded(made(1, spans=[span(7, 5)], marks=[mark(1, 7)])))
 
 
@@ -171,7 +171,7 @@ def test_an_undecided_batch_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 def test_spans_that_came_in_otlp_wait_for_nobody(tmp_path: Path) -> None:
-    """The span of a server hangs on its caller's, which may never come here."""
+    """The parent of a server's span is the caller's span, which may never arrive here."""
     trace_id, span_id, caller = b"t" * 16, b"server  ", b"caller  "
     served = Span(trace_id=trace_id, span_id=span_id, parent_span_id=caller, name="GET /item")
     came = ResourceSpans(scope_spans=[ScopeSpans(spans=[served])])
@@ -184,7 +184,7 @@ def test_spans_that_came_in_otlp_wait_for_nobody(tmp_path: Path) -> None:
 
 
 def long_session(root: Path) -> None:
-    """80 steps of one session, four a batch."""
+    """Write 80 steps of one session, four in each batch."""
     writer = SpoolWriter(root)
     session = span(1, name="cirron.session", end_ns=2 * 10**18)
     for number in range(20):
@@ -216,7 +216,7 @@ def test_traces_do_not_shift_when_it_is_interrupted(
                 break
             except EndpointError:
                 failures += 1
-        # What was answered with 503 was sent again.
+        # Requests that were answered with 503 were sent again.
         accepted = [post for number, post in enumerate(server.posts) if number % 4 != 3]
         server.posts[:] = accepted
         assert arrived(server) == expected

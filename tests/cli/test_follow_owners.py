@@ -1,4 +1,4 @@
-"""Following a spool that living processes, dead ones and other followers have a part in."""
+"""Following a spool that running processes, dead processes and other followers share."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_a_process_without_an_exporter_seals_is_sent(tmp_path: Path) -> Non
         process.line()
         config = config_of(server)
         assert Following(tmp_path, config).once().batches == 1
-        # Its lease is free again: it may begin to export, and goes on where this stopped.
+        # Its lease is free again: the process may begin to export, and continues from here.
         prefix = next((tmp_path / "state").glob("owner-*.lock")).stem.removeprefix("owner-")
         lease = claim_delivery(SpoolPaths.under(tmp_path), target_key(config), prefix)
         assert lease is not None
@@ -106,7 +106,7 @@ def test_two_follow_one_spool(tmp_path: Path, server: OtlpServer) -> None:
         first = next(each for each in running if each is not waiting)
         key = target_key(OtlpConfig.from_env(server.environ))
         number = len(list((root / "spool").glob("*.json")))
-        # A request whose answer was not noted would come twice.
+        # If the answer to a request were not recorded, the request would be sent twice.
         until(lambda: Delivered(SpoolPaths.under(root), key).acknowledged_count == number)
         first.kill()
         first.wait()
@@ -126,7 +126,7 @@ def test_two_follow_one_spool(tmp_path: Path, server: OtlpServer) -> None:
 
 
 def _who_waits(running: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    """The process that says, once, that another is at it."""
+    """Return the process that reports, once, that another one exports this spool."""
     ready, _, _ = select.select([each.stderr for each in running], [], [], 60)
     assert len(ready) == 1
     assert "another export of this spool" in ready[0].readline()

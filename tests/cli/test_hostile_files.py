@@ -88,7 +88,7 @@ def test_a_source_of_any_kind(
     ):
         code = in_process(words)
         text = "".join(capsys.readouterr())
-        # Commands that need a spool, or records, have more to refuse.
+        # Commands that need a spool, or records, refuse more files.
         is_plain = words[0] == "convert" and "--select" not in words
         ends_well(code, text, (expected,) if is_plain else (0, 1, 2, 3))
         assert code == 0 or text.strip()
@@ -118,7 +118,7 @@ def test_the_target_is_the_source(spool: Path, tmp_path: Path, target: str) -> N
 
 
 def closing(tmp_path: Path, redirections: str, *words: str) -> tuple[int, str]:
-    """Run the command with descriptors closed or moved; its exit code, and all that it wrote."""
+    """Run the command with descriptors closed or moved; return its exit code and all its output."""
     with (tmp_path / "said").open("wb") as said:
         done = subprocess.run(
             ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", COMMAND, *words],
@@ -177,7 +177,7 @@ def limited(size: int) -> Callable[[], None]:
 def test_a_limit_of_the_size_of_files(
     run: Run, spool: Path, tmp_path: Path, size: int, words: str
 ) -> None:
-    """With 0 there is no usable temporary folder, with more the index is what does not fit."""
+    """With 0 there is no usable temporary folder; with more, the index does not fit."""
     assert in_process(["convert", str(spool), str(tmp_path / "a.binpb")]) == 0
     one_line(run(*words.split(), preexec_fn=limited(size)), 4)
     assert not (tmp_path / "out.jsonl").exists()
@@ -185,6 +185,6 @@ def test_a_limit_of_the_size_of_files(
 
 @pytest.mark.parametrize("command", SPOOL_COMMANDS)
 def test_commands_that_read_a_spool_need_no_file(run: Run, spool: Path, command: str) -> None:
-    """Or end with one line, if the temporary index does not fit in memory."""
+    """They end with one line if the temporary index does not fit in memory."""
     result: Any = run(*command.split(), ".cirron", preexec_fn=limited(0))
     ends_well(result.returncode, result.stderr, (0, 4))

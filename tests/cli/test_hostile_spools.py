@@ -1,7 +1,7 @@
-"""Every command on spools that hold a hostile file beside good ones.
+"""Every command on spools that contain a hostile file and good files.
 
-No command ends in a traceback or an internal error, and a conversion brings the good batches there
-and back. If its exit code is 0 everything came back.
+No command ends in a traceback or an internal error, and the good batches survive a conversion there
+and back. If its exit code is 0, everything comes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Make = Callable[[Path], object]
 
 
 def odd(span: dict[str, Any] | None = None, **top: Any) -> bytes:
-    """A batch with one span, in which the text "@" is replaced by a long number."""
+    """Return a batch with one span, in which the text "@" is replaced by a long number."""
     batch = json.loads(batch_with("1", 3))
     batch["spans"][0] |= span or {}
     return json.dumps(batch | top).encode().replace(b'"@"', b"9" * 300)
@@ -121,7 +121,7 @@ def test_every_command(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     for name in returned:
         contents = ((folder / "spool" / name).read_bytes() for folder in (source, back))
         assert exactjson.equal(*map(exactjson.loads, contents))
-    # A copy needs no translation, so it may take what OTLP does not.
+    # A copy needs no translation, so it may accept batches that OTLP does not.
     assert call("convert", source, tmp_path / "copy", capsys=capsys) <= code
     call("convert", source, tmp_path / "part", "--select", "name=step", capsys=capsys)
     verified = call("spool", "verify", source, capsys=capsys)

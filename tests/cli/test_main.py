@@ -1,4 +1,4 @@
-"""Usage, help, and how the command ends when nothing else is wrong than the call."""
+"""Usage, help, and the end of the command in general."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a terminal a long report goes through the pager, unless that is switched off."""
+"""On a terminal, a long report goes through the pager, unless that is switched off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIXED = "sed s/^/paged:/"
 
 
 def on_a_terminal(*options: str, **more: str) -> str:
-    """What a terminal of 80 columns and 24 lines shows of the report."""
+    """Return the output of the report on a terminal of 80 columns and 24 lines."""
     terminal, end = os.openpty()
     command = [sys.executable, "-m", "cirron_otel", "report", str(RECORDED), *options]
     process = subprocess.Popen(

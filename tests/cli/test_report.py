@@ -1,4 +1,4 @@
-"""`report`: what a run spent its time on, whatever form its records have."""
+"""`report`: how a run spent its time, from every form of its records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_phases_of_the_steps(run: Run, spool: Path) -> None:
 
 
 def test_it_is_the_same_whatever_form_the_run_has(run: Run, spool: Path, tmp_path: Path) -> None:
-    """OTLP, a storage's tables, standard input: what `convert` reads."""
+    """The forms are those that `convert` reads: OTLP, a storage's tables, standard input."""
     expected = json.loads(run("report", "--json").stdout)
     assert expected.pop("source") == ".cirron"
     for target in ("run.jsonl.gz", "run.binpb", f"sqlite:///{tmp_path}/run.db"):
@@ -50,7 +50,7 @@ def test_it_is_the_same_whatever_form_the_run_has(run: Run, spool: Path, tmp_pat
 
 
 def store(folder: Path) -> None:
-    """The spool's batches in the tables of a collector."""
+    """Write the spool's batches into the tables of a collector."""
     storage = Storage.open(f"sqlite:///{folder}/run.db")
     storage.write(files(sorted((folder / ".cirron" / "spool").glob("*.json"))))
     storage.close()
@@ -67,7 +67,7 @@ def test_ranks(run: Run) -> None:
 
 
 def test_a_job_whose_processes_recorded_nothing(run: Run, tmp_path: Path) -> None:
-    """The process of `cirron-otel run` has no rank, and the job no first step."""
+    """The process of `cirron-otel run` has no rank, and the job has no first step."""
     run("run", "--", sys.executable, "-c", "raise SystemExit(3)")
     done = run("report", "--html", "run.html")
     lines = done.stdout.splitlines()

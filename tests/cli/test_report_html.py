@@ -1,4 +1,4 @@
-"""`report --html`: one page, right and safe whatever was recorded, with the figures of `--json`."""
+"""`report --html`: one page, valid and safe for any recording, with the figures of `--json`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCES = [RECORDING, *(path for path in sorted(SPOOLS.iterdir()) if path.is_dir
 
 
 class Batches:
-    """Batches in memory, in the place of a spool's reader."""
+    """Batches in memory, which replace a spool's reader."""
 
     def __init__(self, *batches: dict[str, Any]) -> None:
         self.files = [
@@ -64,7 +64,7 @@ def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
 def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
-    """The page is right, and its figures are those of `--json`."""
+    """The page is valid, and its figures are those of `--json`."""
     done = run("report", source, "--html", "run.html", "--json")
     assert done.returncode == (1 if source.name.startswith("23") else 0)
     page = Page((tmp_path / "run.html").read_text("utf-8"))
@@ -97,7 +97,7 @@ def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
 
 
 def test_the_wall_time_has_the_share_of_each_row(run: Run, spool: Path, tmp_path: Path) -> None:
-    """On a line of its own, in a table whose headings wrap: eight columns fit the page."""
+    """The share has its own line, and the table's headings wrap, so that eight columns fit."""
     done = run("report", "--html", "run.html", "--json")
     text = (tmp_path / "run.html").read_text("utf-8")
     [heads, row] = Page(text).tables["The wall time of each rank"]
@@ -111,7 +111,7 @@ def test_the_wall_time_has_the_share_of_each_row(run: Run, spool: Path, tmp_path
 
 
 def test_the_process_that_started_the_ranks_is_none_of_them() -> None:
-    """It has no steps, so it is in no table of them."""
+    """The process has no steps, so it is in none of their tables."""
     reader = Batches(batch([
         span("cirron.session", 9000, rank=None, id="job"),
         span("cirron.session", 8000, "job", id="s"),
@@ -216,7 +216,7 @@ def test_names_and_values_of_any_kind(words: list[str], nested: int) -> None:
 
 
 def test_a_page_is_small_however_much_there_is() -> None:
-    """Names that take six letters for each one, in more of everything than is shown."""
+    """The names need six characters for each one, and there is more of everything than is shown."""
     spans, marks = [], []
     long = '"' * 480
     for rank in range(140):
@@ -292,7 +292,7 @@ def test_the_file_is_written_whole_and_never_in_the_place_of_what_is_read(
 
 
 def test_whatever_form_the_run_has(run: Run, spool: Path, tmp_path: Path) -> None:
-    """A storage's page is the spool's, but for its name: attributes are read again there, too."""
+    """A storage's page equals the spool's except for its name, with the scopes' attributes."""
     store(tmp_path)
     pages = []
     for source in (".cirron", f"sqlite:///{tmp_path}/run.db"):

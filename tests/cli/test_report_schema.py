@@ -1,4 +1,4 @@
-"""`report --json` is what docs/report.schema.json describes, and nothing else."""
+"""The output of `report --json` is valid by docs/report.schema.json, and has no other fields."""
 
 from __future__ import annotations
 

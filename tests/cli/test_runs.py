@@ -1,4 +1,4 @@
-"""`runs ls` and `--run`: two runs in one spool, seen apart by every command."""
+"""`runs ls` and `--run`: every command distinguishes the runs in one spool."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def three(recorded: Path, tmp_path: Path) -> Path:
-    """The same spool, as the test directory's own."""
+    """A copy of the same spool in the test's directory."""
     return Path(shutil.copytree(recorded, tmp_path / ".cirron"))
 
 
@@ -75,7 +75,7 @@ def runs(recorded: Path) -> list[SpoolRun]:
 
 
 def steps(result: subprocess.CompletedProcess[str]) -> int:
-    """The steps that a report counted."""
+    """Return the number of steps in a report."""
     document = json.loads(result.stdout)
     return sum(rank["steps"]["times"] for rank in document["ranks"] if rank["rank"] is not None)
 
@@ -184,7 +184,7 @@ def batches(directory: Path) -> dict[str, Any]:
 def test_a_run_is_converted_and_comes_back(
     run: Run, three: Path, runs: list[SpoolRun], tmp_path: Path
 ) -> None:
-    """Only its batches, equal to what was recorded; id and name are in the OTLP resource."""
+    """Only the run's batches come back, unchanged; its id and name are in the OTLP resource."""
     assert run("convert", ".cirron", "run.jsonl", "--run", "baseline").returncode == 0
     text = (tmp_path / "run.jsonl").read_text()
     assert f'"key":"cirron.run.id","value":{{"stringValue":"{runs[0].id}"}}' in text
@@ -227,7 +227,7 @@ def test_two_runs_of_a_spool_side_by_side(run: Run, three: Path) -> None:
 
 
 def test_recordings_without_sessions_are_read_as_before(run: Run) -> None:
-    """cirron-sdk names no session: which of them are a run is not known."""
+    """cirron-sdk's batches name no session, so it is not known which of them form a run."""
     ranks = SPOOLS / "07_ranks"
     result = run("report", ranks, "--json")
     assert (result.returncode, result.stderr) == (0, "")
@@ -240,7 +240,7 @@ def test_recordings_without_sessions_are_read_as_before(run: Run) -> None:
 
 
 def older(spool: Path, change: Any) -> list[SpoolRun]:
-    """The runs of a spool whose batches were recorded before runs had ids."""
+    """Return the runs of a spool after changing its batches into those from before run ids."""
     for file in sorted((spool / "spool").iterdir()):
         batch = exactjson.loads(file.read_bytes())
         attributes = batch["otel"]["resource"]["attributes"]
@@ -314,7 +314,7 @@ with ci.scope("step", 0):
 
 
 def test_a_run_that_failed_and_one_that_was_killed(run: Run, three: Path, tmp_path: Path) -> None:
-    """Beside runs that ended well: each has its own report and state."""
+    """There are also runs that ended well; each run has its own report and state."""
     for program, code in ((KILLED, -9), (FAILED, 1)):
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=False,

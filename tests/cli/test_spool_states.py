@@ -1,4 +1,4 @@
-"""What `spool ls` and `spool show` say of scopes that failed, and of those that never ended."""
+"""Failed and unfinished scopes in the output of `spool ls` and `spool show`."""
 
 from __future__ import annotations
 

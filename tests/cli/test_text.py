@@ -1,4 +1,4 @@
-"""Sizes, durations, times and names as people read them."""
+"""Sizes, durations, times and names as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages that docs/troubleshooting.md explains are those that are shown."""
+"""The messages that docs/troubleshooting.md explains are the actual ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTTP = "http/protobuf"
 
 
 class Addresses(NamedTuple):
-    """Of a collector of ours that wants a token, and of nobody."""
+    """The addresses of our collector, which requires a token, and one without a listener."""
 
     grpc: str
     http: str
@@ -93,7 +93,7 @@ def test_an_endpoint_that_is_wrong(
 def test_an_endpoint_that_is_tried_again(
     addresses: Addresses, address: str, said: str, tmp_path: Path
 ) -> None:
-    """A command would give up after a minute; a program tells of the first time."""
+    """A program, because it reports the first failure; a command gives up only after a minute."""
     assert f"`{said}`" in PAGE
     program = """if True:
         import time

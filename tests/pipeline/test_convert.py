@@ -1,4 +1,4 @@
-"""What users run, from files to files: any batch, long runs, selections, parts and names."""
+"""Conversions from files to files: any batch, long runs, selections, parts and names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spool_of(folder: Path, *contents: bytes) -> Path:
     form=st.sampled_from(["binpb", "jsonl"]),
 )
 def test_any_batches_through_files(made: list[Any], layout: bool, limit: int, form: str) -> None:
-    """A message that is split or refused is the common case."""
+    """The limits are so small that many messages are split or refused."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = spool_of(folder / "in", *map(exactjson.dumps, made))
@@ -61,7 +61,7 @@ def test_any_batches_through_files(made: list[Any], layout: bool, limit: int, fo
         assert limit < MAX_MESSAGE_BYTES or "too-large" not in {f.code for f in report.skipped}
         refused = {f.name for f in (*report.skipped, *back.skipped)}
         truth = {n: b for n, b in batches(source).items() if n not in refused}
-        # a batch with a top-level key of another type than the format's is none, and is reported
+        # a file is not a batch, and is reported, if a top-level key has another type than specified
         assert all(f.code not in ("untranslatable", "refused") for f in report.skipped)
         if truth:
             assert_same(batches(folder / "back"), truth)
@@ -167,7 +167,7 @@ def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> 
 def test_what_json_cannot_say_is_reported_and_binary_keeps_it(tmp_path: Path) -> None:
     message = TracesData()
     span = message.resource_spans.add().scope_spans.add().spans.add(name="from the future")
-    span.MergeFromString(b"\xc2\xb8\x02\x03new")  # field 5000, which nobody knows
+    span.MergeFromString(b"\xc2\xb8\x02\x03new")  # field 5000, which OTLP does not have
     file, again = tmp_path / "in.binpb", tmp_path / "again.binpb"
     with file.open("wb") as stream, TracesWriter(stream, Format(Encoding.PROTO)) as writer:
         writer.write_message(message)

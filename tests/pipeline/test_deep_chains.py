@@ -1,4 +1,4 @@
-"""The work for scopes that are nested deep is in proportion to their number."""
+"""The work for deeply nested scopes is proportional to their number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def epochs_below_a_chain(size: int) -> list[dict[str, Any]]:
 
 
 def circle(size: int) -> list[dict[str, Any]]:
-    """What no SDK writes: parents without a top."""
+    """Return scopes whose parents form a cycle, which no SDK writes."""
     return [span(n, n % size + 1) for n in range(1, size + 1)]
 
 
@@ -78,7 +78,7 @@ def spool_of(folder: Path, made: list[bytes]) -> Path:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions, those of C included, `work` calls."""
+    """Return the number of functions that `work` calls, those of C included."""
     count = 0
 
     def counted(_frame: object, event: str, _argument: object) -> None:
@@ -130,7 +130,7 @@ def test_the_index_is_in_proportion_to_the_scopes(shape: Shape, tmp_path: Path) 
 
 
 def test_marks_are_in_the_trace_of_a_scope_in_another_batch(tmp_path: Path) -> None:
-    """Of a grandchild, too, at which a new segment opens."""
+    """This includes a grandchild at which a new segment opens."""
     made = [span(n, 1) for n in range(2, SEGMENT_RECORDS + 10)]
     epoch = span(10**5, 1, "epoch")
     steps = [span(10**5 + n, 10**5) for n in range(1, 20)]

@@ -1,4 +1,4 @@
-"""An export that goes on for months keeps no more than it needs."""
+"""An export that runs for months has a bounded index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OTLP files of others: what no batch can hold is reported, and memory is bounded."""
+"""OTLP files of other programs: data that no batch can hold is reported, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ SMALLEST = {
 
 @pytest.mark.parametrize("kind", SMALLEST)
 def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
-    """200 bytes for each byte of a message, beside 64 MiB; of what is just not refused, too."""
+    """A message takes at most 64 MiB and 200 bytes per byte, even if it is just not refused."""
     data, item, path = SMALLEST[kind]
     least = peak(otlp_file(tmp_path / "least.binpb", b"\x0a\x00"), tmp_path)
     assert peak(otlp_file(tmp_path / "in.binpb", data), tmp_path) - least < most(data)
@@ -116,7 +116,7 @@ def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
 
 
 def peak(source: str, tmp_path: Path) -> int:
-    """Bytes that a conversion of `source` takes at most."""
+    """Return the peak memory of a conversion of `source`, in bytes."""
     command = [Path(sys.executable).with_name("cirron-otel"), "convert", source, tmp_path / "out/"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""Batches come back under the name of their file, whatever bytes the name consists of."""
+"""A conversion there and back keeps the name of each batch's file, whatever its bytes are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = (
 
 
 def spool_of(folder: Path, more: dict[str, Any] | None = None) -> Path:
-    """A spool of batches that have the same id and time, and different contents."""
+    """Write a spool of batches that have the same id and time, and different contents."""
     (folder / "spool").mkdir(parents=True)
     for number, name in enumerate(NAMES):
         batch = json.loads(batch_with(str(number))) | (more or {})
@@ -39,7 +39,7 @@ def spool_of(folder: Path, more: dict[str, Any] | None = None) -> Path:
 
 
 def contents(folder: Path) -> dict[bytes, Any]:
-    """The batches of a spool by the bytes of their names."""
+    """Return the batches of a spool by the bytes of their names."""
     found = {}
     for name in os.listdir(os.fsencode(folder / "spool")):  # noqa: PTH208 - names in bytes
         found[name] = json.loads((folder / "spool" / os.fsdecode(name)).read_bytes())

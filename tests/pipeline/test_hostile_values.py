@@ -18,7 +18,7 @@ SESSION = "a1b2c3d4e5f60718" + LOWER
 
 
 def batch_with(value: str, number: int = 1) -> bytes:
-    """A batch with one span, in whose attributes the JSON text `value` is."""
+    """Return a batch with one span, whose attributes contain the JSON text `value`."""
     span: dict[str, Any] = {
         "id": f"{number:016x}{LOWER}", "name": "step", "parent_id": SESSION, "index": None,
         "start_ns": 10, "end_ns": 20, "cpu_ns": None, "gpu_ns": None, "memory_peak_bytes": None,
@@ -81,7 +81,7 @@ NESTED = [
 
 @pytest.mark.parametrize("value", NESTED)
 def test_deep_nesting_comes_back_or_is_refused_by_name(value: str, tmp_path: Path) -> None:
-    """Before a good batch, so that a conversion that ends there loses it."""
+    """A good batch follows, so that a conversion that ends early would lose it."""
     source = spool_of(tmp_path / "in", value, "1")
     there = convert(ConvertRequest(str(source), str(tmp_path / "traces.binpb")))
     back = convert(ConvertRequest(str(tmp_path / "traces.binpb"), str(tmp_path / "back")))
@@ -99,7 +99,7 @@ def test_deep_nesting_comes_back_or_is_refused_by_name(value: str, tmp_path: Pat
 
 
 def test_what_was_parsed_can_be_written_compared_and_sorted() -> None:
-    """At the deepest nesting that is read, whatever the values in it are."""
+    """This holds at the deepest nesting that is read, for every kind of value."""
     for text in (deep("[", "]", exactjson.MAX_DEPTH), deep('{"d":', "}", exactjson.MAX_DEPTH)):
         for leaf in ("1", "1e400", "-0"):
             value = exactjson.loads(text.replace("1", leaf, 1))

@@ -1,4 +1,4 @@
-"""Nothing is written that is not read again: neither too long, nor what protobuf refuses."""
+"""Everything that is written can be read: no message is too long, or refused by protobuf."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_batch_that_is_too_long_is_split_and_comes_back(
 
 @FORMS
 def test_a_batch_that_cannot_be_split_is_refused_by_name(form: str, tmp_path: Path) -> None:
-    """Between good ones, which come back."""
+    """The good batches around it come back."""
     source = spool_of(tmp_path / "in", "1", '"' + "é" * 5_000 + '"', "2")
     file, limits = tmp_path / f"traces.{form}", SizeLimits(message_bytes=8_000)
     report = convert(ConvertRequest(str(source), str(file), limits=limits))
@@ -71,7 +71,7 @@ def test_a_batch_that_cannot_be_split_is_refused_by_name(form: str, tmp_path: Pa
 
 @FORMS
 def test_a_batch_born_in_otlp_is_not_split(form: str, tmp_path: Path) -> None:
-    """Its parts would come back as several batches."""
+    """If it were split, its parts would come back as several batches."""
     traces = TracesData()
     spans = traces.resource_spans.add().scope_spans.add().spans
     for number in range(1, 100):
@@ -126,7 +126,7 @@ def test_from_spool_to_spool_a_batch_that_no_spool_is_read_with_is_refused(tmp_p
 
 @pytest.mark.parametrize("levels", [30, 46, 47, 48, 49, 60, 300])
 def test_what_protobuf_would_refuse_is_written_in_another_way(levels: int, tmp_path: Path) -> None:
-    """A batch that was born in OTLP, by what it says, with attributes too deep for a parser."""
+    """The batch claims to come from OTLP, but its attributes are too deep for a parser."""
     message = ResourceSpans()
     span = message.scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name="x")
     value = span.attributes.add(key="v").value

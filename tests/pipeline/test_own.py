@@ -1,4 +1,4 @@
-"""Spools of batches that name their session: converted, followed, selected from."""
+"""Spools whose batches name their session: conversion, following and selection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.translator.test_lossless import PHASES, SLOW
 
 
 def own_spool(folder: Path, number: int = 30) -> dict[str, bytes]:
-    """A spool whose batches name their session; written to `folder`, returned by name."""
+    """Write a spool whose batches name their session to `folder`; return its files by name."""
     files = {}
     made = list(workload.batches(number))
     session = orjson.loads(made[-1][1])["spans"][-1]["id"]

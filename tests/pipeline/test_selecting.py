@@ -1,4 +1,4 @@
-"""Selections by the beginning of a session's id, and selections that nothing matches."""
+"""Selections by a prefix of a session's id, and selections that nothing matches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.integration.spools import batches
 from tests.pipeline.test_hostile_values import batch_with, name_of
 
 NAMED = ("aa10" + "0" * 28, "aa20" + "0" * 28, "bb10" + "0" * 28)
-"""Sessions of batches that name theirs."""
+"""Sessions of batches that name their session."""
 PLAIN = ("cc10" + "0" * 28, "cc20" + "0" * 28, "short", "shorter")
-"""Sessions of batches that do not."""
+"""Sessions of batches that do not name their session."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def spool(tmp_path: Path) -> Path:
 
 
 def selected(source: Path, target: Path, *expressions: str) -> list[str]:
-    """The sessions of the batches that are selected."""
+    """Convert with a selection, and return the sessions of the selected batches."""
     select = Selection.parse(expressions)
     report = convert(ConvertRequest(str(source), str(target), select=select))
     assert report.exit_code == 0
@@ -86,7 +86,7 @@ def test_ten_candidates_are_listed() -> None:
 
 
 def test_a_session_of_marks_alone_is_found_by_its_prefix(tmp_path: Path) -> None:
-    """The session of their scope, the scope itself if it never came, or the one that is named."""
+    """It is the session of their scope, the scope itself if that is missing, or a named session."""
     folder = tmp_path / "in" / "spool"
     folder.mkdir(parents=True)
     step = f"{7:032x}"

@@ -1,4 +1,4 @@
-"""Batches as protobuf in files: what is written is read again, equal, or the loss is reported."""
+"""Batches as protobuf in files: each comes back equal, or the loss is reported."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def test_any_batch_comes_back_or_its_name_is_reported(batch: Any, is_odd: bool) 
         try:
             spool_of(folder / "in", {name: exactjson.dumps(batch)})
         except (OSError, ValueError):
-            return  # no file has this name
+            return  # no file can have this name
         report = write(folder / "in", file)
         assert report.batches == 1
-        is_kept = name == file_name(batch) and "\\" not in name  # no name that we write has one
+        is_kept = name == file_name(batch) and "\\" not in name  # we write no name with a backslash
         assert [each for each in report.losses if _FILE_NAME in each] == [
             each for each in report.losses if not is_kept
         ]
@@ -191,7 +191,7 @@ def test_an_export_reports_what_it_could_not_read(tmp_path: Path) -> None:
 
 
 def test_a_message_of_empty_records_is_refused(tmp_path: Path) -> None:
-    """Each takes two bytes in the file, and kilobytes in memory."""
+    """Each record takes two bytes in the file, and kilobytes in memory."""
     message = pb.Batch(schema_version=1)
     for _ in range(30_000):
         message.spans.add()

@@ -1,4 +1,4 @@
-"""Three real backends behind one face: what is sent to them, and brought back by the command."""
+"""One interface to three real backends: send messages, and fetch traces with the command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Store:
     backend: Jaeger | Tempo
 
     def send(self, messages: Iterable[TracesData]) -> None:
-        """Over OTLP, all spans of it; each message one request."""
+        """Send messages over OTLP, each in one request."""
         for message in messages:
             request = urllib.request.Request(
                 f"{self.backend.otlp_http}/v1/traces",
@@ -41,7 +41,7 @@ class Store:
                 assert answer.status == 200
 
     def export_to(self, spool: Path, file: Path) -> list[Span]:
-        """Push a spool, its OTLP being in `file` then; the spans, once they are there."""
+        """Convert a spool to OTLP in `file`, push it, and return its spans once they are there."""
         cirron_otel("convert", spool, file)
         cirron_otel(
             "export",
@@ -54,7 +54,7 @@ class Store:
         return spans
 
     def wait(self, spans: Iterable[Span]) -> None:
-        """Until all of the spans are seen; Tempo's are in a block then."""
+        """Wait until the backend returns all of the spans; Tempo's are in a block then."""
         wanted: dict[str, set[bytes]] = {}
         for span in spans:
             wanted.setdefault(span.trace_id.hex(), set()).add(span.span_id)
@@ -64,11 +64,11 @@ class Store:
             self.backend.flush()
 
     def address(self, what: str) -> str:
-        """SRC of `convert`."""
+        """Return the query address, which is the SRC of `convert`."""
         return f"{self.name.partition(' ')[0]}:{self.backend.query}?{what}"
 
     def back(self, what: str, target: Path) -> tuple[int, dict[str, Any], str]:
-        """Convert to a spool at `target`: exit code, report, stderr."""
+        """Convert to a spool at `target`; return the exit code, the report and stderr."""
         done = subprocess.run(
             [COMMAND, "convert", self.address(what), f"{target}/", "--json"],
             env=os.environ,
@@ -81,7 +81,10 @@ class Store:
         return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
     def eventually(self, what: str, target: Path, traces: int) -> dict[str, Any]:
-        """The report once a search finds that many traces; a search lags behind."""
+        """Return the report once a search finds `traces` traces: the search index is delayed.
+
+        After a minute, the last report is returned.
+        """
         deadline = time.monotonic() + 60
         number = 0
         while True:
@@ -94,7 +97,7 @@ class Store:
 
 
 def spans_in(messages: Iterable[TracesData]) -> Iterator[Span]:
-    """Every span."""
+    """Yield every span of the messages."""
     for message in messages:
         for group in message.resource_spans:
             for scoped in group.scope_spans:
@@ -102,7 +105,7 @@ def spans_in(messages: Iterable[TracesData]) -> Iterator[Span]:
 
 
 def without(messages: Iterable[TracesData], trace_id: bytes, span_id: bytes = b"") -> TracesData:
-    """All messages as one, without a trace, or one of its spans."""
+    """Return all messages as one, without a trace or one of its spans."""
     left = TracesData()
     for message in messages:
         left.MergeFrom(TracesData.FromString(pushable(message.SerializeToString())))

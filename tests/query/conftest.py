@@ -1,4 +1,4 @@
-"""The command as a process, and backends in which nobody else puts the same recordings."""
+"""The command as a process, and backends to which no other test sends the same recordings."""
 
 from __future__ import annotations
 

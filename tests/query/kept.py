@@ -1,7 +1,7 @@
-"""What OTLP can say of a span and around it, piece by piece, to see which of it a backend keeps.
+"""The parts of OTLP that concern spans, one by one, to check which of them a backend keeps.
 
-Each piece is a trace of its own with one span or two, and a look at what is the piece's own in what
-comes back; docs/backends.md has a row for each.
+Each piece is a trace with one span or two, and a function that extracts the piece from the returned
+trace; docs/backends.md has a row for each.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ UNKNOWN = b"\xc2\xb8\x02\x03new"
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that OTLP can say."""
+    """One part of OTLP."""
 
     name: str
     build: Build
     look: Look
 
     def made(self) -> TracesData:
-        """A trace that says it."""
+        """Return a trace that contains the piece."""
         traces = TracesData()
         group = traces.resource_spans.add()
         group.resource.attributes.add(key="service.name").value.string_value = "kept"
@@ -82,7 +82,7 @@ def field(*names: str) -> Look:
 
 
 def said(pairs: Sequence[KeyValue]) -> list[bytes]:
-    """Attributes in any order."""
+    """Return attributes in an order that does not depend on theirs."""
     return sorted(pair.SerializeToString(deterministic=True) for pair in pairs)
 
 
@@ -114,7 +114,7 @@ def spans(traces: TracesData) -> Any:
 
 
 def _bare(scoped: ScopeSpans) -> list[Span]:
-    """Spans without an empty status, which is a piece of its own."""
+    """Return copies of the spans without an empty status, which is a piece of its own."""
     bare = [Span.FromString(span.SerializeToString()) for span in scoped.spans]
     for span in bare:
         if not span.status.ByteSize():

@@ -1,4 +1,4 @@
-"""Servers on loopback that answer a query API's requests as a test says."""
+"""Servers on loopback that answer the requests of a query API as a test specifies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Said:
-    """One answer; what is sent may be less than what is promised."""
+    """One answer; `promised` is its content length if that is not the length of the body."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -22,7 +22,7 @@ class Said:
 
 @dataclass
 class Served:
-    """A running server, and what it was asked."""
+    """A running server, and the requests that it received."""
 
     url: str
     asked: list[tuple[str, dict[str, str]]]
@@ -31,7 +31,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[str, int], Said]) -> Iterator[Served]:
-    """Answer with what `answer(path, number of the request)` says; numbers begin with 0."""
+    """Send the results of `answer(path, number of the request)`; numbers begin with 0."""
     asked: list[tuple[str, dict[str, str]]] = []
 
     class Handler(BaseHTTPRequestHandler):

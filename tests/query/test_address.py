@@ -1,4 +1,4 @@
-"""What an address asks for, and what is wrong with one."""
+"""Query addresses, valid and invalid."""
 
 from __future__ import annotations
 

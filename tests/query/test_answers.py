@@ -1,4 +1,4 @@
-"""What comes of answers that are late, damaged, refused, or somebody else's."""
+"""Answers that are late, damaged, refused, or from another kind of server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRETS = {HEADERS_VARIABLE: "authorization=Bearer%20s3cret-token,x-key=an0ther"
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between attempts."""
+    """Shorten the pauses between attempts."""
     monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.001)
 
 
@@ -57,7 +57,7 @@ def ask(server: str, backend: str, what: str = f"trace={TRACE}") -> tuple[FetchR
 
 
 def failing(error: type[CirronOtelError], said: Said, backend: str = "jaeger") -> str:
-    """The message of the error that an answer makes; no secret of ours is in it."""
+    """Return the message of the error that an answer causes; check that it contains no secret."""
     with serving(lambda *_: said) as served, pytest.raises(error) as found:
         ask(served.url, backend)
     assert "s3cret" not in str(found.value)
@@ -129,7 +129,7 @@ def test_answers_that_break_off(backend: str) -> None:
     whole = len(body)
     message = failing(EndpointError, Said(200, body[:-20], kind, promised=whole), backend)
     assert "breaks off" in message
-    # Where a proxy has made it whole, the content tells.
+    # If a proxy has adjusted the content length, the content itself shows that it is cut off.
     message = failing(InputError, Said(200, body[:-20], kind), backend)
     assert "cut off" in message
 
@@ -228,7 +228,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def _search(ids: list[str], most: int) -> Callable[[str, int], Said]:
-    """A Tempo that finds at most `most` traces a search, whose nth starts at second n."""
+    """Return a Tempo that finds at most `most` traces per search; the nth starts at second n."""
 
     def answer(path: str, _: int) -> Said:
         from urllib.parse import parse_qs, urlsplit

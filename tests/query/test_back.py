@@ -1,4 +1,4 @@
-"""From spools to the real Jaeger and the real Tempo and back: record for record."""
+"""Every record comes back from the real Jaeger and the real Tempo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.backends
 
 
 def record(directory: Path) -> Path:
-    """A run of our own SDK with everything that a record can hold, below a caller of its own."""
+    """Record a run of our own SDK that uses every field of a record, below a caller of its own."""
     caller = f"00-{os.urandom(16).hex()}-{CALLER_SPAN}-01"
     program = (
         "import sys; from tests.integration import own_run;"
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(folder: Path) -> Path:
-    """The recordings, one beside the other, and a run of our own SDK."""
+    """A directory with the spools of all recordings, and of a run of our own SDK."""
     for spool in recorded():
         shutil.copytree(spool, folder / "recorded" / spool.name)
     record(folder / "recorded" / "own")
@@ -66,7 +66,7 @@ def everything(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def otlp(everything: Path) -> dict[str, list[TracesData]]:
-    """The OTLP of each."""
+    """The OTLP messages of each spool."""
     found = {}
     for spool in sorted(path for path in everything.iterdir() if path.is_dir()):
         file = everything / f"{spool.name}.binpb"
@@ -77,7 +77,7 @@ def otlp(everything: Path) -> dict[str, list[TracesData]]:
 
 @pytest.fixture(scope="module")
 def sent(otlp: dict[str, list[TracesData]], store: Store) -> dict[str, list[str]]:
-    """All of it is in the store: the trace ids of each."""
+    """Send everything to the store; return the trace ids of each spool."""
     spans = {name: [*spans_in(messages)] for name, messages in otlp.items()}
     store.send([TracesData.FromString(b"".join(map(TracesData.SerializeToString, messages)))
         for messages in otlp.values()])  # fmt: skip
@@ -94,7 +94,7 @@ def by_id(spool: Path, kind: str) -> dict[str, Any]:
 
 
 def plain(span: dict[str, Any]) -> dict[str, Any]:
-    """A span without the trace that its batch names by itself, and without its links' flags."""
+    """Return a span without the trace id that its batch also has, and without its links' flags."""
     otel = {key: value for key, value in span.get("otel", {}).items() if key != "trace_id"}
     for link in otel.get("links", ()):
         link.pop("flags", None)
@@ -122,7 +122,7 @@ def test_all_recordings_come_back(
     else:
         gone = []
         assert_same(found, truth)
-    # The caller of our own run is no service of this test, and the parent of what was killed was
+    # The caller of our own run does not exist, and the parents of a killed process's scopes were
     # never recorded: nothing else is missing.
     dangling = sorted(text.partition(":")[2] for text in set(backend["missing"]) - set(gone))
     assert len(dangling) == 3
@@ -145,7 +145,7 @@ def assert_same_but_for_flags(found: dict[str, Any], truth: dict[str, Any]) -> N
 
 
 def compare_records(found: dict[str, Any], truth: dict[str, Any]) -> None:
-    """The same records, whichever batches they are in; what is lost is what the table says."""
+    """Check that the records are the same in any batches, except for the documented losses."""
     for kind in ("spans", "marks", "snapshots"):
         there, here = records(truth, kind), records(found, kind)
         assert here.keys() == there.keys()
@@ -157,7 +157,7 @@ def compare_records(found: dict[str, Any], truth: dict[str, Any]) -> None:
 
 
 def as_badger(part: dict[str, Any]) -> None:
-    """What the table says of Badger: -0.0 has no sign, lists and maps are JSON text, and so on."""
+    """Apply Badger's documented changes: -0.0 has no sign, lists and maps are JSON text, etc."""
     if part.get("value") == 0:
         part["value"] = abs(part["value"])
     for key, value in part.get("attrs", {}).items():
@@ -173,7 +173,7 @@ def test_a_session_is_followed_through_its_chain(
     spans = by_id(everything / "own", "spans").values()
     session = next(span["id"] for span in spans if span["name"] == "cirron.session")
     assert len(sent["own"]) == 4
-    # It joined another trace, which its id says nothing of; one of its traces has no link to it.
+    # The session joined another trace, so its id is not the trace's; one trace has no link to it.
     code, report, err = store.back(f"session={session}", tmp_path / "session")
     assert report["backend"]["traces"] == 4, err
     assert len(by_id(tmp_path / "session", "spans")) == len(spans)
@@ -187,14 +187,14 @@ def test_any_of_its_traces_brings_the_others(
     count = len(by_id(everything / "own", "spans"))
     for trace_id in sent["own"][1:3]:
         _, report, _ = store.back(f"trace={trace_id}", tmp_path / trace_id)
-        # Without headers nothing says that a trace without links is one of them.
+        # Without headers nothing shows that a trace without links belongs to the session.
         alone = store.name == "jaeger on disk"
         assert report["spans"] in ((count, count - 1, 1) if alone else (count,))
 
 
 def test_all_of_a_service(store: Store, sent: dict[str, list[str]], tmp_path: Path) -> None:
     start = "start=2026-11-15T00:00:00Z"
-    # What was sent long after it was recorded a search of Tempo does not see at first.
+    # Tempo's search does not find spans at first if they are sent long after they were recorded.
     searched = ["own"] if store.name == "tempo" else sent
     traces = len({trace_id for name in searched for trace_id in sent[name]})
     found = store.eventually(f"service=cirron&{start}", tmp_path, traces)
@@ -249,7 +249,7 @@ def test_reports_and_exports_read_backends_too(
     )
     difference = cirron_otel("diff", here.address(what), spool)
     assert difference["a"]["steps"] == difference["b"]["steps"] > 0
-    # Jaeger has them twice where another test has sent them, too, and may still be taking those.
+    # If another test has sent the same spans, Jaeger has them twice, or is still storing them.
     whole = (len(spans), 2 * len(spans))
     deadline = time.monotonic() + 60
     accepted = 0

@@ -45,7 +45,7 @@ HINT = (
 
 @pytest.fixture(scope="module")
 def old_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three days ago."""
+    """A run that was recorded three days ago, by its timestamps."""
     directory = tmp_path_factory.mktemp("old") / "run"
     variables = environment(CIRRON_OUTPUT_DIR=str(directory))
     subprocess.run([sys.executable, "-c", PROGRAM], env=variables, check=True)
@@ -54,7 +54,7 @@ def old_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["default", "raised"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Tempo, bool]]:
-    """Tempo as it is, and with the setting of docs/backends.md; and whether it is that."""
+    """Tempo by default, or with the setting of docs/backends.md; and whether it has that."""
     text = TEMPO.read_text()
     is_raised = request.param == "raised"
     if is_raised:
@@ -68,7 +68,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Te
 
 
 def found(tempo: Tempo, start_s: int, end_s: int) -> int:
-    """How many traces a search of that time finds."""
+    """Return the number of traces that a search of that time range finds."""
     asked = urlencode({"q": '{ name = "step" }', "start": start_s, "end": end_s})
     status, body = get(f"{tempo.query}/api/search?{asked}")
     assert status == 200

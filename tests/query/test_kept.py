@@ -1,4 +1,4 @@
-"""docs/backends.md says what each backend keeps; here each of them is asked."""
+"""The table in docs/backends.md lists what each backend keeps, checked with the real backends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = 30
 
 
 def told() -> dict[str, tuple[str, ...]]:
-    """The table: for each piece yes or no, for Jaeger in memory, on disk, and Tempo."""
+    """Return the table: yes or no for each piece, for Jaeger in memory, on disk, and Tempo."""
     return {row[0].strip(): row[1:] for row in _ROW.findall(DOCUMENT.read_text())}
 
 
@@ -58,7 +58,7 @@ def test_what_is_kept_is_what_the_table_says(storage: str, request: pytest.Fixtu
 
 
 def came(backend: Backend, message: TracesData) -> BackendTrace:
-    """The trace, once it is there; asked for as `convert` does, which changes nothing."""
+    """Return the trace once it is there, requested as `convert` does, without adjustments."""
     deadline = time.monotonic() + SECONDS
     while True:
         trace = backend.trace(first(message)[2].trace_id)

@@ -1,4 +1,4 @@
-"""Spans that nobody would write by hand, through the real Jaeger and the real Tempo."""
+"""Generated spans come back from the real Jaeger and the real Tempo."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _MOST_NS = 2**63 - 1
 
 
 def acceptable(made: TracesData) -> TracesData:
-    """The message with ids as backends take them, all spans in one trace, each with its own id."""
+    """Return the message with ids that backends accept: one trace, and an own id for each span."""
     traces = TracesData()
     traces.CopyFrom(made)
     traces.DiscardUnknownFields()
     trace_id = os.urandom(16)
     for group in traces.resource_spans:
         for number, scoped in enumerate(group.scope_spans):
-            scoped.scope.name += str(number)  # Tempo makes one of those of one name and version
+            scoped.scope.name += str(number)  # Tempo merges scopes of the same name and version
             for span in scoped.spans:
                 span.trace_id, span.span_id = trace_id, os.urandom(8)
                 span.parent_span_id = os.urandom(8) if span.parent_span_id else b""
@@ -51,7 +51,7 @@ def acceptable(made: TracesData) -> TracesData:
 
 
 def kept(traces: TracesData, backend: str) -> Counter[bytes]:
-    """Every span with its resource and scope, without what docs/backends.md says is not kept."""
+    """Return every span with its resource and scope, without the documented losses."""
     found: Counter[bytes] = Counter()
     for group in traces.resource_spans:
         resource = _sorted(group.resource, backend)
@@ -96,7 +96,7 @@ def _sorted(owner: object, backend: str) -> bytes:
 
 
 def _plain(value: AnyValue) -> None:
-    """Without fields that are newer than these backends, and with a value in each pair."""
+    """Remove fields that are newer than these backends, and set a value in each pair."""
     if value.WhichOneof("value") == "string_value_strindex":
         value.Clear()
     for each in value.array_value.values if value.HasField("array_value") else ():
