@@ -10,7 +10,7 @@ CirronOtelError
 └── EndpointError   5  the endpoint cannot be reached, or refused
 ```
 
-Every message says what was found, what was expected, and what to do.
+Every message describes what was found, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MissingExtraError(UsageError):
     """A feature needs an optional dependency that is not installed."""
 
     def __init__(self, extra: str, feature: str) -> None:
-        """Name the `extra` of this distribution that brings what `feature` needs."""
+        """Name the `extra` of this distribution that installs the dependencies of `feature`."""
         super().__init__(
             f"{feature} needs the extra '{extra}': run `pip install 'cirron-otel[{extra}]'`"
         )
@@ -60,6 +60,6 @@ class OverCapError(TargetError):
 
 
 class EndpointError(CirronOtelError):
-    """The endpoint cannot be reached, or refused what was sent."""
+    """The endpoint cannot be reached, or refused the request."""
 
     exit_code = 5

@@ -189,7 +189,7 @@ def supervise(connection: socket.socket) -> list[str]:
 
 
 def take_streams() -> None:
-    """Open the standard streams anew, as the start of the interpreter does."""
+    """Open the standard streams again, as the start of the interpreter does."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         new = open(number, "r" if number == 0 else "w", encoding=old.encoding,  # noqa: SIM115

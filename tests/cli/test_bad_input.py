@@ -143,7 +143,7 @@ def test_a_line_of_300_megabytes(run: Run, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A file system of 64 kB; None where this user may not mount one."""
+    """A file system of 64 kB; None if this user may not mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]

@@ -1,7 +1,7 @@
 """`cirron-otel demo`: train a small network with the hooks on; show its tree and its times.
 
-Without PyTorch, a recording of the same program is shown. It is part of the package, and `python -m
-tests.recorder.demo` records it anew.
+Without PyTorch, a recording of the same program is shown. It is part of the package; `python -m
+tests.recorder.demo` makes it again.
 """
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without

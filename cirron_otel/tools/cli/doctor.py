@@ -1,4 +1,4 @@
-"""`cirron-otel doctor`: check what a training run needs."""
+"""`cirron-otel doctor`: check the requirements of a training run."""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 

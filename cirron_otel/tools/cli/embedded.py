@@ -84,7 +84,7 @@ class Embedded:
             raise EmbeddedError(self._reason("it does not start")) from None
 
     def finish(self) -> None:
-        """Let it store what it has received, and end. Raises EmbeddedError if it fails."""
+        """Let it store all received data, and end. Raises EmbeddedError if it fails."""
         self._hang_up()
         try:
             code = self._process.wait(END_S)
@@ -142,7 +142,7 @@ class Embedded:
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Ignore further Ctrl-C within the block: what was started must be cleaned up."""
+    """Ignore further Ctrl-C within the block, so that the cleanup is completed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`cirron-otel spool`: look at a spool, verify it, prune it, recover it, send what is left."""
+"""`cirron-otel spool`: inspect, verify, prune or recover a spool, or send its unsent batches."""
 
 from __future__ import annotations
 

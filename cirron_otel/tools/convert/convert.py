@@ -30,7 +30,7 @@ from .workers import Chunk, EncodeJob, default_jobs, encode_all
 
 @dataclass(frozen=True, slots=True)
 class ConvertRequest:
-    """What to convert into what; `-` is standard input or output."""
+    """The source, the target and the options; `-` is standard input or output."""
 
     source: str
     target: str

@@ -28,7 +28,7 @@ class DoctorRequest:
 
 
 def examine(request: DoctorRequest) -> Iterator[Check]:
-    """Yield the findings as they are made; the endpoints, which may take long, come last."""
+    """Yield each finding as soon as it is made; the endpoints, which may take long, come last."""
     environ = request.environ
     resolved = resolve(environ=environ)
     targets = exports_of(resolved.config, environ).targets

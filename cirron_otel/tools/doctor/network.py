@@ -173,7 +173,7 @@ class Connector:
         return context
 
     def speaks_tls(self) -> bool:
-        """Return whether the endpoint answers a TLS handshake, whatever its certificate."""
+        """Return whether the endpoint answers a TLS handshake, even with an invalid certificate."""
         try:
             with self.open(tls=True, verify=False):
                 return True

@@ -93,7 +93,7 @@ def examine_variables(environ: Mapping[str, str]) -> Check:
 
 
 def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check the configuration, and report what switches tracing or sending off."""
+    """Check the configuration, and report settings that switch tracing or sending off."""
     exports = exports_of(resolved.config, environ)
     problems = [*resolved.problems, *exports.problems]
     for problem in problems:

@@ -1,4 +1,4 @@
-"""The spool's directory: whether it can be written, and what earlier processes left there."""
+"""The spool's directory: whether it can be written, and the remains of earlier processes."""
 
 from __future__ import annotations
 

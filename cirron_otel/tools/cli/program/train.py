@@ -1,9 +1,9 @@
-"""What `cirron-otel demo` runs: a small network learns to tell drawn shapes apart, on the CPU.
+"""The program of `cirron-otel demo`: a small network learns to classify drawn shapes, on the CPU.
 
     python train.py DIR [IMAGES]
 
-A training program like any other. What begins with `ci.` is all that tracing it takes, and of that
-only `ci.profile()` is needed. The last line printed is the session's id.
+It is an ordinary training program. Only the calls that begin with `ci.` are for tracing, and of
+these only `ci.profile()` is required. The last line of output is the session's id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIDE, SHAPE = 20, 7
 
 
 class Shapes:
-    """A square, a plus or a cross in noise, drawn when it is asked for."""
+    """Images of a square, a plus or a cross in noise, drawn on access."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -48,7 +48,7 @@ class Shapes:
 
 
 def network() -> nn.Module:
-    """Two convolutions and a linear layer: 23,000 weights."""
+    """Return a model with two convolutions and a linear layer: 23,000 weights."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(4),
@@ -79,7 +79,7 @@ def train(images: int) -> None:
 
 
 def accuracy(model: nn.Module, loader: Any) -> float:
-    """The share of a loader's images that the model tells right."""
+    """Return the share of a loader's images that the model classifies correctly."""
     model.eval()
     right = total = 0
     with torch.no_grad():
