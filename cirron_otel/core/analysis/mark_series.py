@@ -8,7 +8,7 @@ from ..records.rows import number_of
 from .index import SpoolIndex
 
 MAX_SERIES = 1000
-"""The most series of a run, and the most epochs of a series."""
+"""The maximum number of series of a run, and of epochs of a series."""
 # A series has one name, one rank, and marks of the training or of evaluations.
 _SERIES = """
 CREATE TABLE series (

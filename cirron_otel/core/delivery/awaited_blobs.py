@@ -11,7 +11,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 
 class AwaitedBlobs:
-    """Schedules the next look at each missing file: after 1 s, 2 s and so on, up to every 30 s.
+    """Schedules the next look at each missing file: after 1 s, 2 s, 4 s and so on, up to 30 s.
 
     Only a process that receives files awaits them: clients send a batch ahead of its files.
     """

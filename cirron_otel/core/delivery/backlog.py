@@ -22,7 +22,7 @@ from .retry_policy import RetryPolicy
 from .schedule import Schedule
 
 MOST_NAMES = 10_000
-"""The most batches that are queued by name. The directory is scanned again for any others."""
+"""The maximum number of batches queued by name. The directory is scanned again for others."""
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]

@@ -58,7 +58,7 @@ class Sender(Protocol):
 
     @property
     def request_bytes(self) -> int:
-        """The most bytes of batches in one call of `send`; 0 if it takes one batch at a time."""
+        """The size limit of the batches in one `send`, in bytes; 0 for one batch at a time."""
 
     @property
     def blobs(self) -> BlobSink | None:

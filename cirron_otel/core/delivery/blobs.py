@@ -24,9 +24,9 @@ from .awaited_blobs import AwaitedBlobs
 from .errors import RefusedError
 
 _KEPT = 10_000
-"""The most finished files that are remembered: several batches may name the same file."""
+"""The maximum number of finished files to remember: several batches may name the same file."""
 _AWAITED = 10_000
-"""The most files that are awaited: some clients never send the files that their batches name."""
+"""The maximum number of awaited files: some clients never send the files of their batches."""
 
 
 class _Snapshot(msgspec.Struct):

@@ -238,7 +238,7 @@ class Delivery(DeliveryEngine):
             self._sweep_at = self._clock()
 
     def _sent_again(self, batch: SealedBatch) -> None:
-        """Acknowledge a dead letter that the target accepted; it may wait in the backlog, too."""
+        """Acknowledge a dead letter that the target accepted; the backlog may contain it, too."""
         if self._own is not None:
             self._acknowledge(self._own, [batch])
 

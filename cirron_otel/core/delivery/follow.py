@@ -30,10 +30,11 @@ POLL_SECONDS = 0.2
 class Follower:
     """Exports the batches that an endpoint lacks, of every owner whose lease is free.
 
-    A batch that does not name its session waits, on disk, until the scopes that it refers to are
-    recorded, but not forever. Cursors record what the endpoint has, so that a restart continues;
-    a request that was in flight may arrive twice. If several processes follow a spool to one
-    target, one of them works, and the next one starts when that one ends.
+    A batch that does not name its session waits on disk until the scopes that it refers to are
+    recorded, but no longer than `undecided_seconds`. Cursors record the batches that the endpoint
+    has, so that a restart continues; a request that was in flight may arrive twice. If several
+    processes export a spool to one target, only one works at a time; the next one starts when it
+    ends.
     """
 
     def __init__(

@@ -20,8 +20,9 @@ from .retry_policy import Backoff, RetryPolicy
 logger = logging.getLogger(__name__)
 
 _MOST_NAMES = 10_000_000
-"""The most batches in the queue by name. It exceeds a spool: a batch above the limit would wait
-until batches of tenants that the target refuses leave the queue."""
+"""The maximum number of batches in the queue by name. It exceeds the size of a spool: a batch above
+the limit would wait until batches of tenants that the target refuses leave the queue.
+"""
 _FOREVER = float("inf")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ..spool.reader import SpoolReader
 
 MOST_NOTED = 10_000
-"""The most names that `note` keeps until `take`. Above it, the directory is read instead."""
+"""The maximum number of names that `note` keeps until `take`. Above it, the directory is read."""
 _AGAIN_S = 5.0
 """A directory that looks unchanged is read again after this time: some file systems do not store
 exact times."""

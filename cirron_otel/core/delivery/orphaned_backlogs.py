@@ -9,7 +9,7 @@ from .backlog import Backlog
 from .engine import DeliveryEngine
 
 _MOST_CLAIMED = 4
-"""Dead owners whose batches are claimed at once; each may take MOST_NAMES of memory."""
+"""The maximum number of dead owners claimed at once; each may queue MOST_NAMES."""
 
 
 class OrphanedBacklogs:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zlib import _Decompress
 
 CHUNK = 256 * 1024
-"""Bytes requested from a stream at once, and the most that one inflating step returns for gzip."""
+"""Bytes requested from a stream at once, and the maximum that gzip inflates in one step."""
 
 _ZSTD_STEP = 1024
 """Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the

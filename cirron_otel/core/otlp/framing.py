@@ -100,7 +100,7 @@ class _Source:
         return b"".join(parts)
 
     def varint(self) -> int | None:
-        """Return the next varint; None if the stream ends ahead of it."""
+        """Return the next varint; None at the end of the stream."""
         value = 0
         for index in range(MAX_VARINT_BYTES):
             byte = self.take(1)

@@ -30,10 +30,10 @@ _SIZES = {
 _SHORTEST = 7
 """The size of the shortest attribute with a head: a key of one letter and a number of one byte."""
 _FEW = 64
-"""The most cached values of one key; a key with more values is not worth caching."""
+"""The maximum number of cached values of one key; a key with more is not worth caching."""
 _LARGEST_KNOWN = 2048
-"""The most bytes of a cached attribute with its text, such as a query or a stack trace: 4 MiB in
-all.
+"""The maximum size in bytes of a cached attribute with its text, such as a query or a stack trace:
+4 MiB in all.
 """
 _LASTING = 16
 """The number of times that the cache is cleared before keys with many values are cleared, too."""

@@ -52,7 +52,7 @@ class Header:
     schema_version: object
     counts: Counts
     file: str | None = None
-    """The name of the file, if id and time do not give it."""
+    """The name of the file, if id and time do not determine it."""
     session: str | None = None
     """The session in the batch's `otel.session`."""
     session_trace_id: bytes = b""

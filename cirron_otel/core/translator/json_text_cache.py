@@ -20,9 +20,9 @@ from .typed import NotCanonicalError
 
 MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
-"""The most bytes of a cached item, except for attributes."""
+"""The maximum size of a cached item in bytes, except for attributes."""
 LARGEST = 65_536
-"""The most bytes of a message that is read here: its text may be four times as long."""
+"""The maximum size in bytes of a message that is read here: its text may be four times as long."""
 _READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
@@ -113,7 +113,7 @@ class Names(Memo):
 class Ends(Memo):
     """The members of `otel` after the trace, as JSON text, by kind and last bytes of a span.
 
-    The last bytes are status and flags. Each member has a comma ahead of it. A lookup raises
+    The last bytes are status and flags. Each member is preceded by a comma. A lookup raises
     NotCanonicalError, DecodeError and IndexError.
     """
 

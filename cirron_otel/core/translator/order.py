@@ -1,4 +1,4 @@
-"""The order of records in a batch: `seq` gives what the canonical order does not.
+"""The order of records in a batch: `seq` records what the canonical order does not determine.
 
 Canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record with
 another index in its list has a `seq`, and so does every record whose id is missing or not unique in

@@ -34,7 +34,7 @@ def varint(value: int) -> bytes:
 
 
 def sized(data: bytes) -> bytes:
-    """Return `data` with its length ahead of it."""
+    """Return `data` preceded by its length."""
     return varint(len(data)) + data
 
 
@@ -75,7 +75,7 @@ class TextAttribute:
         return self._tag + sized(self._key + sized(body))
 
     def prefix(self, length: int) -> bytes:
-        """Return the bytes ahead of a text of `length` bytes."""
+        """Return the bytes that precede a text of `length` bytes."""
         whole = self("x" * length)
         return whole[: len(whole) - length]
 
@@ -196,7 +196,7 @@ MARK_DOUBLE = _double_prefix()
 """The attribute of a mark's value, up to the eight bytes of its double."""
 MARK_ID_PREFIX = mark_id.prefix(32)
 ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
-"""The bytes ahead of an id of 32 digits in the attributes that contain one."""
+"""The bytes that precede an id of 32 digits in the attributes that contain one."""
 
 
 def _bool(value: bool) -> bytes:

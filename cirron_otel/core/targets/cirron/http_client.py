@@ -36,7 +36,7 @@ _left_by_parents: Final[list[http.client.HTTPConnection]] = []
 """Connections of a forked child's parent, kept from destructors that would close them."""
 
 _LONGEST_ANSWER = 64 * 1024
-"""The most bytes of a response that are read; the rest is ignored."""
+"""The maximum number of bytes of a response that are read; the rest is ignored."""
 
 
 class HttpAnswer(NamedTuple):

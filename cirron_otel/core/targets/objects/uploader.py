@@ -207,7 +207,7 @@ class Uploader:
                 self._rows_gate.failed(error)
                 raise
             self._stats.failed(error)  # the next upload is tried at once
-        except Exception:  # of this one alone
+        except Exception:  # the error concerns this upload alone
             self._pending.later(upload)
             raise
         return True

@@ -45,7 +45,7 @@ _RETRYABLE = frozenset((429, 502, 503, 504))
 """OTLP specification, "Retryable Response Codes"."""
 
 _LONGEST_ANSWER = 1024 * 1024
-"""The most bytes of a response that are read; the rest is ignored."""
+"""The maximum number of bytes of a response that are read; the rest is ignored."""
 
 _FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
 

@@ -26,7 +26,7 @@ from .summary import summarised
 
 _GROUP_BYTES = 2_000_000
 _MOST_PARTIAL = 4
-"""The most partially accepted batches whose remaining requests are kept in memory."""
+"""The maximum number of partially accepted batches with remaining requests in memory."""
 
 _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
 """Responses that concern the request itself. Any other refusal (a 401, a web page) concerns the

@@ -22,7 +22,7 @@ _LINK_STATE, _LINK_ATTRIBUTE, _LINK_FLAGS = 0x1A, 0x22, 0x35
 def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
     """Read a serialised span from `at` up to its status; return its members and the end position.
 
-    Each member has a comma ahead of it. Raises NotCanonicalError, IndexError, and the errors of
+    Each member is preceded by a comma. Raises NotCanonicalError, IndexError, and the errors of
     Pairs.
     """
     told, events, links = "", [], []

@@ -30,7 +30,7 @@ Known = Callable[[bytes], frozenset[bytes]]
 _Read = tuple[Keyed, Span]
 """An item and the span that it was read from."""
 _MOST_NAMESAKES = 16
-"""The most batches with one header and different content that are open at a time."""
+"""The maximum number of batches with one header and different content that are open at a time."""
 
 
 def nothing_known(_: bytes) -> frozenset[bytes]:

@@ -22,7 +22,7 @@ from .fast_spans import SpanReader
 from .fast_wire import UNREADABLE, SuspectError, field_at
 
 _CACHED, _LONGEST_CACHED = 1024, 16_384
-"""The most cached resources, and the largest in bytes: 16 MiB in all."""
+"""The maximum number of cached resources, and of bytes of each: 16 MiB in all."""
 
 
 class Whole(NamedTuple):

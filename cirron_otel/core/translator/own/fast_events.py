@@ -49,7 +49,7 @@ NO_EVENTS: AttachedEvents = ([], [])
 
 
 def sequence(times: list[int], ids: list[str]) -> list[int | None] | None:
-    """Return the `seq` of each record; None if the canonical order gives all of them."""
+    """Return the `seq` of each record; None if the canonical order determines all of them."""
     keys = list(zip(times, ids, strict=True))
     if len(set(ids)) == len(ids) and keys == sorted(keys):
         return None

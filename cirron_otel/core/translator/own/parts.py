@@ -59,7 +59,7 @@ class Part:
     snapshots: int
     missing_synthetic: int
     file: str | None = None
-    """The file of the complete batch, if its id and time do not give the name."""
+    """The file of the complete batch, if its id and time do not determine the name."""
     seqs: dict[str, list[int | None]] = field(default_factory=dict)
     """The `seq` of each record, by list; records of an absent list have none."""
     more_marks: dict[int, int] = field(default_factory=dict)

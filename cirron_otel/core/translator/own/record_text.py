@@ -225,10 +225,7 @@ class SnapshotText(RecordText):
 
 
 def _joined(parts: list[str]) -> str:
-    """Join the pieces.
-
-    The first and the last are adapted ahead of that, since the text is large.
-    """
+    """Join the pieces. The first and the last are adapted beforehand, since the text is large."""
     parts[0] = _START + parts[0]
     parts[-1] = parts[-1][: 1 - len(NEXT)]
     return "".join(parts)

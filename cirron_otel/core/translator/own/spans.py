@@ -30,7 +30,7 @@ from ..values import (
 )
 
 Placed = tuple[Record, int | None]
-"""A record and its `seq`: its index in the batch if the canonical order does not give it."""
+"""A record and its `seq`: its index in the batch, if the canonical order does not determine it."""
 
 
 @dataclass(slots=True)
