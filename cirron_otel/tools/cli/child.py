@@ -94,7 +94,7 @@ class Child:
         if pid != self.pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        # Discard signals that arrived at the same moment: the child, too, was meant, and has ended.
+        # Discard signals of the same moment: they were also for the child, which has ended.
         while signal.sigpending() & set(_AWAITED):
             signal.sigwait(_AWAITED)
         return code if code >= 0 else BY_SIGNAL - code
