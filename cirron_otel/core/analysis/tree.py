@@ -223,7 +223,7 @@ class _Builder:
         self.limits = limits
         self.shown = 0
         self._is_shown = bytearray((index.one("SELECT max(no) FROM span") or 0) + 1)
-        """By span number: if two spans share an id, each must be shown only once."""
+        """Whether a span has been shown, by span number: two spans may share an id."""
 
     def build(self, session: str | None) -> Forest:
         number = self.session_number(session)

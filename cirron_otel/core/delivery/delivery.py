@@ -30,7 +30,7 @@ _GRACE_S = 0.5
 
 
 class Delivery(DeliveryEngine):
-    """Sends the batches of `owner` in the spool at `paths` to `target`: start, notify, finish.
+    """Sends the batches of `owner` in the spool at `paths` to `target`; see `start` and `finish`.
 
     It holds the lease of (target, owner) while it runs. Its thread never raises: an error is logged
     at WARNING, once for each cause, counted, and the operation is tried again.

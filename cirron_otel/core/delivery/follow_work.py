@@ -26,7 +26,7 @@ from .retry_policy import Backoff
 UNDECIDED_SECONDS = 60.0
 """The longest time that a batch waits until the session of its records is known."""
 _SEND_SECONDS = 0.5
-"""New batches are queued after this time of sending, so that no long lane delays the others."""
+"""After sending for this time, new batches are queued, so that no long lane delays the others."""
 _AGAIN_SECONDS = 5.0
 """The time after which leases that other processes hold are requested again."""
 MOST_AT_ONCE = 2_000
@@ -42,7 +42,7 @@ class FollowOptions:
 
     undecided_seconds: float = UNDECIDED_SECONDS
     patience: float | None = None
-    """How many seconds the endpoint may be unavailable; None means forever."""
+    """The time, in seconds, that the endpoint may be unavailable; None means forever."""
     backoff: Backoff | None = None
     clock: Callable[[], float] = time.monotonic
     is_noted: bool = False
@@ -76,15 +76,16 @@ class FollowSession:
         self._left: set[str] = set(listing.present)
         """Batches that may need more work."""
         self._since: dict[str, float] = {}
-        """When a batch was first seen to be undecided."""
+        """The time at which an undecided batch was first seen, by name."""
         self._again_at = float("-inf")
         self._is_begun = False
         """Whether `_left` is complete."""
         self._is_more = False
-        """Whether the last round left batches that can be sent."""
+        """Whether the last round left batches that can already be sent."""
 
     def round(self, *, is_last: bool = False) -> bool:
-        """Send what can be sent now; with `is_last`, send everything and wait for no parents.
+        """Send the batches that can be sent now; with `is_last`, send all, without waiting for
+        parents.
 
         Returns whether the next round has work that is due at once.
         """
@@ -119,7 +120,7 @@ class FollowSession:
         self._delivery.request_room()
 
     def left(self) -> list[str] | None:
-        """Return the batches that may be unsent, from any thread; None before they are known."""
+        """Return the batches that may be unsent, from any thread; None if they are not known."""
         if not self._is_begun or (noted := self._listing.noted()) is None:
             return None
         while True:
@@ -147,7 +148,7 @@ class FollowSession:
         return now - since > self._terms.undecided_seconds
 
     def _owned(self) -> dict[str, list[str]]:
-        """Group the batches that are left by owner, in order."""
+        """Group the remaining batches by owner, in order."""
         self._again_at = time.monotonic() + _AGAIN_SECONDS
         self._left -= self._broken
         known = known_owners(self._reader.paths) if self._left else set()
@@ -182,7 +183,7 @@ class FollowSession:
         self._take(backlog, decided)
 
     def _release(self) -> None:
-        """Release the backlogs that have nothing to send and no batch that waits."""
+        """Release the backlogs that have nothing to send and no waiting batch."""
         for owner, backlog in list(self._delivery.backlogs.items()):
             if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
                 self._delivery.release(owner)
@@ -239,7 +240,7 @@ class FollowSession:
         """Whether a batch can be sent now; if so, its records are counted into segments."""
         batch = self._light(name)
         if batch is None:
-            return name not in self._broken  # gone: the delivery reports it
+            return name not in self._broken  # it disappeared; the delivery reports that
         if not is_last and self._index.undecided(batch):
             now = self._terms.clock()
             if not self._is_over(self._since.setdefault(name, now), now):

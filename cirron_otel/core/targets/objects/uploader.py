@@ -65,7 +65,7 @@ class SnapshotRowStore(Protocol):
 
 
 class Uploader:
-    """Uploads the pending files to one store; `start`, `wake`, `finish`.
+    """Uploads the pending files to one store; call `start`, `wake` and `finish`.
 
     Its thread never raises: an error is logged at WARNING, once for each cause, counted, and the
     upload is tried again.
@@ -119,7 +119,7 @@ class Uploader:
     def stats(self) -> dict[str, Any]:
         """Return statistics like those of a delivery, and the numbers of new and known objects."""
         counts = self._stats.counts()
-        with contextlib.suppress(TargetError):  # it may be closed, or its disk be full
+        with contextlib.suppress(TargetError):  # the file may be closed, or the disk full
             self._waiting = len(self._pending)
         return {
             "target": f"blobs {self._store.place.shown}",

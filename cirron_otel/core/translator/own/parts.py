@@ -2,7 +2,7 @@
 
 Its `batch_id` is a hash of its content. `otel.part` contains the header of the complete batch and
 the positions of the records in it. So a part never overwrites another one, it is encoded as the
-spans that arrived, and parts that are brought together are the complete batch again.
+spans that arrived, and all parts together give the complete batch again.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Part:
     """The keys of resource attributes that only the residual contains."""
 
     def counts(self, synthetic: int) -> Counts:
-        """The counts of the complete batch, if this part has `synthetic` synthetic spans."""
+        """Return the counts of the complete batch, if this part has `synthetic` synthetic spans."""
         return Counts(self.spans, self.marks, self.snapshots, synthetic + self.missing_synthetic)
 
     def carried(self, key: str) -> set[int]:
-        """The indexes of the marks or snapshots that arrived on carriers."""
+        """Return the indexes of the marks or snapshots that arrived on carriers."""
         return {n for c in self.carriers for n in (c.marks if key == "marks" else c.snapshots)}
 
 
