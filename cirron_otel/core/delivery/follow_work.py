@@ -76,7 +76,7 @@ class FollowSession:
         self._left: set[str] = set(listing.present)
         """Batches that may need more work."""
         self._since: dict[str, float] = {}
-        """The time at which an undecided batch was first seen, by name."""
+        """The time at which a batch was first found to be undecided, by name."""
         self._again_at = float("-inf")
         self._is_begun = False
         """Whether `_left` is complete."""
@@ -84,8 +84,7 @@ class FollowSession:
         """Whether the last round left batches that can already be sent."""
 
     def round(self, *, is_last: bool = False) -> bool:
-        """Send the batches that can be sent now; with `is_last`, send all, without waiting for
-        parents.
+        """Send the batches that can be sent now; with `is_last`, wait for no parents and send all.
 
         Returns whether the next round has work that is due at once.
         """
