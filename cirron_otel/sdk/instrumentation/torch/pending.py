@@ -28,8 +28,8 @@ class FetchedBatch:
         """Whether the program still references a part of it."""
         return any(each() is not None for each in self.tensors)
 
-    def has_phase(self, tensors: list[Any]) -> bool:
-        """Whether one of the tensors is part of it, or shares memory with a part."""
+    def contains_any(self, tensors: list[Any]) -> bool:
+        """Return whether any of `tensors` is in this batch, or shares memory with one that is."""
         tensors_of_batch = [tensor for each in self.tensors if (tensor := each()) is not None]
         return any(_is_same(one, other) for one in tensors_of_batch for other in tensors)
 
@@ -63,13 +63,13 @@ class UnusedBatches:
         """Return the index of the batch that a call uses, by its arguments."""
         tensors = _tensors_in(arguments)
         for index, batch in enumerate(self.batches):
-            if tensors and batch.has_phase(tensors):
+            if tensors and batch.contains_any(tensors):
                 return index
         return None
 
     def is_current(self, arguments: Any) -> bool:
         """Whether a call uses the current batch."""
-        return self.current is not None and self.current.has_phase(_tensors_in(arguments))
+        return self.current is not None and self.current.contains_any(_tensors_in(arguments))
 
     def take(self, index: int) -> None:
         """Make a batch the current one."""
