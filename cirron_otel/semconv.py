@@ -51,9 +51,9 @@ CPU_NS = "cirron.cpu_ns"
 GPU_NS = "cirron.gpu_ns"
 MEMORY_PEAK = "cirron.memory_peak_bytes"
 COSTS = ((CPU_NS, "cpu_ns"), (GPU_NS, "gpu_ns"), (MEMORY_PEAK, "memory_peak_bytes"))
-"""The attributes and the fields of a scope's costs, which are null if they were not measured."""
+"""(OTLP attribute, record field) pairs for a scope's costs; null if they were not measured."""
 OPTIONAL: tuple[tuple[str, str], ...] = ()
-"""The attributes and the fields of a span's optional integers, which only exact mappers read."""
+"""(OTLP attribute, record field) pairs for optional integers, which only exact mappers read."""
 THREAD_ID = "thread.id"
 SEQ = "cirron.seq"
 TRACE_ID = "cirron.trace_id"

@@ -1,4 +1,4 @@
-"""The upload of snapshot files from the spool to the store of `blobs.url`."""
+"""Uploads snapshot files from the spool to the store configured as `blobs.url`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BlobSender:
 
 
 def _named(paths: SpoolPaths) -> Any:
-    """Yield (batch, snapshot files) of all batches in the spool."""
+    """Yield (batch, snapshot files) for each batch in the spool."""
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(batch_names(paths.spool)):
             with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ class TargetSender:
         self.delivery.finish(timeout)
 
     def undelivered(self) -> int:
-        """Return how many batches of the spool the target lacks."""
+        """Return the number of batches in the spool that the target has not received yet."""
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:

@@ -20,7 +20,7 @@ from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
 from .tree import TreeLimits, TreeNode, build_tree
 
-# The rank of a requested step is its own.
+# Both queries take a rank. Requested steps are looked up by their ids instead.
 _SLOWEST = """
 SELECT id FROM step WHERE rank IS ? AND id IS NOT NULL ORDER BY ns DESC, no LIMIT 1
 """

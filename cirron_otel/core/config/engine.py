@@ -76,9 +76,9 @@ def read_option(
 ) -> Reading:
     """Return the first valid candidate, or the default.
 
-    `describe(value, is_hidden)` gives the text that messages show for a value. `errors` are the
-    exceptions with which a parser may reject a value; values that come from a program may raise
-    any exception from any method.
+    `describe(value, is_hidden)` formats a value for messages. `errors` are the exceptions that
+    count as a rejection by the parser; pass `(Exception,)` for values set by a program, because
+    any of their methods may raise any exception.
     """
     rejected: list[str] = []
     for candidate in candidates:

@@ -38,11 +38,11 @@ class _Result(NamedTuple):
     """The result of an attempt. If all fields are None, the batches are tried one by one next."""
 
     receipt: Receipt | None = None
-    """The target has the batches."""
+    """Set if the target accepted the batches."""
     refusal: Exception | None = None
-    """The only batch of the attempt is refused permanently, or given up."""
+    """Set if the attempt's only batch was refused permanently, or given up."""
     failure: Exception | None = None
-    """The batches are tried again when the schedule allows it."""
+    """Set if the batches will be tried again when the schedule allows it."""
 
 
 class DeliveryEngine:

@@ -48,7 +48,7 @@ class RefusedError(PushError):
 
 
 class UnreachableError(PushError):
-    """The endpoint did not accept the data before the deadline; it may do so later."""
+    """The endpoint did not accept the request before the deadline, but may accept it later."""
 
 
 class StoppedError(PushError):

@@ -40,7 +40,7 @@ class TargetReport(ExportReport):
     files: int = 0
     """Snapshot files that were sent."""
     left: int = 0
-    """Batches that the target still lacks."""
+    """Batches that the target has not received yet."""
     failure: str = ""
     """The reason why the target was given up; empty if it was not."""
 
@@ -73,7 +73,7 @@ class FlushReport:
 
 
 class _Flush(Protocol):
-    """Sends what one target lacks, and completes the report. Raises EndpointError."""
+    """Sends what one target has not received, and completes the report. Raises EndpointError."""
 
     def __call__(
         self,
@@ -96,7 +96,7 @@ def _flush_otlp(
     say: Callable[[str], None],
     patience: float,
 ) -> None:
-    """Send what an OTLP endpoint lacks."""
+    """Send the batches that an OTLP endpoint has not received yet."""
     stats, terms = ExportStats(report.target), FollowOptions(patience=patience)
     follower = Follower(str(paths.root), config, options, stats, stop=stop, say=say, terms=terms)
     try:
@@ -115,7 +115,7 @@ def _flush_cirron(
     say: Callable[[str], None],
     patience: float,
 ) -> None:
-    """Send what the Cirron platform lacks: batches in their own form, and their snapshot files."""
+    """Send unconverted batches and snapshot files that the Cirron platform has not received."""
     broken: dict[str, Finding] = {}
 
     def found(finding: Finding) -> None:

@@ -47,7 +47,7 @@ class RetryGate:
     """The time of the next attempt, by a given clock."""
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        """Create it open."""
+        """Create an open gate: an attempt may be made at once."""
         self._policy, self._clock = policy, clock
         self._failures = 0
         self._asked_until = float("-inf")
@@ -64,7 +64,11 @@ class RetryGate:
         self.opens = self._asked_until = float("-inf")
 
     def failed(self, error: Exception) -> None:
-        """Wait longer than after the last failure, and at least as long as the target asked."""
+        """Record a failure.
+
+        The wait grows with each consecutive failure, up to a maximum, and is at least as long as
+        the target asked for.
+        """
         now = self._clock()
         wait = self._policy.backoff.wait(self._failures)
         self._failures += 1

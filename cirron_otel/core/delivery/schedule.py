@@ -130,7 +130,7 @@ class Schedule:
     """
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        """Create it with all lanes open. `clock` returns seconds, and never goes back."""
+        """Create a schedule with all lanes open. `clock` returns monotonic seconds."""
         self._policy, self.clock = policy, clock
         self._target = _Level(policy, _TARGET_PROBES)
         self._lanes: dict[str, _Lane] = {}

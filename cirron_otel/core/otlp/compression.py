@@ -73,7 +73,7 @@ def _fault(error: InputError) -> Iterator[bytes]:
 
 
 def compression_of_data(head: bytes) -> Compression:
-    """Return the compression of a stream by the magic number in its first bytes."""
+    """Detect a stream's compression from the magic number in its first bytes."""
     if head.startswith(_GZIP_MAGIC):
         return Compression.GZIP
     if head.startswith(_ZSTD_MAGIC) or _ZSTD_SKIPPABLE.match(head):

@@ -21,7 +21,11 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 
 
 class Bad(Exception):  # noqa: N818 - never leaves the codec, which turns it into an InputError
-    """An invalid value; `path` grows from the inside out while it is raised."""
+    """An invalid value.
+
+    Each caller appends its segment to `path` as the exception propagates, so the innermost segment
+    comes first.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

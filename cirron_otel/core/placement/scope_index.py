@@ -30,10 +30,10 @@ class ScopeIndex:
         """Some ancestors of the resolved scopes, so that no long chain is walked twice."""
 
     def _add_chain(self, span: SpanOutline, index: Mapping[str, SpanOutline]) -> SpanOutline | None:
-        """Add a scope and all of its ancestors in the batch, each as one row with its own parent.
+        """Add a scope and all of its ancestors in the batch, each as a row with its direct parent.
 
-        So the size of the index is proportional to the number of scopes, however deep they are
-        nested. Returns the topmost scope if it is new.
+        The size of the index therefore stays proportional to the number of scopes, however deeply
+        they are nested. Returns the topmost scope if it is new.
         """
         chain: list[SpanOutline] = []
         seen: set[str] = set()

@@ -159,7 +159,7 @@ LISTS: dict[str, type[Struct]] = {"spans": Span, "marks": Mark, "snapshots": Sna
 
 
 class Shape(NamedTuple):
-    """The type of a field, taken apart."""
+    """A field's type, broken down into its parts."""
 
     types: tuple[Any, ...]
     """The alternatives, without None and UNSET."""

@@ -154,7 +154,10 @@ class _Heads(Memo):
         return head
 
     def forget(self, *, at_all: bool) -> None:
-        """Reset the counts of keys with few values, or of all keys."""
+        """Reset the counts of cached values.
+
+        With `at_all`, those of all keys; otherwise only those of keys that are still being cached.
+        """
         for count in self._counts.values():
             count.values = 0 if at_all or count.values < _FEW else count.values
 

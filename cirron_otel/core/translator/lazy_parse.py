@@ -61,9 +61,10 @@ _Light: Any = _light()
 
 
 def read_light(data: bytes) -> Any:
-    """Parse a TracesData whose spans stay bytes, without checking the spans.
+    """Parse a TracesData message, leaving its spans as unchecked bytes.
 
-    Returns None if it is not canonical. Raises DecodeError if the data is not such a message.
+    Returns None if the message is not in canonical form. Raises DecodeError if `data` is not a
+    TracesData message.
     """
     message = _Light.FromString(data)
     return message if is_canonical(message, data) else None

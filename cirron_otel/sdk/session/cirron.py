@@ -215,7 +215,8 @@ def _hyperparameters(
 def flush(timeout: float | None = None) -> bool:
     """Seal all records made so far into the spool; return whether that succeeded.
 
-    It waits at most `timeout` seconds (`shutdown_timeout` by default) and not for exporters.
+    Waits at most `timeout` seconds (`shutdown_timeout` by default), and does not wait for
+    exporters.
     """
     profiler = active.profiler
     return profiler.flush(timeout) if profiler is not None else False

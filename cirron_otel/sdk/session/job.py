@@ -66,7 +66,7 @@ class Job:
 
     @property
     def owner(self) -> str:
-        """The prefix of the job's own batches, after the time in their names."""
+        """The prefix of the job's own batches; it follows the time in their file names."""
         return self._runtime.owner.prefix
 
     def environment(self, environ: Mapping[str, str], *, hooks: bool = True) -> dict[str, str]:

@@ -286,7 +286,10 @@ class Snapshots:
         return True
 
     def finish(self, timeout: float) -> bool:
-        """Take no more, and `wait`; snapshots that are then not ready are lost and counted."""
+        """Stop taking snapshots, and `wait`.
+
+        Snapshots that are still not ready are discarded and counted as lost.
+        """
         self.close()
         is_done = self.wait(timeout)
         self._is_over = True

@@ -119,7 +119,11 @@ class Step(Phase):
 
     @property
     def inside(self) -> Intervals:
-        """The intervals of its children other than phases of its instrumentation."""
+        """The intervals in which its children ran.
+
+        Phases opened by the step's own instrumentation are not included until the instrumentation
+        adds them.
+        """
         collected = self._collected
         if collected is None:
             collected = self._collected = Intervals()

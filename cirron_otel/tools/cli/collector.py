@@ -60,9 +60,9 @@ def collector(
 ) -> int:
     """Receive OTLP over gRPC and HTTP, and Cirron's batches, until Ctrl-C or SIGTERM.
 
-    What is acknowledged is kept: in a spool, and as configured in a database, in a blob store and
-    at other endpoints. Port 0 takes a free one; the addresses are printed once all listen. Flags go
-    before the file.
+    Acknowledged data is stored in a spool and, if configured, in a database, a blob store and other
+    endpoints. Port 0 picks a free port; the addresses are printed once all servers are listening.
+    Put options before FILE.
     """
     from ...collector.service.config_file import ConfigError, load_options
     from ...collector.service.extra import require

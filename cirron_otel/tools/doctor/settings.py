@@ -60,7 +60,7 @@ def known_variables() -> set[str]:
 
 
 def examine_variables(environ: Mapping[str, str]) -> Check:
-    """Check which of the variables that are set are read, and which look misspelt."""
+    """Report which of the environment variables that are set are read, and which look misspelt."""
     known = known_variables()
     ours = sorted(name for name in environ if _OURS.match(name.upper()))
     read = [name for name in ours if name in known]

@@ -109,7 +109,7 @@ def slack_in(text: str) -> float | None:
 
 
 def shown_time(seconds: float) -> str:
-    """Return a time for messages, in its largest unit."""
+    """Format a duration for messages, in the largest suitable unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

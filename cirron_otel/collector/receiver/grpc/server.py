@@ -65,7 +65,8 @@ class GrpcLimits:
     quick_s: float = 0.05
     """The time after which a read is late while others wait; half of the reads may be late."""
     patience_s: float = 5.0
-    """While too many reads are late, the oldest is aborted after this time."""
+    """If too many reads are late, the oldest is aborted once it has taken this long; until then,
+    the newest is aborted instead."""
     ping_interval_s: float = 10.0
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0

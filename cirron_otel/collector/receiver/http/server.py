@@ -132,9 +132,9 @@ class HttpReceiver:
         return address
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more connections, and answer the open requests within `grace_s`.
+        """Stop accepting connections, and give open requests `grace_s` seconds to finish.
 
-        Later requests are cut off without a response, so their senders will retry.
+        Requests still open after that are cut off without a response, so their senders will retry.
         """
         self._is_stopping = True
         if self._uploads is not None:

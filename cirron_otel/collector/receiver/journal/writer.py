@@ -136,9 +136,10 @@ class IntakeJournal:
         return self._closed_bytes + (segment.size if segment is not None else 0)
 
     async def append(self, head: Head, body: bytes) -> Position:
-        """Append a request, and return its end; when this returns, it survives a power cut.
+        """Append a request, and return the position of the end of its frame.
 
-        Frames are in the order of the calls. Raises JournalFullError if the request cannot be
+        When this returns, the request survives a power cut. Frames are written in the order of the
+        calls. Raises JournalFullError if the request cannot be
         stored now, and UsageError if it is too large for the journal. If the caller is cancelled
         while it waits, the frame may still be in the journal.
         """

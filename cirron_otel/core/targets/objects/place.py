@@ -22,7 +22,7 @@ class BlobPlace(NamedTuple):
     """The directory, absolute; None for S3."""
     bucket: str
     prefix: str
-    """The prefix of keys in the bucket, without slashes at its ends; `""` for none."""
+    """The key prefix in the bucket, without leading or trailing slashes; `""` if there is none."""
 
     @property
     def shown(self) -> str:

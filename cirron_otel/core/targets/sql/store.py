@@ -100,7 +100,7 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
 
     @property
     def shown(self) -> str:
-        """The address for messages: without user, password and parameters."""
+        """The address as shown in messages, without user, password or parameters."""
 
     def expired(self, older_than_ns: int) -> Expired:
         """Count the batches that `retain` would remove, and all batches."""

@@ -1,4 +1,4 @@
-"""The batch-level fields: the header's values, and the residual of all others."""
+"""Batch-level fields: the values stored in the header, and a residual for all others."""
 
 from __future__ import annotations
 

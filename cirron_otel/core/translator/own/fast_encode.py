@@ -41,7 +41,7 @@ def typed_batch(data: bytes) -> TypedBatch:
 
 
 class PlacedWriter(PieceWriter):
-    """Writes a batch whose records the plan places."""
+    """Encodes a batch that does not name its session; `plan` determines each record's position."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Raises NotCanonicalError if only `encode_batch` can encode the batch."""

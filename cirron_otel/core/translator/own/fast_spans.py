@@ -1,6 +1,7 @@
-"""Translate spans, as our encoder writes them, to JSON text for `fast_decode`.
+"""Translate spans in the form that our encoder writes to JSON text for `fast_decode`.
 
-A span that is read here needs no second check; any other span goes to the exact mapper.
+A span that is accepted here is known to be in canonical form and is not checked again; any other
+span goes to the exact mapper.
 """
 
 from __future__ import annotations

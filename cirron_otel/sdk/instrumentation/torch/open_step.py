@@ -84,7 +84,7 @@ class OpenStep:
         self.buffers = local.b
 
     def into(self, micro: Any) -> None:
-        """Let phases belong to a micro step from now on; None: to the step itself."""
+        """Attach subsequent phases to the micro step `micro`, or to the step if it is None."""
         self.folds = False
         self.parent = parent = self.step if micro is None else micro
         if parent is not None:

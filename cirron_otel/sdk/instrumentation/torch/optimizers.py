@@ -95,7 +95,7 @@ class OptimizerConstruction:
 
 
 class OpenOptimizerStep:
-    """An open step of an optimizer."""
+    """An optimizer step that has not ended yet."""
 
     __slots__ = ("depth", "has_closure", "optimizer", "phase")
 

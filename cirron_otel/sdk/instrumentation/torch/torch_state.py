@@ -100,7 +100,10 @@ class TorchState:
         numbers[key] = reference, self.optimizers_made
 
     def number_of(self, optimizer: Any) -> int:
-        """Return the number of an optimizer, from 1; 0 if it was constructed before the hooks."""
+        """Return the optimizer's number, counting from 1.
+
+        Returns 0 if it was constructed before the hooks were installed.
+        """
         entry = self._numbers.get(id(optimizer))
         return 0 if entry is None else entry[1]
 
