@@ -146,17 +146,17 @@ def break_down(roots: Iterable[TreeNode]) -> Breakdown:
     counts without them.
     """
     phases: dict[str, PhaseTimes] = {}
-    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
     for step in _steps(roots):
         left = step.duration_ns or 0
         steps.durations.append(left)
-        for each, taken in _phases(step):
+        for each, phase_ns in _phases(step):
             phases.setdefault(each.name or "?", PhaseTimes(each.name or "?")).durations.append(
-                taken
+                phase_ns
             )
-            left -= taken
-        rest.durations.append(left)
-    return Breakdown(steps, list(phases.values()), rest)
+            left -= phase_ns
+        unattributed.durations.append(left)
+    return Breakdown(steps, list(phases.values()), unattributed)
 
 
 def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
@@ -173,8 +173,8 @@ def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
 def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
     """Yield the phases of a step, each with its time outside the phases inside it, ns."""
     for child in step.children:
-        for top in child.children if child.name == MICRO_STEP else [child]:
-            todo = [top]
+        for outermost in child.children if child.name == MICRO_STEP else [child]:
+            todo = [outermost]
             while todo:
                 inner = list(_inside(phase := todo.pop()))
                 yield phase, _own_time(phase, inner)
@@ -215,11 +215,11 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:
     """Return the breakdown of all steps of `parts`, for example of several ranks."""
-    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
     phases: dict[str, PhaseTimes] = {}
     for part in parts:
         steps.durations += part.steps.durations
-        rest.durations += part.unattributed.durations
+        unattributed.durations += part.unattributed.durations
         for each in part.phases:
             phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
-    return Breakdown(steps, list(phases.values()), rest)
+    return Breakdown(steps, list(phases.values()), unattributed)

@@ -240,19 +240,19 @@ def _rank(
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
-    steps, rest = PhaseTimes(STEP), PhaseTimes("unattributed")
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
     phases: dict[str, PhaseTimes] = {}
     current = None
     for number, step_ns, name, ns in index.rows(_BY_STEP, rank):
         if number != current:
             current = number
             steps.durations.append(int(step_ns))
-            rest.durations.append(int(step_ns))
+            unattributed.durations.append(int(step_ns))
         if ns is not None:
             each = phases.setdefault(name, PhaseTimes(name))
             each.durations.append(int(ns))
-            rest.durations[-1] -= int(ns)
-    return Breakdown(steps, list(phases.values()), rest)
+            unattributed.durations[-1] -= int(ns)
+    return Breakdown(steps, list(phases.values()), unattributed)
 
 
 def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:

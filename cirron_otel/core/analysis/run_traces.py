@@ -94,12 +94,12 @@ def records_of(
     index: SpoolIndex, reader: SpoolReader, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
-    wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    places_by_name: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for span_id in ids:
         for name, position in index.rows(_PLACE, key_of(span_id)):
-            wanted[name].append((span_id, position))
+            places_by_name[name].append((span_id, position))
     spans: dict[str, dict[str, Any]] = {}
-    for name, places in wanted.items():
+    for name, places in places_by_name.items():
         batch = reader.read(name, check=False)
         if batch is not None:
             records = _spans(batch.data)

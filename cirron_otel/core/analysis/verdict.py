@@ -263,8 +263,8 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
         "checkpoints": ("checkpoints",),
     }
     rows = named.get(bound, ("between_steps", "after_steps"))
-    taken = sum(each.time.rows[row] for each in ranks for row in rows)
-    return f"{_ms(taken // len(ranks))} per rank, {_ms(taken // step_count)} for each step"
+    total_ns = sum(each.time.rows[row] for each in ranks for row in rows)
+    return f"{_ms(total_ns // len(ranks))} per rank, {_ms(total_ns // step_count)} for each step"
 
 
 def _typical(steps: Sequence[Breakdown]) -> int:
@@ -303,8 +303,8 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
     names = {name for phases in busy.values() for name in phases}
 
     def excess(name: str) -> float:
-        rest = [phases.get(name, 0) for rank, phases in busy.items() if rank != slowest]
-        return busy[slowest].get(name, 0) - statistics.median(rest)
+        times_of_others = [phases.get(name, 0) for rank, phases in busy.items() if rank != slowest]
+        return busy[slowest].get(name, 0) - statistics.median(times_of_others)
 
     waits = sum(max(sums[slowest] - ns, 0) for ns in others)
     mean = sum(each.steps.steps.total_ns for each in ranks) / max(

@@ -89,13 +89,13 @@ def _find(
 
 def _beside(snapshots: Path, key: BlobKey) -> Path | None:
     """Return the file below `snapshots/`, of any tenant of a collector; None if there is none."""
-    found = _regular(snapshots / key.directory / key.file)
-    if found is not None or key_of_span(key) != key:
-        return found
+    file = _regular(snapshots / key.directory / key.file)
+    if file is not None or key_of_span(key) != key:
+        return file
     with contextlib.suppress(OSError, ValueError):
         for path in sorted(snapshots.glob(f"{glob.escape(key.directory)}~*")):
-            if (found := _regular(path / key.file)) is not None:
-                return found
+            if (file := _regular(path / key.file)) is not None:
+                return file
     return None
 
 

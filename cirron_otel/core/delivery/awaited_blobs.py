@@ -46,13 +46,13 @@ class AwaitedBlobs:
 
     def take_due(self, now: float) -> list[BlobKey]:
         """Return the files whose next look is due, and stop awaiting them."""
-        found = []
+        due_keys = []
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
             if self._due.get(key) == due:
                 del self._due[key]
-                found.append(key)
-        return found
+                due_keys.append(key)
+        return due_keys
 
     def opens(self) -> float:
         """Return when the next look is due; infinity if no file is awaited."""

@@ -183,22 +183,22 @@ class Backlog:
         The list is empty if none may be tried now. The caller passes them to `acknowledge`,
         `refuse` or `put_back`.
         """
-        found: list[SealedBatch] = []
+        batches: list[SealedBatch] = []
         room = limit
         name = self._queue.take()
         while name is not None:
-            if found and self._size(name) > room:
+            if batches and self._size(name) > room:
                 self._queue.put_back(name)
                 break
             data = self._read(name)
             if data is not None:
                 room -= len(data)
-                found.append(SealedBatch(name, data))
-            if not found:
+                batches.append(SealedBatch(name, data))
+            if not batches:
                 name = self._queue.take()
             else:
-                name = self._queue.take_with(found[0].name) if room > 0 else None
-        return found
+                name = self._queue.take_with(batches[0].name) if room > 0 else None
+        return batches
 
     def _size(self, name: str) -> int:
         with contextlib.suppress(OSError):

@@ -96,8 +96,8 @@ class BatchTarget(Sender, Protocol):
 
 def lanes_of(target: object) -> Callable[[str], str]:
     """Return the target's `lane_of`; without it, a function that puts all batches in one lane."""
-    found: Callable[[str], str] = getattr(target, "lane_of", _one_lane)
-    return found
+    lane_of: Callable[[str], str] = getattr(target, "lane_of", _one_lane)
+    return lane_of
 
 
 def _one_lane(_name: str) -> str:

@@ -255,19 +255,19 @@ class Delivery(DeliveryEngine):
 
     def _take_noted(self) -> None:
         """Queue the noted batches; if some announced ones were not noted, scan the directory."""
-        own = self._own
-        if own is None:
+        own_backlog = self._own
+        if own_backlog is None:
             return
         with self._changed:
-            room = min(self._most_names - own.waiting, len(self._noted))
+            room = min(self._most_names - own_backlog.waiting, len(self._noted))
             names = [self._noted.popleft() for _ in range(room)]
-            own.take(names)
-            if own.waiting or not (self._unnoted or self._is_scan_due):
+            own_backlog.take(names)
+            if own_backlog.waiting or not (self._unnoted or self._is_scan_due):
                 return
-            seen, self._is_scan_due = self._unnoted, False
-        left = own.scan()
+            unnoted, self._is_scan_due = self._unnoted, False
+        left = own_backlog.scan()
         with self._changed:
-            self._unnoted += left - seen
+            self._unnoted += left - unnoted
 
     def _count_evicted(self) -> None:
         """Update `_evicted`: the announced batches that are neither settled nor waiting.
@@ -275,16 +275,20 @@ class Delivery(DeliveryEngine):
         Only the delivery's thread calls this, between two turns: within a turn, a batch may be
         counted in none of the three.
         """
-        own = self._own
+        own_backlog = self._own
         with self._changed:
-            waiting = len(self._noted) + self._unnoted + (own.waiting if own else 0)
-            settled = self._settled + (own.settled if own else 0)
+            waiting = len(self._noted) + self._unnoted + (own_backlog.waiting if own_backlog else 0)
+            settled = self._settled + (own_backlog.settled if own_backlog else 0)
             self._evicted = max(self._evicted, self._sealed - settled - waiting)
 
     def _is_own_done(self) -> bool:
-        own = self._own
-        return own is not None and not (
-            own.waiting or len(own.blobs) or self._noted or self._unnoted or self._is_scan_due
+        own_backlog = self._own
+        return own_backlog is not None and not (
+            own_backlog.waiting
+            or len(own_backlog.blobs)
+            or self._noted
+            or self._unnoted
+            or self._is_scan_due
         )
 
     # --- when to do the next thing --------------------------------------------------------------
@@ -292,8 +296,8 @@ class Delivery(DeliveryEngine):
     def _held(self) -> list[Backlog]:
         """Return the own backlog, followed by those that were claimed from dead owners."""
         claimed = self.backlogs.copy()
-        own = claimed.pop(self._prefix, None)
-        return [*([] if own is None else [own]), *claimed.values()]
+        own_backlog = claimed.pop(self._prefix, None)
+        return [*([] if own_backlog is None else [own_backlog]), *claimed.values()]
 
     def _backlogs(self) -> list[Backlog]:
         """Return the backlogs to send, in order; after `request_flush` only the own one."""
@@ -317,16 +321,16 @@ class Delivery(DeliveryEngine):
 
     def _has_noted(self) -> bool:
         """Return whether `_take_noted` has something to do."""
-        own = self._own
-        if own is None:
+        own_backlog = self._own
+        if own_backlog is None:
             return False
         if self._noted:
-            return own.waiting < self._most_names
-        return not own.waiting and bool(self._unnoted or self._is_scan_due)
+            return own_backlog.waiting < self._most_names
+        return not own_backlog.waiting and bool(self._unnoted or self._is_scan_due)
 
     def _next(self) -> float:
         """Return the time of the next action, as far as it is known now."""
-        backlogs, own = self._backlogs(), self._own
+        backlogs, own_backlog = self._backlogs(), self._own
         times = [max(backlog.opens, self._own_gate.opens) for backlog in backlogs]
         if self._has_noted():
             times.append(self._own_gate.opens)
@@ -335,9 +339,9 @@ class Delivery(DeliveryEngine):
             times.append(self._blob_gates.opens(queues))
             if self._deadline is None:
                 times += [queue.rescan_at() for queue in queues]
-        if own is None or self._deadline is None:
+        if own_backlog is None or self._deadline is None:
             times.append(self._sweep_at)
-        if own is not None and self._deadline is None:
+        if own_backlog is not None and self._deadline is None:
             times.append(self._resubmission.due_at)
         return min(times, default=float("inf"))
 

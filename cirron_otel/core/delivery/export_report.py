@@ -171,11 +171,11 @@ class ExportReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        own = {
+        details = {
             "accepted": self.accepted,
             "rejected": self.rejected,
             "synthetic": self.synthetic,
             "message": self.message,
             "hint": self.hint,
         }
-        return Report.to_json(self) | own
+        return Report.to_json(self) | details

@@ -53,8 +53,8 @@ class TargetReport(ExportReport):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
-        own = {"files": self.files, "left": self.left, "failure": self.failure}
-        return ExportReport.to_json(self) | own
+        details = {"files": self.files, "left": self.left, "failure": self.failure}
+        return ExportReport.to_json(self) | details
 
 
 @dataclass(slots=True)

@@ -207,14 +207,14 @@ class FollowSession:
 
     def _decided_alone(self, names: Iterable[str]) -> list[str]:
         """Return those of `names` that need no other batch, in order."""
-        found = []
+        decided = []
         for name in sorted(names):
             batch = self._light(name)
             if batch is not None and (batch.is_foreign or batch.session is not None):
                 if name not in self._index:
                     self._index.observe_once(name, batch)
-                found.append(name)
-        return found
+                decided.append(name)
+        return decided
 
     def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
         """Return up to `most` of `names` that can be sent now."""

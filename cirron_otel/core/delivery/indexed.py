@@ -72,11 +72,11 @@ class FollowIndex(SessionIndex):
     def _find_pending(self, batch: BatchOutline) -> None:
         """Add the scopes that earlier batches refer to, and nothing else."""
         by_id = {span.id: span for span in batch.spans}
-        found = by_id.keys() & self._pending.keys()
-        for some_id in found:
-            top = self._add_chain(by_id[some_id], by_id)
-            if top is not None and top.parent_id is not None:
-                self._refer(top.parent_id, top)
+        pending_ids = by_id.keys() & self._pending.keys()
+        for some_id in pending_ids:
+            topmost_span = self._add_chain(by_id[some_id], by_id)
+            if topmost_span is not None and topmost_span.parent_id is not None:
+                self._refer(topmost_span.parent_id, topmost_span)
 
     def _add_node(self, span: SpanOutline, top_start: str) -> None:
         super()._add_node(span, top_start)
@@ -91,11 +91,11 @@ class FollowIndex(SessionIndex):
 
     def _forget_pending(self) -> None:
         if len(self._pending) > MOST_PENDING:
-            gone = list(self._pending)[: len(self._pending) - MOST_PENDING // 2]
-            for some_id in gone:
+            oldest_ids = list(self._pending)[: len(self._pending) - MOST_PENDING // 2]
+            for some_id in oldest_ids:
                 del self._pending[some_id]
-            self._unplaced.difference_update(gone)
-            rows = [(some_id,) for some_id in gone]
+            self._unplaced.difference_update(oldest_ids)
+            rows = [(some_id,) for some_id in oldest_ids]
             self._db.executemany("DELETE FROM referred WHERE id = ?", rows)
             self._db.executemany("DELETE FROM evidence WHERE id = ?", rows)
 

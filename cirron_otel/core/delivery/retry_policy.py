@@ -74,11 +74,11 @@ class RetryGate:
         self._failures += 1
         if isinstance(error, MisconfiguredError):
             wait = max(wait, self._policy.misconfigured)
-        asked = error.retry_after if isinstance(error, PushError) else None
-        if asked is not None:
+        retry_after = error.retry_after if isinstance(error, PushError) else None
+        if retry_after is not None:
             # Jitter: other clients were asked to wait for the same time.
-            wait = max(wait, asked + min(self._policy.backoff.wait(0), 1.0))
-            self._asked_until = now + asked
+            wait = max(wait, retry_after + min(self._policy.backoff.wait(0), 1.0))
+            self._asked_until = now + retry_after
         self.opens = now + wait
 
     def shorten_waits(self) -> None:

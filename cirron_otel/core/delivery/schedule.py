@@ -67,20 +67,22 @@ class _Level:
         self.opens = self._asked_until = _ANY_LATER_TIME
 
     def failed(self, now: float, error: Exception, *, is_new: bool, closes: bool) -> None:
-        asked = error.retry_after if isinstance(error, PushError) else None
-        if self.is_closed and not self._has_probed and not closes and asked is None:
+        retry_after = error.retry_after if isinstance(error, PushError) else None
+        if self.is_closed and not self._has_probed and not closes and retry_after is None:
             self._has_probed = True
             return
         self._streak += is_new
-        if not (self.is_closed or closes or asked is not None or self._streak >= self._probes):
+        if not (
+            self.is_closed or closes or retry_after is not None or self._streak >= self._probes
+        ):
             return
         self._closings += is_new or closes or not self.is_closed
         self._has_probed = False
         wait = wait_after(self._policy, self._closings - 1, error)
-        if asked is not None:
+        if retry_after is not None:
             # Jitter: other clients were asked to wait for the same time.
-            wait = max(wait, asked + min(self._policy.backoff.wait(0), 1.0))
-            self._asked_until = now + asked
+            wait = max(wait, retry_after + min(self._policy.backoff.wait(0), 1.0))
+            self._asked_until = now + retry_after
         self.opens = now + wait
 
     def shorten_waits(self) -> None:
@@ -159,9 +161,9 @@ class Schedule:
             return
         self._is_relieved = True
         now = self.clock()
-        for lane, found in self._lanes.items():
-            if self._is_given_up(found, now):
-                found.opens = _ANY_LATER_TIME
+        for lane, state in self._lanes.items():
+            if self._is_given_up(state, now):
+                state.opens = _ANY_LATER_TIME
                 self._release(lane)
 
     @property
@@ -176,21 +178,21 @@ class Schedule:
 
     def opens(self, lane: str) -> float:
         """Return the time of the next attempt for batches of a lane that have not failed."""
-        found = self._lanes.get(lane)
-        return self._target.opens if found is None else max(self._target.opens, found.opens)
+        state = self._lanes.get(lane)
+        return self._target.opens if state is None else max(self._target.opens, state.opens)
 
     def wants_head(self, lane: str) -> bool:
         """Whether the lane's first batch is tried next, even one that failed before.
 
         This is the case when a closed lane opens again, so that an outage hardly changes the order.
         """
-        found = self._lanes.get(lane)
-        return found is not None and found.wants_head
+        state = self._lanes.get(lane)
+        return state is not None and state.wants_head
 
     def has_failed(self, lane: str) -> bool:
         """Whether the latest attempt at a lane failed."""
-        found = self._lanes.get(lane)
-        return found is not None and found.has_failed
+        state = self._lanes.get(lane)
+        return state is not None and state.has_failed
 
     def held_until(self, name: str) -> float:
         """Return the time of a batch's next attempt, regardless of its lane."""
@@ -213,9 +215,9 @@ class Schedule:
         """Record that the target accepted batches."""
         self._passes += 1
         self._accepted_last = lane
-        found = self._lanes.get(lane)
-        if found is not None:
-            found.passes += 1
+        state = self._lanes.get(lane)
+        if state is not None:
+            state.passes += 1
         self.answered(lane, names)
 
     def answered(self, lane: str, names: Sequence[str]) -> None:
@@ -229,10 +231,10 @@ class Schedule:
                 if each.kind in OF_TARGET:
                     self._open(other, each)
         self._target.passed()
-        found = self._lanes.get(lane)
-        if found is not None:
-            self._open(lane, found)
-            self._drop(lane, found)
+        state = self._lanes.get(lane)
+        if state is not None:
+            self._open(lane, state)
+            self._drop(lane, state)
 
     def _open(self, lane: str, found: _Lane) -> None:
         if found.is_closed or found.grouped:
@@ -256,19 +258,19 @@ class Schedule:
     def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
         """Record a failed attempt; return whether its only batch is given up."""
         now, kind = self.clock(), kind_of(error)
-        found = self._lane(lane)
-        found.kind = kind
-        if found.failing_since is None:
-            found.failing_since, found.target_passes = now, self._passes
+        state = self._lane(lane)
+        state.kind = kind
+        if state.failing_since is None:
+            state.failing_since, state.target_passes = now, self._passes
         is_new = not any(name in self._tries for name in names)
-        is_new_lane = not found.has_failed
+        is_new_lane = not state.has_failed
         most = max(self.tries(name) for name in names)
         opens = now + wait_after(self._policy, most, error)
         for name in names:
-            self._note(name, lane, found, opens, is_group=len(names) > 1)
-        if len(names) == 1 and self._is_hopeless(names[0], found, now):
+            self._note(name, lane, state, opens, is_group=len(names) > 1)
+        if len(names) == 1 and self._is_hopeless(names[0], state, now):
             return True
-        found.failed(now, error, is_new=is_new, closes=kind is FailureKind.RATE_LIMIT)
+        state.failed(now, error, is_new=is_new, closes=kind is FailureKind.RATE_LIMIT)
         if kind in OF_TARGET and (is_new_lane or self._target.is_closed):
             self._target.failed(now, error, is_new=is_new_lane, closes=False)
         return False
@@ -280,11 +282,11 @@ class Schedule:
         return self._tries[name].count >= _MOST_TRIES
 
     def _lane(self, lane: str) -> _Lane:
-        found = self._lanes.get(lane)
-        if found is None:
-            found = self._lanes[lane] = _Lane(self._policy)
+        state = self._lanes.get(lane)
+        if state is None:
+            state = self._lanes[lane] = _Lane(self._policy)
             self._forget_lanes()
-        return found
+        return state
 
     def _note(self, name: str, lane: str, found: _Lane, opens: float, *, is_group: bool) -> None:
         tries = self._tries.get(name)
@@ -323,9 +325,9 @@ class Schedule:
         for name in names:
             tries = self._tries.pop(name, None)
             if tries is not None:
-                found = self._lanes[tries.lane]
-                found.waiting -= 1
-                self._drop(tries.lane, found)
+                state = self._lanes[tries.lane]
+                state.waiting -= 1
+                self._drop(tries.lane, state)
 
     def _drop(self, lane: str, found: _Lane) -> None:
         if not found.waiting and not found.has_failed:
@@ -333,15 +335,15 @@ class Schedule:
 
     def _forget_lanes(self) -> None:
         if len(self._lanes) > 2 * _MOST_LANES:
-            idle = [lane for lane, found in self._lanes.items() if not found.waiting]
+            idle = [lane for lane, state in self._lanes.items() if not state.waiting]
             for lane in idle[:-_MOST_LANES]:
                 del self._lanes[lane]
 
     def shorten_waits(self) -> None:
         """Wait only as long as the target asked for, and restart with short waits."""
         self._target.shorten_waits()
-        for found in self._lanes.values():
-            found.shorten_waits()
+        for state in self._lanes.values():
+            state.shorten_waits()
         for tries in self._tries.values():
             tries.opens = _ANY_LATER_TIME
         self.releases += 1

@@ -221,9 +221,9 @@ class Columns:
         values = {name: f"to_{name}(get({field!r}))" for field, (name, _) in columns.items()}
         self.row = self._filling("get", values, "True", names)
         required = [field for field, shape in shapes.items() if not shape.is_optional]
-        given = [field for field in required if field not in columns or field == "attrs"]
+        argument_fields = [field for field in required if field not in columns or field == "attrs"]
         members = [
-            f"{field!r}: {field if field in given else f'row.{columns[field][0]}'}"
+            f"{field!r}: {field if field in argument_fields else f'row.{columns[field][0]}'}"
             for field in required
         ]
         members += [
@@ -231,7 +231,7 @@ class Columns:
             for field, (name, _) in columns.items()
             if field not in required
         ]
-        parameters = ", ".join(["row", *(f"{field}=None" for field in given)])
+        parameters = ", ".join(["row", *(f"{field}=None" for field in argument_fields)])
         self.record = _compiled(parameters, f"{{{', '.join(members)}}}")
 
     def copier(self, source: type[Struct]) -> Callable[..., Any]:

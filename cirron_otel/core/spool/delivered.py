@@ -100,11 +100,11 @@ class Delivered:
 
     def undone(self, names: Iterable[str]) -> list[str]:
         """Return the `names` that are not done, in their order."""
-        wanted, done = list(names), set(self._new)
+        candidates, done = list(names), set(self._new)
         with self._lock, self._one_view():
-            for start in range(0, len(wanted), _PAGE):
-                done |= self._done_among(wanted[start : start + _PAGE])
-        return [name for name in wanted if name not in done]
+            for start in range(0, len(candidates), _PAGE):
+                done |= self._done_among(candidates[start : start + _PAGE])
+        return [name for name in candidates if name not in done]
 
     def _done_among(self, page: list[str]) -> set[str]:
         with contextlib.suppress(sqlite3.Error, InputError, TargetError):

@@ -103,8 +103,8 @@ def _recover(paths: SpoolPaths, prefix: str, torn: Iterable[str]) -> Recovered:
 def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, result: Recovered) -> Recovered:
     state = journal.state
     result = result._replace(session=state.session)
-    wanted = {span.id for span in (*state.open, *state.closed)}
-    sealed = sealed_of(paths, prefix, wanted)
+    span_ids = {span.id for span in (*state.open, *state.closed)}
+    sealed = sealed_of(paths, prefix, span_ids)
     # Marks created since the previous batch were in the batch that was not sealed, and are lost.
     closed = [
         {**span, "mark_ids": sealed.marks_of(span["id"])}

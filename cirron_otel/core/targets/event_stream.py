@@ -120,5 +120,5 @@ def _header(data: bytes) -> _Header:
 def _in_ascii(text: str) -> str:
     """Return equivalent JSON in ASCII; only strings can contain other characters."""
     return (
-        text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+        text if text.isascii() else _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
     )

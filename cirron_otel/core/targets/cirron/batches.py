@@ -161,8 +161,8 @@ class CirronTarget:
     def _raise_for(self, answer: HttpAnswer) -> NoReturn:
         status = answer.status
         hint = f"; {_HINTS[status].format(self._settings)}" if status in _HINTS else ""
-        said = f" ({words})" if (words := _words(answer.content)) else ""
-        why = f"{status} {answer.reason}{said}{hint}"
+        message = f" ({words})" if (words := _words(answer.content)) else ""
+        why = f"{status} {answer.reason}{message}{hint}"
         if status in _REFUSES_THIS:
             raise self._error(RefusedError, why, str(status))
         if status not in _NOT_NOW and status < 500:
@@ -200,11 +200,11 @@ class CirronTarget:
 def _words(content: bytes) -> str:
     """Return the `message`, `detail` or `error` in the body of an error, or the body as text."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(content)
-        if isinstance(found, dict):
+        body = json.loads(content)
+        if isinstance(body, dict):
             for name in ("message", "detail", "error"):
-                if isinstance(found.get(name), str):
-                    return str(found[name])
+                if isinstance(body.get(name), str):
+                    return str(body[name])
             return ""
     return content[:4096].decode("utf-8", "replace")
 

@@ -126,5 +126,5 @@ def _offset(answer: HttpAnswer) -> int | None:
     offset = answer.headers.get("upload-offset", "")
     if _NUMBER.fullmatch(offset):
         return int(offset)
-    found = _RANGE.fullmatch(answer.headers.get("range", ""))
-    return int(found[1]) + 1 if found else None
+    match = _RANGE.fullmatch(answer.headers.get("range", ""))
+    return int(match[1]) + 1 if match else None

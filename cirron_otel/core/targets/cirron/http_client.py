@@ -207,10 +207,10 @@ def _host_and_port(url: SplitResult) -> str:
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
     """Return the proxy of the environment for `url`, if any."""
-    found = getproxies().get(url.scheme)
-    if not found or proxy_bypass(_host_and_port(url)):
+    proxy_url = getproxies().get(url.scheme)
+    if not proxy_url or proxy_bypass(_host_and_port(url)):
         return None
-    proxy = urlsplit(found if "://" in found else f"http://{found}")
+    proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
     if proxy.scheme != "http" or not proxy.hostname:
         raise UsageError(
             f"the proxy for {url.scheme} is no http:// URL, the only kind that is supported here:"

@@ -27,18 +27,18 @@ class BlobContent:
     @cached_property
     def sha256(self) -> str:
         """The hash of the complete content, in hexadecimal. Raises OSError if reading fails."""
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for piece in self.pieces():
-            found.update(piece)
-        return found.hexdigest()
+            hasher.update(piece)
+        return hasher.hexdigest()
 
     def checked_pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
         """Yield `pieces`; raise OSError at the end if they do not match `sha256`."""
-        sha256, found = self.sha256, hashlib.sha256()
+        sha256, hasher = self.sha256, hashlib.sha256()
         for piece in self.pieces(size):
-            found.update(piece)
+            hasher.update(piece)
             yield piece
-        if found.hexdigest() != sha256:
+        if hasher.hexdigest() != sha256:
             raise OSError("a file changed while it was read")
 
     def pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:

@@ -161,10 +161,10 @@ class S3BlobStore:
         checked_key(key)
         try:
             with self._store_errors():
-                found = self._obstore.get(self._store, key, options={"head": True})
+                result = self._obstore.get(self._store, key, options={"head": True})
         except FileNotFoundError:
             return None
-        return StoredObject(found.meta["size"], found.attributes.get(_CHECKSUM))
+        return StoredObject(result.meta["size"], result.attributes.get(_CHECKSUM))
 
     def get(self, key: str) -> Iterator[bytes]:
         """Yield the content of an object. Raises FileNotFoundError if it does not exist."""
@@ -231,12 +231,12 @@ class S3BlobStore:
                 f"{self.place.shown} cannot be used without credentials: set AWS_ACCESS_KEY_ID and"
                 " AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
             )
-        found = _STATUS.search(text)
-        status = found[1] if found else ""
+        match = _STATUS.search(text)
+        status = match[1] if match else ""
         if status in _WITHOUT_WORDS and not code:
             return self._misconfigured("AccessDenied")
-        said = f"{status} {code}".strip()
-        what = f"the server says {said}" if said else _transport(text)
+        answer = f"{status} {code}".strip()
+        what = f"the server says {answer}" if answer else _transport(text)
         return UnreachableError(f"{self.place.shown} cannot be reached: {what}")
 
 
@@ -245,8 +245,8 @@ class _ForbiddenError(MisconfiguredError):
 
 
 def _code(error: BaseException) -> str:
-    found = _CODE.search(str(error))
-    return found[1] if found else ""
+    match = _CODE.search(str(error))
+    return match[1] if match else ""
 
 
 def _transport(text: str) -> str:

@@ -94,10 +94,10 @@ def _header(file: BinaryIO) -> dict[str, Tensor]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError
-    return found
+    return members
 
 
 def _tensor(name: str, entry: Any, begin: int, room: int) -> Tensor:

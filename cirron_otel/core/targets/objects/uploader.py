@@ -265,11 +265,11 @@ class Uploader:
             if not isinstance(uri, str) or blob_key(uri, "", "") != upload.key:
                 continue
             name = record.get("tensor_name")
-            found = tensors.find(name) if isinstance(name, str) else None
-            if found is None:
+            tensor = tensors.find(name) if isinstance(name, str) else None
+            if tensor is None:
                 self._miss(f"{upload.key.file} has no tensor {str(name)[:80]!a}")
                 continue
-            yield number, self._put(record, number, of(record), tensors.content(found, name))
+            yield number, self._put(record, number, of(record), tensors.content(tensor, name))
 
     def _put(
         self, record: Mapping[str, Any], number: int, whose: tuple[str, str], content: BlobContent

@@ -124,8 +124,8 @@ def target_key(config: OtlpConfig) -> str:
     It depends on the endpoint without user and password, the protocol, and the tenant. Credentials
     do not count, since an endpoint keeps its data when they change.
     """
-    scheme, separator, rest = config.endpoint.rpartition("://")
-    authority, slash, path = rest.partition("/")
+    scheme, separator, address = config.endpoint.rpartition("://")
+    authority, slash, path = address.partition("/")
     endpoint = f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
     tenant = config.headers.get(TENANT_HEADER, "")
     return digest("otlp target", endpoint, config.protocol, tenant)[:8].hex()

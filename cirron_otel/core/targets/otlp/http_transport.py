@@ -203,11 +203,11 @@ def _error_message(kind: str, content: bytes) -> str:
             return ""
     if kind.endswith("json"):
         try:
-            found: Any = json.loads(content)
+            body: Any = json.loads(content)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and isinstance(found.get("message"), str):
-            return str(found["message"])
+            body = None
+        if isinstance(body, dict) and isinstance(body.get("message"), str):
+            return str(body["message"])
     if kind == "text/html":
         return "the answer is a web page"
     return content[:4096].decode("utf-8", "replace")

@@ -211,11 +211,11 @@ class _Quiet(logging.Filter):
     @property
     def has_no_service(self) -> bool:
         """Whether a captured message means that the endpoint has no such service."""
-        said = [each for record in self._records for each in _arguments(record)]
+        arguments = [each for record in self._records for each in _arguments(record)]
         return any(
             (type(each) is int and each in _NO_SERVICE_CODES)
             or getattr(each, "name", None) == "UNIMPLEMENTED"
-            for each in said
+            for each in arguments
         )
 
     def forget(self) -> None:

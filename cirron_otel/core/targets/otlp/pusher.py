@@ -216,10 +216,10 @@ class Pusher:
             if response.retry_after is not None:
                 wait = max(response.retry_after, _SHORTEST_WAIT_S)
             if not self._retry or time.monotonic() + wait >= give_up:
-                asked = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
+                wait_text = "" if response.retry_after is None else f", asked to wait {wait:.0f} s"
                 given_up = f": given up after {attempts} attempts" if self._retry else ""
                 raise UnreachableError(
-                    f"{self._refusal_text(informative)}{given_up}{asked}{self._hint(informative)}",
+                    f"{self._refusal_text(informative)}{given_up}{wait_text}{self._hint(informative)}",
                     builder.result(),
                     status=informative.status,
                     retry_after=response.retry_after,
@@ -234,8 +234,8 @@ class Pusher:
             )
 
     def _refusal_text(self, response: Response) -> str:
-        said = f" ({response.message})" if response.message else ""
-        return f"{self._config.shown_endpoint} did not accept: {response.status}{said}"
+        message = f" ({response.message})" if response.message else ""
+        return f"{self._config.shown_endpoint} did not accept: {response.status}{message}"
 
     def _hint(self, response: Response) -> str:
         if response.status == "no answer":

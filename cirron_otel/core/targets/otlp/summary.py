@@ -48,10 +48,10 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
     first = some[0]
     span_id = str(first.get("span_id"))
     name = GRADIENTS if is_gradient else WEIGHTS
-    own = digest("snapshots", batch_id, span_id, name)[:8].hex()
+    id_prefix = digest("snapshots", batch_id, span_id, name)[:8].hex()
     dtypes = {str(each.get("dtype")) for each in some}
     stored = [each for each in some if each.get("blob_uri") is not None]
-    measured = [found for each in some if (found := _moments(each)) is not None]
+    measured = [moments for each in some if (moments := _moments(each)) is not None]
     attrs: dict[str, Any] = {"summary": True, "tensors": len(some)}
     others = sum(count for _, count, _ in measured)
     if others:
@@ -59,7 +59,7 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
     if len(measured) < len(some):
         attrs["without_statistics"] = len(some) - len(measured)
     return {
-        "id": own + span_id[16:],
+        "id": id_prefix + span_id[16:],
         "span_id": first.get("span_id"),
         "tensor_name": name,
         "shape": [sum(math.prod(each.get("shape", ())) for each in some)],

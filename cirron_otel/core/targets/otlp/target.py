@@ -83,9 +83,9 @@ class OtlpTarget:
         if len(batches) > 1:
             return self._pushed(b"".join(self._encoded(batch) for batch in batches))
         (batch,) = batches
-        kept = self._rest.pop(batch.name, None)
-        requests = kept or (self._encoded(batch),)
-        is_partial = kept is not None
+        unsent = self._rest.pop(batch.name, None)
+        requests = unsent or (self._encoded(batch),)
+        is_partial = unsent is not None
         refused, receipt = "", Receipt()
         while requests:
             try:

@@ -66,5 +66,5 @@ def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
 def _recorded(row: Any) -> Any:
     """Return the recorded `blob_uri`: once the column has been changed, it is in `extra`."""
     residual = exactjson.loads(row.extra) if row.extra else {}
-    kept = residual.get("set", {}) if isinstance(residual, dict) else {}
-    return kept.get("blob_uri", row.blob_uri)
+    fields = residual.get("set", {}) if isinstance(residual, dict) else {}
+    return fields.get("blob_uri", row.blob_uri)

@@ -74,8 +74,8 @@ def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
         marks=[_mark(mark) for mark in batch.marks],
         snapshots=[_snapshot(snapshot) for snapshot in batch.snapshots],
     )
-    rest = {} if batch.otel is UNSET else {"otel": exactjson.loads(bytes(batch.otel))}
-    return records, {**rest, "spans": [{"pid": span.pid} for span in batch.spans]}
+    unstored = {} if batch.otel is UNSET else {"otel": exactjson.loads(bytes(batch.otel))}
+    return records, {**unstored, "spans": [{"pid": span.pid} for span in batch.spans]}
 
 
 def _header(batch: TypedBatch) -> TraceBatch:
@@ -91,32 +91,31 @@ def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpa
 
 def _root_id(span: TypedSpan, parents: dict[str, str | None], root_ids: dict[str, str]) -> str:
     """Return the id of the topmost ancestor, as `platform` does; cache the result by parent."""
-    top, parent = span.id, span.parent_id
+    root_id, parent = span.id, span.parent_id
     if parent in root_ids:
         return root_ids[parent]
     seen: set[str] = set()
     while parent is not None and parent not in seen:
         seen.add(parent)
-        top, parent = parent, parents.get(parent)
+        root_id, parent = parent, parents.get(parent)
     if parent is None and span.parent_id is not None:
-        root_ids[span.parent_id] = (
-            top  # not in a cycle, in which the result depends on the first span
-        )
-    return top
+        # Not in a cycle: there, the result depends on the first span.
+        root_ids[span.parent_id] = root_id
+    return root_id
 
 
 def _span(span: TypedSpan, top: str, marks: dict[str, list[str]]) -> TraceSpan:
     _check(len(span.id) <= _LONGEST and len(span.parent_id or "") <= _LONGEST)
-    rest = []
+    unstored = []
     if span.mark_ids or span.id in marks:
         mark_ids = list(span.mark_ids)
         if mark_ids != marks.get(span.id, []):
-            rest.append(("mark_ids", _dumps(mark_ids)))
+            unstored.append(("mark_ids", _dumps(mark_ids)))
     if span.otel is not UNSET:
-        rest.append(("otel", _text(span.otel)))
+        unstored.append(("otel", _text(span.otel)))
     if span.pid is not None:
-        rest.append(("pid", str(span.pid)))
-    extra = _set(rest) if rest else None
+        unstored.append(("pid", str(span.pid)))
+    extra = _set(unstored) if unstored else None
     return _fitting(
         _copy_span(
             span, trace_id=top, attrs=_object(span.attrs), extra=extra, workspace_id="", run_id=""
@@ -163,14 +162,14 @@ def _value(mark: TypedMark) -> Any:
 
 def _snapshot(snapshot: TypedSnapshot) -> TraceSnapshot:
     _check(len(snapshot.id) <= _LONGEST and len(snapshot.span_id) <= _LONGEST)
-    rest = [("attrs", _text(snapshot.attrs))] if snapshot.attrs != EMPTY else []
-    rest.append(("ts_ns", str(snapshot.ts_ns)))
+    unstored = [("attrs", _text(snapshot.attrs))] if snapshot.attrs != EMPTY else []
+    unstored.append(("ts_ns", str(snapshot.ts_ns)))
     shape, stats = bytes(snapshot.shape), bytes(snapshot.stats)
     _check(shape[:1] == b"[" and _is_plain(shape))
     _check(stats == b"null" or (stats[:1] == b"{" and _is_plain(stats)))
     stats_column = None if stats == b"null" else snapshot.stats
     return _fitting(
-        _copy_snapshot(snapshot, shape=snapshot.shape, stats=stats_column, extra=_set(rest))
+        _copy_snapshot(snapshot, shape=snapshot.shape, stats=stats_column, extra=_set(unstored))
     )
 
 

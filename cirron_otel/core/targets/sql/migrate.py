@@ -22,12 +22,12 @@ _FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
 @lru_cache
 def steps(dialect: str) -> dict[int, str]:
     """Return the statements of each version, in order."""
-    found = {}
+    statements = {}
     for file in resources.files(__package__).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)
         if match is not None and match[2] in (None, dialect):
-            found[int(match[1])] = file.read_text(encoding="utf-8")
-    return dict(sorted(found.items()))
+            statements[int(match[1])] = file.read_text(encoding="utf-8")
+    return dict(sorted(statements.items()))
 
 
 def current(dialect: str) -> int:
@@ -49,11 +49,11 @@ def migrate(database: Database, to: int | None = None) -> int:
     the others wait. Raises MisconfiguredError if a newer release wrote the database, and
     UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
     """
-    wanted = current(database.dialect) if to is None else to
-    if version_of(database) == wanted:
-        return wanted
+    target_version = current(database.dialect) if to is None else to
+    if version_of(database) == target_version:
+        return target_version
     try:
-        return _migrate(database, wanted)
+        return _migrate(database, target_version)
     except RefusedError as error:
         raise UnreachableError(f"the tables cannot be created now: {error}") from None
 

@@ -73,12 +73,12 @@ class OwnerResolver:
         yield from (self.whole for _ in range(count))
 
     def _owner(self, attributes: Mapping[str, Any]) -> RowOwner:
-        said = {**self._context.defaults}
+        values = {**self._context.defaults}
         for name in NAMES:
             if isinstance(value := attributes.get(name), str | int) and value != "":
-                said[name] = text(value)
-        said |= self._context.overrides
-        workspace, *others = (bounded(value) if (value := said.get(n)) else None for n in NAMES)
+                values[name] = text(value)
+        values |= self._context.overrides
+        workspace, *others = (bounded(value) if (value := values.get(n)) else None for n in NAMES)
         return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
     def _of_resources(self, messages: Any) -> Iterator[tuple[int, RowOwner]]:
@@ -97,5 +97,5 @@ class OwnerResolver:
 
 def _attributes(holder: Mapping[str, Any]) -> Mapping[str, Any]:
     resource = holder.get("resource")
-    found = resource.get("attributes") if isinstance(resource, dict) else None
-    return found if isinstance(found, dict) else {}
+    attributes = resource.get("attributes") if isinstance(resource, dict) else None
+    return attributes if isinstance(attributes, dict) else {}

@@ -142,8 +142,8 @@ class PostgresDatabase:
         with self._guarded(), self._connection.cursor() as cursor:
             cursor.executemany(statement.encode(), rows, returning=True)
             for _ in rows:
-                found = cursor.fetchone()
-                keys.append(found[0] if found else None)
+                row = cursor.fetchone()
+                keys.append(row[0] if row else None)
                 cursor.nextset()
         return keys
 
@@ -155,7 +155,7 @@ class PostgresDatabase:
             f' ON CONFLICT DO NOTHING RETURNING "{column}"'
         )
         digests, keys = [row[0] for row in rows], [row[1] for row in rows]
-        return {bytes(found) for (found,) in self.rows(statement, digests, keys)}
+        return {bytes(new_digest) for (new_digest,) in self.rows(statement, digests, keys)}
 
     def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Insert many rows by COPY."""
@@ -177,11 +177,11 @@ class PostgresDatabase:
         """Return whether a table of that name exists."""
         # Not to_regclass: it reads the catalog cache, which may still lack a table after
         # `serialize` has waited for the writer that created it.
-        found = (
+        statement = (
             "SELECT 1 FROM pg_catalog.pg_class WHERE relname = ? AND relkind IN ('r', 'p')"
             " AND pg_catalog.pg_table_is_visible(oid)"
         )
-        return bool(self.rows(found, name))
+        return bool(self.rows(statement, name))
 
     def shrink(self) -> None:
         """Do nothing: the server's autovacuum frees space."""

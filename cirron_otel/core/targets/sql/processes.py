@@ -61,12 +61,12 @@ def settle_processes(database: Database, prepared: Sequence[PreparedBatch]) -> N
     if sessions:
         database.bulk_insert(_SESSIONS, _COLUMNS, sessions)
     known = {row for session in sessions for row in _loose_within(database, session)}
-    found = _sessions_of(database, [*loose, *known])
-    for row, session in found.items():
+    session_by_row = _sessions_of(database, [*loose, *known])
+    for row, session in session_by_row.items():
         database.run(_MOVE, session, session, row.id)
         if row in known:
             database.run(_FOUND, row.pid, row.start_ns, row.id)
-    left = [row for row in loose if row not in found]
+    left = [row for row in loose if row not in session_by_row]
     if left:
         database.bulk_insert(_LOOSE, _COLUMNS, left)
 
@@ -94,13 +94,13 @@ def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process
         for row in database.rows(statement, database.array_param(pids), earliest, latest):
             session = _Process(*row)
             of_process.setdefault(session[1:4], []).append(session)
-    found: dict[_Process, str] = {}
+    session_by_span: dict[_Process, str] = {}
     for span in loose:
         sessions = of_process.get(span[1:4], ())
         ids = {each.id for each in sessions if each.start_ns <= span.start_ns <= each.end_ns}
         if len(ids) == 1:
-            found[span] = ids.pop()
-    return found
+            session_by_span[span] = ids.pop()
+    return session_by_span
 
 
 def forget_processes(database: Database) -> None:

@@ -60,17 +60,17 @@ def parts_of(batch: SealedBatch, context: OwnerContext) -> list[RequestPart]:
     if _RECEIVED not in batch.data:
         return []
     try:
-        top = _objects.decode(batch.data)
-        otel = _objects.decode(top["otel"])
+        document = _objects.decode(batch.data)
+        otel = _objects.decode(document["otel"])
         if RECEIVED not in otel:
             return []
         if RESOURCE_SPANS in otel:
-            found = list(_resources(_lists.decode(otel[RESOURCE_SPANS]), top))
+            contents = list(_resources(_lists.decode(otel[RESOURCE_SPANS]), document))
         else:
-            found = list(_marks(_objects.decode(otel[LOGS]), top))
+            contents = list(_marks(_objects.decode(otel[LOGS]), document))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError):
         return []  # written or changed by another program: recognised by its name and content only
-    return _digested(found, context)
+    return _digested(contents, context)
 
 
 _Found = tuple[RequestPart, Collection[bytes]]
@@ -116,13 +116,13 @@ def _digested(found: list[_Found], context: OwnerContext) -> list[RequestPart]:
 
 def without_parts(data: bytes, known: Collection[RequestPart]) -> bytes:
     """Return the batch without the parts `known`."""
-    top: dict[str, Any] = dict(_objects.decode(data))
-    otel: dict[str, Any] = dict(_objects.decode(top["otel"]))
-    _leave_out(top, "spans", {place for part in known for place in part.spans})
-    _leave_out(top, "marks", {part.mark for part in known})
+    document: dict[str, Any] = dict(_objects.decode(data))
+    otel: dict[str, Any] = dict(_objects.decode(document["otel"]))
+    _leave_out(document, "spans", {place for part in known for place in part.spans})
+    _leave_out(document, "marks", {part.mark for part in known})
     if RESOURCE_SPANS in otel:
         _leave_out(otel, RESOURCE_SPANS, {part.resource for part in known})
-    return _encode(top | {"otel": otel})
+    return _encode(document | {"otel": otel})
 
 
 def _leave_out(record: dict[str, Any], key: str, places: set[int | None]) -> None:

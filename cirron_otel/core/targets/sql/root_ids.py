@@ -26,7 +26,7 @@ def local_root_ids(
         root_ids.setdefault(session, session)
     elif is_one_process:
         loose = {s.id for s in spans if s.parent_span_id is None and s.name != SESSION}
-        others = {top for some_id, top in root_ids.items() if top not in loose}
+        others = {root_id for some_id, root_id in root_ids.items() if root_id not in loose}
         if len(others) == 1:
             [other] = others
             root_ids.update(dict.fromkeys(loose, other))
@@ -36,7 +36,7 @@ def local_root_ids(
 def resolve_root(some_id: str, root_ids: dict[str, str]) -> str:
     """Return the topmost scope that `root_ids` leads to; in a cycle, the last before it repeats."""
     seen = {some_id}
-    while (above := root_ids.get(some_id)) is not None and above not in seen:
-        seen.add(above)
-        some_id = above
+    while (parent_id := root_ids.get(some_id)) is not None and parent_id not in seen:
+        seen.add(parent_id)
+        some_id = parent_id
     return some_id

@@ -151,11 +151,11 @@ def _session_of(batch: dict[str, Any]) -> str | None:
 def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
     """Change values that the columns cannot hold; `extra` then has the complete record."""
     for number, span in enumerate(records.spans):
-        kept = (span.id, span.parent_span_id)
+        original_ids = (span.id, span.parent_span_id)
         span.id, span.trace_id = bounded(span.id), bounded(span.trace_id)
         if span.parent_span_id is not None:
             span.parent_span_id = bounded(span.parent_span_id)
-        if kept != (span.id, span.parent_span_id):
+        if original_ids != (span.id, span.parent_span_id):
             span.extra = _whole(batch["spans"][number])
     for number, mark in enumerate(records.marks):
         is_changed = _bound(mark)
@@ -169,9 +169,9 @@ def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
 
 
 def _bound(row: TraceMark | TraceSnapshot) -> bool:
-    kept = (row.id, row.span_id)
+    original_ids = (row.id, row.span_id)
     row.id, row.span_id = bounded(row.id), bounded(row.span_id)
-    return kept != (row.id, row.span_id)
+    return original_ids != (row.id, row.span_id)
 
 
 def _whole(record: Any) -> str:
@@ -183,10 +183,10 @@ def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
     if uri is None or uri == row.blob_uri:
         return
     row.blob_uri = clean(uri)
-    rest = exactjson.loads(row.extra) if row.extra else {}
-    if "is" not in rest:
-        rest.setdefault("set", {})["blob_uri"] = record["blob_uri"]
-        row.extra = exactjson.dumps_ascii(rest)
+    residual = exactjson.loads(row.extra) if row.extra else {}
+    if "is" not in residual:
+        residual.setdefault("set", {})["blob_uri"] = record["blob_uri"]
+        row.extra = exactjson.dumps_ascii(residual)
 
 
 def hash_of(data: bytes) -> bytes:

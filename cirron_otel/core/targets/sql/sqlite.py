@@ -151,8 +151,8 @@ class SqliteDatabase:
 
     def has_table(self, name: str) -> bool:
         """Return whether a table of that name exists."""
-        found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-        return bool(self.rows(found, name))
+        statement = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.rows(statement, name))
 
     def shrink(self) -> None:
         """Return freed pages to the file system, and checkpoint the WAL."""

@@ -161,14 +161,14 @@ class Storage(BatchStore):
         while True:
             with database.transaction():
                 database.serialize()
-                found = database.rows(
+                expired = database.rows(
                     f'SELECT "batchKey" FROM "TraceBatch" WHERE {_IS_EXPIRED}'  # noqa: S608
                     f' ORDER BY "createdNs" LIMIT {_EXPIRED_AT_ONCE}',
                     *times,
                 )
-                keys = database.array_param(row[0] for row in found)
+                keys = database.array_param(row[0] for row in expired)
                 condition = database.in_clause('"batchKey"')
-                if not found:
+                if not expired:
                     self._forget_unresolved()
                     break
                 database.run(f'DELETE FROM "{_DIGESTS}" WHERE {condition}', keys)  # noqa: S608
@@ -210,7 +210,7 @@ class Storage(BatchStore):
 
     def _unknown(self, batches: Sequence[SealedBatch]) -> list[tuple[bytes, SealedBatch]]:
         """Return (hash, batch) for each batch that is not stored yet, without repetitions."""
-        wanted = {
+        candidates = {
             (column_of_name(checked_name(batch.name)), hash_of(batch.data)): batch
             for batch in batches
         }
@@ -219,13 +219,13 @@ class Storage(BatchStore):
             (name, bytes(hash_))
             for name, hash_ in self._database.rows(
                 f'SELECT "name", "hash" FROM "TraceBatch" WHERE {condition}',  # noqa: S608
-                self._database.array_param({name for name, _ in wanted}),
+                self._database.array_param({name for name, _ in candidates}),
             )
         }
         names = {name for name, _ in known}
         return [
             (hash_, batch)
-            for (name, hash_), batch in wanted.items()
+            for (name, hash_), batch in candidates.items()
             if (name, hash_) not in known and not (name in names and self._holds_equal(batch))
         ]
 

@@ -21,10 +21,10 @@ def _conditions(select: Select) -> tuple[str, list[Any]]:
     """Return SQL conditions on the table of batches (alias b), and their parameters."""
     texts: list[str] = []
     values: list[Any] = []
-    for column, wanted in (("workspaceId", select.workspace_id), ("runId", select.run_id)):
-        if wanted is not None:
+    for column, owner_id in (("workspaceId", select.workspace_id), ("runId", select.run_id)):
+        if owner_id is not None:
             texts.append(_belongs(column))
-            values += [wanted] * texts[-1].count("?")
+            values += [owner_id] * texts[-1].count("?")
     for sign, time in ((">=", select.since_ns), ("<", select.until_ns)):
         if time is not None:
             texts.append(f'b."createdNs" {sign} ?')
@@ -36,19 +36,19 @@ def _conditions(select: Select) -> tuple[str, list[Any]]:
 
 
 def _belongs(column: str) -> str:
-    def of_riders(table: str) -> str:
+    def of_attached(table: str) -> str:
         return (
             f'EXISTS (SELECT 1 FROM "{table}" m JOIN "TraceSpan" s'  # noqa: S608
             ' ON s."id" = m."spanId" OR s."traceId" = m."spanId"'
             f' WHERE m."batchKey" = b."batchKey" AND s."{column}" = ?)'
         )
 
-    own = (
+    of_spans = (
         'EXISTS (SELECT 1 FROM "TraceSpan" s WHERE s."batchKey" = b."batchKey"'  # noqa: S608
         f' AND s."{column}" = ?)'
     )
     whole = f'b."{column}" = ?'
-    return " OR ".join((whole, own, of_riders("TraceMark"), of_riders("TraceSnapshot")))
+    return " OR ".join((whole, of_spans, of_attached("TraceMark"), of_attached("TraceSnapshot")))
 
 
 def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, bytes]]:
@@ -76,7 +76,9 @@ def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, by
 
 def _page_of(database: Database, page: list[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]:
     keys = [row[0] for row in page]
-    found: dict[str, dict[int, list[Any]]] = {kind: {key: [] for key in keys} for kind in COLUMNS}
+    records_by_kind: dict[str, dict[int, list[Any]]] = {
+        kind: {key: [] for key in keys} for kind in COLUMNS
+    }
     condition = database.in_clause('"batchKey"')
     for kind, columns in COLUMNS.items():
         rows = database.rows(
@@ -85,7 +87,7 @@ def _page_of(database: Database, page: list[tuple[Any, ...]]) -> Iterator[tuple[
             database.array_param(keys),
         )
         for row in rows:
-            found[kind][row[0]].append(record_of(kind, row))
+            records_by_kind[kind][row[0]].append(record_of(kind, row))
     bodies = dict(
         database.rows(
             'SELECT "batchKey", "body" FROM "TraceBatch"'  # noqa: S608
@@ -94,7 +96,7 @@ def _page_of(database: Database, page: list[tuple[Any, ...]]) -> Iterator[tuple[
         )
     )
     for key, name, *header in page:
-        records = {kind: found[kind].pop(key) for kind in COLUMNS}
+        records = {kind: records_by_kind[kind].pop(key) for kind in COLUMNS}
         try:
             whole = TraceBatch(**dict(zip(_FIELDS, header, strict=True)))
             yield name_of_column(name), data_of(whole, bodies.get(key), records)

@@ -26,8 +26,8 @@ class Placing:
         self._new_ids: list[str] = []
         self._root_ids: dict[str, str] = {}
         for each in prepared:
-            for some_id, top in each.root_ids.items():
-                self._root_ids.setdefault(some_id, top)
+            for some_id, root_id in each.root_ids.items():
+                self._root_ids.setdefault(some_id, root_id)
         for each in prepared:
             if each.records is not None:
                 self._new_ids += [span.id for span in each.records.spans]
@@ -95,12 +95,12 @@ class Placing:
         database = self._database
         condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):
-            found = database.rows(
+            rows = database.rows(
                 f'SELECT "id", "traceId" FROM "TraceSpan" WHERE {condition}'  # noqa: S608
                 ' ORDER BY "batchKey" DESC, "ordinal" DESC',
                 database.array_param(some),
             )
-            self._root_ids |= found
+            self._root_ids |= rows
 
     def _noted(self, ids: Collection[str]) -> set[str]:
         """Return those of the ids that are in TraceUnresolved."""

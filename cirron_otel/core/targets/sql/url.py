@@ -68,13 +68,13 @@ def _postgres(url: str) -> Location:
         "@" in database or "\0" in url
     ):  # an unescaped / in the password makes the rest part of the path
         raise UsageError(f"a storage URL with an odd letter in it: escape it (%2F for /); {_USE}")
-    said = dict(parameters)
-    secrets = [parts.netloc.rpartition("@")[0].partition(":")[2], said.get("password", "")]
-    secrets += [said.get("sslpassword", "")]
+    values = dict(parameters)
+    secrets = [parts.netloc.rpartition("@")[0].partition(":")[2], values.get("password", "")]
+    secrets += [values.get("sslpassword", "")]
     place = sorted((k, v) for k, v in parameters if k not in _SECRET)
-    named = said.get("dbname", database) or unquote(parts.username or said.get("user", ""))
+    named = values.get("dbname", database) or unquote(parts.username or values.get("user", ""))
     key = digest("storage", "postgresql", address, named, repr(place))[:8].hex()
-    shown_address = address or said.get("host", "localhost")
+    shown_address = address or values.get("host", "localhost")
     return Location(
         url,
         f"postgresql://{quote(shown_address, safe=':,[]./')}/{quote(named)}",
