@@ -62,10 +62,10 @@ def _events(index: SpoolIndex, first: int, numbers: dict[Process, int]) -> Itera
             yield _meta("process_sort_index", number, 0, {"sort_index": rank})
         yield from _scopes(index, first, (rank, pid), number)
     no_scope = len(numbers) + 1
-    is_told = False
+    is_named = False
     for name, value, at, has_scope, rank, pid in index.rows(_MARKS, OVERHEAD_NS):
-        if not has_scope and not is_told:
-            is_told = True
+        if not has_scope and not is_named:
+            is_named = True
             yield _meta("process_name", no_scope, 0, {"name": "no scope"})
         process = numbers[rank, pid] if has_scope else no_scope
         yield _mark(name or "?", value, _us(at - first), process)

@@ -118,11 +118,11 @@ def _flush_cirron(
     """Send unconverted batches and snapshot files that the Cirron platform has not received."""
     broken: dict[str, Finding] = {}
 
-    def found(finding: Finding) -> None:
+    def note_broken(finding: Finding) -> None:
         if finding.code != "torn":
             broken.setdefault(finding.name, finding)
 
-    reader = SpoolReader(paths.root, on_finding=found)
+    reader = SpoolReader(paths.root, on_finding=note_broken)
     stats = ExportStats(report.target)
     delivery = ForegroundDelivery(paths, target, stats, stop=stop, patience=patience, say=say)
     try:
@@ -132,7 +132,7 @@ def _flush_cirron(
                 continue
             left = [name for name in names if name not in backlog.cursor]
             for name in left:
-                reader.read(name)  # reports files that are not batches to `found`
+                reader.read(name)  # reports files that are not batches to `note_broken`
             delivery.take(backlog, [name for name in left if name not in broken])
             delivery.finish()
             report.files += delivery.upload(backlog)
