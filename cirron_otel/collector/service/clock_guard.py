@@ -103,7 +103,7 @@ class ClockGuard:
         return self._jumped_at is not None
 
     def is_trusted(self) -> bool:
-        """Whether data may be removed now because of its age."""
+        """Return whether data may be removed now because of its age."""
         self.look()
         return not self.has_jumped and self._passed() - self._started >= FIRST_S
 

@@ -10,7 +10,7 @@ _MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client", "cramjam", "lz
 
 
 def is_installed() -> bool:
-    """Whether a collector can run here."""
+    """Return whether a collector can run here."""
     try:
         return all(find_spec(name) is not None for name in _MODULES)
     except ModuleNotFoundError:  # `google`, the parent of `google.rpc`, is missing

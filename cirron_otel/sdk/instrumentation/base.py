@@ -20,16 +20,18 @@ class HookContext:
 
     config: Config
     owns: Callable[[str], bool]
-    """Whether the framework creates the scopes with this name: no framework ahead of it does."""
+    """Returns whether the framework creates the scopes with this name: no framework with a higher
+    priority does."""
     on_import: Callable[[str, Callable[[ModuleType], None]], None]
-    """Calls a function with a module once that is imported, now if it already is."""
+    """Calls a function with a module once it is imported, immediately if it already is."""
     worker_opener: Callable[[], Any]
-    """Returns the function that opens the session of a data loading process; None without one.
-    The result changes when the rank of this process becomes known."""
+    """Returns the function that opens the session of a data loading process, or None. The result
+    changes when the rank of this process becomes known."""
     remove_all: Callable[[], None]
     """Removes the hooks of every framework from this process."""
     before_loading: Callable[[], object] | None
-    """To be called ahead of each data loading iterator, and so ahead of its processes."""
+    """To be called before each data loading iterator is created, and so before its processes are.
+    """
     epoch_ended: Callable[[Any], None]
     """To be called with the scope of an epoch that is over."""
 
@@ -37,27 +39,30 @@ class HookContext:
 class FrameworkHooks(ABC):
     """The hooks into one framework during one session.
 
-    An object is created once the framework is imported. What `install` or `remove` raises is
-    recorded as an error of the hooks and never reaches the program.
+    An object is created once the framework is imported. Errors that `install` or `remove` raises
+    are recorded as errors of the hooks and never reach the program.
     """
 
     claims: ClassVar[tuple[str, ...]] = ()
-    """Names of the scopes that the framework creates, of those that one framework owns at a time:
-    `epoch` and `step`."""
+    """Names of scopes that the framework creates, among those that only one framework may own at a
+    time (`epoch` and `step`)."""
 
     @abstractmethod
     def install(self, context: HookContext) -> None:
-        """Install every hook. The framework's claims are registered."""
+        """Install every hook. The framework's claims are already registered."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove every hook, restore what was replaced, and close the scopes that are open."""
+        """Remove every hook, restore replaced attributes, and close the open scopes."""
 
     def owners_changed(self) -> None:  # noqa: B027 - optional
         """Read `HookContext.owns` again: a framework claimed or released a name."""
 
     def ask_rank(self, callback: RankCallback) -> None:  # noqa: B027
-        """Call `callback` once the framework has assigned a rank to this process, perhaps now."""
+        """Call `callback` once the framework has assigned a rank to this process.
+
+        That may be immediately.
+        """
 
     def after_fork(self) -> None:  # noqa: B027 - optional
         """In a forked child, forget the parent's open scopes. The hooks stay installed."""

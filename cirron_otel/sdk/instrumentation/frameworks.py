@@ -10,10 +10,10 @@ from .base import FrameworkHooks
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework: its name in the option `frameworks` is its key in the table."""
+    """One framework; its key in the table is its name in the option `frameworks`."""
 
     module: str
-    """The module whose import is waited for."""
+    """The module whose import installs the hooks."""
     create: Callable[[], FrameworkHooks]
     """Creates the hooks. Called once the framework is imported; it imports the hooks' modules."""
 

@@ -1,4 +1,4 @@
-"""Calls back after the import of a module, without importing it."""
+"""Call functions after the import of a module, without importing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ImportWatcher(MetaPathFinder):
         self._callbacks: dict[str, list[OnImport]] = {}
 
     def on(self, name: str, callback: OnImport) -> None:
-        """Call `callback` with the module `name` after its first import; now if it is imported."""
+        """Call `callback` with the module `name` once it is imported; now if it already is."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
             callback(module)

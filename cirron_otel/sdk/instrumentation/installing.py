@@ -1,4 +1,4 @@
-"""The hooks of a session: which frameworks have some, and from when until when."""
+"""Install and remove the hooks of a session into the frameworks that the program imports."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Instrumentation:
         self.hooks: dict[str, FrameworkHooks] = {}
         """The hooks that are installed, by the framework's name."""
         self.opens_worker: Any = None
-        """Opens the session of a DataLoader's worker (`torch.workers.Open`)."""
+        """Opens the session of a DataLoader worker (`torch.workers.Open`)."""
         self.before_loading: Callable[[], object] | None = None
-        """Called ahead of each iterator of a DataLoader, and so ahead of its workers."""
+        """Called before each DataLoader iterator is created, and so before its workers are."""
         self._rank_found: RankCallback | None = None
 
     @property
@@ -44,7 +44,10 @@ class Instrumentation:
         return list(self.hooks)
 
     def install(self) -> None:
-        """Hook the frameworks that are imported, and each other one when it is. Raises nothing."""
+        """Hook the imported frameworks now, and the others once they are imported.
+
+        Raises nothing.
+        """
         try:
             wanted = self._config.frameworks
             names = (AUTO,) if wanted is None else tuple(wanted)
@@ -87,7 +90,7 @@ class Instrumentation:
     def ask_rank(self, callback: RankCallback) -> None:
         """Call `callback` once with the rank and the world size, if a framework assigns a rank.
 
-        That may be now, at the begin of a loop, or at a flush.
+        That may be now, at the beginning of a loop, or at a flush.
         """
         self._rank_found = callback
         for hooks in self.hooks.values():

@@ -1,4 +1,4 @@
-"""Which framework creates the scopes `epoch` and `step`: one at a time.
+"""Determine the one framework that creates the scopes `epoch` and `step`.
 
 The order is that of Cirron's concepts page, "Framework hook priority". Scopes that the program
 opens itself take precedence over every framework.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 PRIORITY = ("transformers", "tensorflow", "torch")
-"""Of the frameworks that claim a name, the first in this order owns it."""
+"""The frameworks in descending priority; the first one that claims a name owns it."""
 
 
 class ScopeOwners:
@@ -37,7 +37,7 @@ class ScopeOwners:
         self._notify()
 
     def owns(self, name: str, framework: str) -> bool:
-        """Whether `framework` creates the scopes `name`."""
+        """Return whether `framework` creates the scopes `name`."""
         claims = self._claims.get(name, set())
         return next((each for each in self._priority if each in claims), None) == framework
 

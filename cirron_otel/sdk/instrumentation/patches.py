@@ -1,4 +1,4 @@
-"""Attributes of other modules that are replaced for a time, and restored."""
+"""Replace attributes of other modules temporarily, and restore them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ABSENT = object()
 
 
 class Patches:
-    """The replaced attributes, in order. Each original is restored, or the added name removed."""
+    """The replaced attributes, in order; `undo` restores the originals and removes added names."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
@@ -25,8 +25,8 @@ class Patches:
         """The replacements of functions whose copies are to be replaced, by the ids of the
         originals."""
         self._lock = threading.RLock()
-        """Models are discovered on several threads. Re-entrant, since a signal handler may undo
-        all."""
+        """Guards the lists, because models are discovered on several threads. It is re-entrant,
+        because a signal handler may call `undo`."""
 
     def replace(self, owner: Any, name: str, replacement: Any) -> Any:
         """Replace `owner.name`; return the original, inherited or not.
@@ -50,9 +50,9 @@ class Patches:
             self._functions[id(original)] = replacement
 
     def replace_copies(self) -> None:
-        """Replace functions in modules that imported them by name before: `from x import y`.
+        """Replace functions in modules that have imported them by name (`from x import y`).
 
-        One pass over all modules, after the last `replace_function`. Raises nothing.
+        Called after the last `replace_function`, for one pass over all modules. Raises nothing.
         """
         functions, self._functions = self._functions, {}
         for module in list(sys.modules.values()) if functions else ():
@@ -98,8 +98,8 @@ class Patches:
     def undo(self, owner: Any = None, name: str | None = None) -> None:
         """Restore everything, or only `owner.name`. Raises nothing.
 
-        An attribute that other code has replaced since is left. Its replacement may call the one of
-        this package, which does nothing more.
+        An attribute that other code has replaced in the meantime is left unchanged. That
+        replacement may call the one of this package, which then has no effect of its own.
         """
         with self._lock:
             self._undo(owner, name)
@@ -121,7 +121,7 @@ class Patches:
 
 
 def _names_in(module: Any) -> dict[str, Any]:
-    """Return a module's names; none of other objects in `sys.modules`, such as None."""
+    """Return a module's names; empty for other objects in `sys.modules`, such as None."""
     names = getattr(module, "__dict__", None)
     return names if isinstance(names, dict) else {}
 

@@ -52,7 +52,7 @@ class Cirron:
         trace_buffer_max_spans: int | None = None,
         **options: Unpack[CirronOptions],
     ) -> None:
-        """Nothing is read, opened or started yet."""
+        """Keep the parameters; read, open and start nothing yet."""
         values = (
             api_key, api_endpoint, workspace_id, output_dir, snapshots, sample_rate,
             flush_interval, spool_max_bytes, ingest_path, output, trace_buffer_max_spans,
@@ -68,7 +68,7 @@ class Cirron:
 
     @property
     def config(self) -> Config:
-        """The options as a session opened now would use them."""
+        """The options that a session opened now would use."""
         return resolve(None, instance=self._given).config
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +97,7 @@ class Cirron:
         hyperparameters: Mapping[str, Any] | None = None,
         **options: Unpack[ProfileOptions],
     ) -> Profiler:
-        """Open the session; see the module's `profile`."""
+        """Open the session of this process, as the module's `profile` does."""
         given = {
             "frameworks": frameworks, "snapshots": snapshots, "sample_rate": sample_rate,
             "flush_interval": flush_interval, "enabled": enabled, "output": output,
@@ -121,7 +121,7 @@ class Cirron:
             return profiler
 
     def scope(self, name: str, index: int | None = None, **attrs: Any) -> Scope:
-        """Create a scope; see `scope`."""
+        """Create a scope; enter it with `with`."""
         return Scope(name, index, **attrs)
 
     mark = staticmethod(mark)
@@ -132,19 +132,19 @@ class Cirron:
     inject = staticmethod(inject)
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-        """Return the last scopes; see `trace`."""
+        """Show the last scopes of this process, as the module's `trace` does."""
         return trace(format, name, last)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Seal all records made so far; see `flush`."""
+        """Seal all records made so far into the spool; return whether that succeeded."""
         return flush(timeout)
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """Close the session; see `shutdown`."""
+        """Close, seal, and export the session; return whether that succeeded."""
         return shutdown(timeout)
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the SDK; see `health`."""
+        """Return the state of the SDK: queues, drops by cause, errors, exporters, overhead."""
         return health()
 
 

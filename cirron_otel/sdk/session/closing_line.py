@@ -1,8 +1,8 @@
 """The line on stderr at the end of a run: its name, its spool, and the command to show it.
 
-The line is meant for a terminal. It is left out if stderr is not a terminal, below `cirron-otel
-run` (which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and
-if the session recorded nothing or has no spool. The option `quiet` overrides this.
+The line is meant for a terminal. It is omitted if stderr is not a terminal, under `cirron-otel run`
+(which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and if
+the session recorded nothing or has no spool. The option `quiet` overrides this.
 """
 
 from __future__ import annotations

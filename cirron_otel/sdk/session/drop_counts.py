@@ -18,7 +18,7 @@ logger = logging.getLogger("cirron_otel")
 DROPS = "drops."
 """Prefix of the session's attributes that count dropped records, one for each reason."""
 THINNED = "scopes_thinned"
-"""The one reason for drops that an option asks for."""
+"""The only reason for drops that an option requests."""
 
 
 def process_drops() -> tuple[int, int, int]:
@@ -27,7 +27,7 @@ def process_drops() -> tuple[int, int, int]:
 
 
 class DropCounts:
-    """The drops of one session, read from the parts that drop records."""
+    """Counts the drops of one session, from the parts that drop records."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DropCounts:
         snapshots: Snapshots | None,
         thinner: DetailSampler | None,
     ) -> None:
-        """Count from now on: earlier sessions of the process have drops of their own."""
+        """Count from now on, without the drops of earlier sessions of the process."""
         self._collector, self._sealer, self._writer = collector, sealer, writer
         self._snapshots, self._thinner = snapshots, thinner
         self._before = process_drops()

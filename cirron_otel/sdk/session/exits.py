@@ -32,7 +32,7 @@ class Exits:
         fail: Callable[[BaseException], object],
         terminate: Callable[[int, FrameType | None], object],
     ) -> None:
-        """`flush` seals all records; `end` also closes the session. Both keep a deadline.
+        """`flush` seals all records; `end` also closes the session. Both observe a deadline.
 
         Before `end`, `fail` is called with the exception that ends the program, or `terminate`
         with the signal that does.
@@ -51,7 +51,8 @@ class Exits:
             return
         for number in _FATAL:
             before = signal.getsignal(number)
-            # Python's own SIGINT raises KeyboardInterrupt: the exit flushes. None: not Python's.
+            # Python's own SIGINT handler raises KeyboardInterrupt, and the exit then flushes. None
+            # means a handler that was not installed from Python.
             if before in (signal.SIG_IGN, signal.default_int_handler, None):
                 continue
             try:
@@ -89,7 +90,7 @@ class Exits:
         self._safely(self._end)
 
     def _on_exception(self, kind: Any, error: BaseException, trace: Any) -> None:
-        """`sys.excepthook`. After `remove`, it only calls the previous hook."""
+        """Handle an exception as `sys.excepthook`; after `remove`, only call the previous hook."""
         if self._is_installed:
             self._safely(lambda: self._fail(error))
         self._hook_before(kind, error, trace)

@@ -37,7 +37,7 @@ def cause_of(error: BaseException | None) -> Exception | None:
 
 
 def fail(session: Scope, error: BaseException | None) -> None:
-    """An exception ends the session: set ERROR and record the exception on all open scopes."""
+    """Set ERROR and record the exception on all open scopes, because it ends the session."""
     cause = cause_of(error)
     if cause is None:
         return
@@ -47,7 +47,7 @@ def fail(session: Scope, error: BaseException | None) -> None:
 
 
 def terminate(session: Scope, number: int, frame: FrameType | None) -> None:
-    """A signal ends the process: set ERROR on open scopes, and add an event with the stack."""
+    """Set ERROR on open scopes, and add an event with the stack: a signal ends the process."""
     name = signal.Signals(number).name
     message = f"{KILLED}the process was ended by {name}"
     stack = "".join(traceback.format_stack(frame)) if frame is not None else ""

@@ -1,7 +1,7 @@
-"""Forked children: they start with empty buffers and open a session of their own if they trace.
+"""Forked children: they start with empty buffers and open their own session if they trace.
 
 A child opens its session at its first scope or mark, so a child that traces nothing costs nothing.
-The workers of a DataLoader trace nothing unless the options ask for it.
+DataLoader workers trace nothing unless the options request it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _in_child() -> None:
 
 
 def revive_later(revive: Callable[[], None]) -> None:
-    """Open the child's session as soon as it records something."""
+    """Let the child open its session with its first record."""
 
     def first() -> None:
         buf.hooks.first = _nothing

@@ -60,7 +60,7 @@ class TreeState:
     def __init__(self, directory: Path) -> None:
         """Start the comparison in a separate process.
 
-        No process is started if the program handles or ignores SIGCHLD.
+        If the program handles or ignores SIGCHLD, no process is started, and there is no result.
         """
         self._process: subprocess.Popen[bytes] | None = None
         if signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:

@@ -26,9 +26,10 @@ _TRACE_FLUSH_S = 5.0
 
 
 class Profiler:
-    """The result of `profile()`: the session of this process. The caller need not keep it.
+    """The result of `profile()`, which controls the session of this process.
 
-    `enabled` is False if profiling is turned off; then every method does nothing.
+    The caller may discard it. `enabled` is False if profiling is turned off; then every method does
+    nothing.
     """
 
     def __init__(self, runtime: Runtime | None, config: Config, cirron: Any = None) -> None:
@@ -110,7 +111,7 @@ class Profiler:
         if runtime is None or runtime.is_over:
             return True
         done = False
-        # In a `finally` block or an exception handler, the exception is why the session ends.
+        # In a `finally` block or an exception handler, the exception is the cause of the end.
         self.fail(sys.exception())
         try:
             limit = _seconds(timeout, self.config.shutdown_timeout)
@@ -160,7 +161,7 @@ class Profiler:
             return disabled_health()
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-        """Return the last scopes; see `cirron.trace`."""
+        """Return the last scopes in a format of `cirron.trace`. Raises nothing."""
         try:
             recent = Recent(0)
             if self.runtime is not None:
@@ -203,7 +204,7 @@ class Active:
         self.profiler: Profiler | None = None
         self.last: Profiler | None = None
         self.waiting: Any = None
-        """A session that opens with the first record (`waiting.Waiting`)."""
+        """The session that will open with the first record (`waiting.Waiting`), or None."""
         self.default: Callable[[], Any] = _none
         """Returns the default `Cirron`; set by the module of that class."""
 

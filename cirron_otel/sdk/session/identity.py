@@ -30,11 +30,11 @@ class Identity:
     """The position of a process in its job."""
 
     rank: int | None = 0
-    """None: this process starts the job's processes and is not one of them."""
+    """None if this process starts the job's processes and is not one of them."""
     local_rank: int | None = None
     """The rank among the processes of the same node; None if it is unknown."""
     world_size: int = 1
-    """Number of processes of the job; if it is unknown, the smallest possible number."""
+    """Number of processes of the job, or the smallest possible number if it is unknown."""
     job_id: str | None = None
     """The launcher's name for the job.
 

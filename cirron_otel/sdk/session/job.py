@@ -28,7 +28,8 @@ from .starting import Joining, start_runtime
 EXIT_CODE: Final = "process.exit.code"
 """OpenTelemetry's name (semantic conventions, process), like `process.command`."""
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"
-"""The directory on PYTHONPATH that makes every Python child process wait for a first record."""
+"""The directory on PYTHONPATH that makes every Python child process open a session with its first
+record."""
 
 _RUN_NAME = "CIRRON_RUN_NAME"
 _W3C = ("TRACEPARENT", "TRACESTATE")
@@ -85,9 +86,9 @@ class Job:
         return with_hooks(variables) if hooks else variables
 
     def end(self, code: int, attributes: Mapping[str, Any], timeout: float) -> bool:
-        """End the job with an exit code; return whether all is sealed and sent in `timeout` s.
+        """End the job with an exit code; return whether all records are sealed and sent in time.
 
-        An exit code other than 0 is an error of the job.
+        The limit is `timeout` seconds. An exit code other than 0 is an error of the job.
         """
         scope = self._scope
         scope.set_attributes({EXIT_CODE: code, **attributes})

@@ -29,7 +29,7 @@ class Joined:
     parent: SpanContext | None = None
     links: list[Link] = field(default_factory=list)
     context: Context = field(default_factory=Context)
-    """The context that came with the parent: baggage."""
+    """The context that came with the parent, with its baggage."""
 
 
 def join(
@@ -43,7 +43,7 @@ def join(
     """Find the trace to join. `how` is the use of a surrounding span: parent, link, or none.
 
     `parent` and `link` may be a Span, a SpanContext, a Context, or a carrier (a mapping with
-    `traceparent`, or its text). `environment_first`: the context from the environment takes
+    `traceparent`, or its text). With `environment_first`, the context from the environment takes
     precedence over the current span, and is joined even if there is a `link`.
     """
     joined = Joined()

@@ -66,7 +66,7 @@ def _where() -> tuple[str, str, bool]:
     """Return trace id, span id, and the sampled flag of the current span or the session."""
     span: Any = CONTEXT.get().get(SPAN_KEY) or state.session
     if isinstance(span, RecordedScope):
-        # Not through the span context: requesting it counts as a reference to the scope.
+        # Do not request the span context: that counts as a reference to the scope.
         if not span._id:
             return _NONE, _NONE, False
         trace = span._trace

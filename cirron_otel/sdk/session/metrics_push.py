@@ -2,9 +2,9 @@
 
 Counters and memory gauges are OpenTelemetry instruments of a separate MeterProvider. Histograms are
 already aggregated, like those of a MetricProducer (metrics SDK specification, "MetricProducer").
-The Python SDK has no MetricProducer, so `Reader` adds them to the collected metrics, and also the
-gauges of marks: the SDK's gauges drop NaN and infinities and log a line for each, but a loss that
-became NaN is exactly what users look for.
+The Python SDK has no MetricProducer, so `Reader` adds them to the collected metrics. It also adds
+the gauges of marks: the SDK's gauges drop NaN and infinities and log a line for each, but users
+need to see a loss that became NaN.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HISTOGRAMS = {
 class Reader(sdk.PeriodicExportingMetricReader):
     """A metric reader that adds the histograms and marks of a `Measures`.
 
-    It has no thread: that of the SDK's periodic reader is restarted in every forked child.
+    It has no thread, because the SDK's periodic reader restarts its thread in every forked child.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class MetricsPush:
         resource: Callable[[], Resource],
         drops: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Raises UsageError for an invalid variable, and MissingExtraError without the extra."""
+        """Raise UsageError for an invalid variable, and MissingExtraError without the extra."""
         self._is_named = are_metrics_named(environ)
         self._exporter = OtlpMetricExporter(environ, self._failed)
         self._where = self._exporter.config.shown_endpoint

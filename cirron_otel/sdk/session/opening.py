@@ -1,4 +1,4 @@
-"""Open a session, of this process or of a DataLoader's worker, and prepare exits and forks."""
+"""Open a session in this process or in a DataLoader worker, and prepare for exits and forks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def open_profiler(
 ) -> Profiler:
     """Return a profiler with an open session, or one that is turned off. Nothing is raised.
 
-    `instrumentation`: existing hooks of a forking parent, or of a waiting session that this one
-    replaces. `cirron` is the `Cirron` that opens the session; None means the default one.
+    `instrumentation` is the existing hooks of a forking parent, or of a waiting session that this
+    one replaces. `cirron` is the `Cirron` that opens the session; None means the default one.
     """
     config = resolved.config
     waiting, active.waiting = active.waiting, None
@@ -164,7 +164,7 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     if hooks is not None:
         hooks.after_fork()
     active.profiler, active.last = None, None
-    # Below `cirron-otel run` the child is one of the job's processes, like its parent.
+    # Under `cirron-otel run`, the child is one of the job's processes, like its parent.
     joining = Joining(
         link=context,
         identity=runtime.inherited_identity,

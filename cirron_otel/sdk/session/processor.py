@@ -25,7 +25,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
     """
 
     def __init__(self, **options: Any) -> None:
-        """Open the session; nothing is raised."""
+        """Open the session. Raises nothing."""
         super().__init__(ForeignSpans())
         options.setdefault("exporters", "none")
         parent, link = options.pop("parent", None), options.pop("link", None)
@@ -45,7 +45,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 active.profiler = self._profiler
             except Exception as error:
                 record_error("profile", error)
-            # Without a session nothing would take the spans that it retains.
+            # Without a session, no flush thread would remove the spans that it retains.
             self.is_on = self._profiler is not None and self._profiler.enabled
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -64,7 +64,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Seal all records made so far; return True also if no session is open.
 
-        After False, a provider does not flush the processors after this one.
+        If the result is False, a provider does not flush the processors after this one.
         """
         try:
             profiler = active.profiler

@@ -36,9 +36,10 @@ class ProviderLink:
         has_costs: bool,
         is_thinned: bool,
     ) -> None:
-        """`is_own`: the provider was created by the SDK, not by the application.
+        """Keep the arguments; `connect` connects them.
 
-        `has_costs`: scopes measure CPU time or memory. `is_thinned`: detail sampling is on.
+        `is_own` means that the SDK created the provider, `has_costs` that scopes measure CPU time
+        or memory, and `is_thinned` that detail sampling is on.
         """
         self.provider = provider
         """None until the application's provider calls the processor for the first time."""
@@ -54,7 +55,7 @@ class ProviderLink:
     def connect(self, *, is_added: bool) -> None:
         """Add the processor to the provider and observe scopes from now on.
 
-        `is_added`: the application adds the processor itself.
+        With `is_added`, the application adds the processor itself.
         """
         provider = self.provider
         state.observe_start, state.observe_end = self.on_start, self.on_end
@@ -85,7 +86,7 @@ class ProviderLink:
         show_open(self.observers.others())
 
     def processor_added(self, processor: SpanProcessor) -> None:
-        """The program has added a processor to the provider of the session."""
+        """Report scopes to a processor that the program has added to the session's provider."""
         if processor is not self.processor and not isinstance(processor, Forwarding):
             self.observe()
             show_open((processor,))
@@ -109,7 +110,7 @@ class ProviderLink:
         self.observe()
 
     def on_start(self, scope: Any, context: Any) -> None:
-        """A scope begins: measure its costs and report it to the other processors."""
+        """Begin to measure a scope's costs, and report its start to the other processors."""
         if self.provider is None:
             provider = applications_provider()
             if provider is not None and self.observers.are_of(provider):
@@ -119,7 +120,7 @@ class ProviderLink:
         self.observers.start(scope, context)
 
     def on_end(self, scope: Any, end: int) -> None:
-        """A scope ends at `end` (monotonic ns)."""
+        """Record a scope's end (monotonic ns) and costs, and report it to the other processors."""
         costs.end(scope)
         if self._is_thinned:
             note_references(scope)
@@ -132,7 +133,7 @@ class ProviderLink:
         self.observers.end(scope)
 
     def end(self) -> None:
-        """The session is closing: take no more foreign spans, and no other provider."""
+        """Accept no more foreign spans and no other provider, because the session is closing."""
         self._is_over = True
         self.processor.is_on = False
 

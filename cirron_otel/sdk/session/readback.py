@@ -70,7 +70,7 @@ class Recent:
 
         As in cirron-sdk, the session is included only once it has ended, and a child of an open
         scope is a root. `open_rows` adds records of open scopes, with `"open": True`, the time so
-        far, and `end_ns` None. Marks of the SDK's own time (`cirron.overhead_ns`) are left out.
+        far, and `end_ns` None. Marks of the SDK's own time (`cirron.overhead_ns`) are omitted.
 
         Raises ValueError for another format, TypeError if `last` is not an integer, and UsageError
         for `df` without pandas.

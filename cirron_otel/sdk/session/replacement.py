@@ -1,4 +1,4 @@
-"""Moves an open session to a TracerProvider that the program sets later.
+"""Move an open session to a TracerProvider that the program sets later.
 
 `profile()` makes the SDK's provider global if the program has none. OpenTelemetry allows a global
 provider to be set only once, so the program's own provider would then be rejected. `publish` makes
@@ -113,18 +113,18 @@ def show_open(processors: tuple[SpanProcessor, ...]) -> None:
 
 
 class Forwarding(SpanProcessor):
-    """In the SDK's provider: passes spans of earlier tracers to the program's processors."""
+    """Passes spans of tracers of the SDK's provider to the program's processors."""
 
     def __init__(self, provider: TracerProvider) -> None:
         """`provider` is the program's provider."""
         self._observers = Observers(provider, self)
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """A span begins."""
+        """Report the beginning of a span to the program's processors."""
         if not isinstance(span, RecordedScope):
             self._observers.start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """A span has ended."""
+        """Report the end of a span to the program's processors."""
         if not isinstance(span, RecordedScope):
             self._observers.end(span)

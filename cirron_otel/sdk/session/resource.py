@@ -76,7 +76,7 @@ def resource_of(
 def batch_attributes(resource: Resource) -> dict[str, Any]:
     """Return the `otel.resource.attributes` of a batch as plain JSON values.
 
-    The process id, the rank, and the session are left out because the batch's records contain them.
+    The process id, the rank, and the session are omitted because the batch's records contain them.
     Invalid UTF-8 is repaired. Bytes become base64, NaN and infinities their names, and integers
     beyond 64 bits their digits, because JSON and OTLP cannot represent them.
     """
@@ -149,7 +149,7 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    """Variables may hold bytes that are no UTF-8; Python keeps them as lone surrogates."""
+    """Replace bytes that are not UTF-8; Python represents them as lone surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -157,7 +157,7 @@ class SessionResource:
     """The resource of a session's batches; attributes may be added while the session is open."""
 
     def __init__(self, resource: Resource, changed: Callable[[dict[str, Any]], None]) -> None:
-        """`changed` is called with the attributes that batches carry, after each change."""
+        """`changed` is called after each change with the attributes that batches contain."""
         self.value = resource
         self._changed = changed
         self._lock = threading.Lock()

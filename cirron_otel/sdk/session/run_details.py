@@ -25,7 +25,7 @@ from .run_identity import RunIdentity
 RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
 ARGUMENTS: Final = "process.command_args"
-"""OpenTelemetry's name, as are those of `telemetry.distro`."""
+"""OpenTelemetry's name, like those of `telemetry.distro`."""
 DISTRO_NAME: Final = "telemetry.distro.name"
 DISTRO_VERSION: Final = "telemetry.distro.version"
 TORCH_VERSION: Final = "cirron.torch.version"
@@ -41,7 +41,7 @@ _OTHERS: Final = {
     "cirron.gpu.": DEVICES,
     "cirron.launcher": LAUNCHER,
 }
-"""Details of attributes that every resource has, by the prefix of the attribute's name."""
+"""The kinds of detail of attributes that every resource has, by the prefix of their names."""
 _DESCRIPTIONS: Final = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
 })  # fmt: skip
@@ -92,14 +92,14 @@ class LateDetails:
     """
 
     def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
-        """Read nothing yet. Only the first process of a run compares the tree."""
+        """Read nothing yet. Only the first process of a run compares the work tree."""
         self._has_git = GIT in config.run_details
         self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
         self._has_versions = VERSIONS in config.run_details
         self._tree: TreeState | None = None
 
     def begin(self) -> dict[str, Any]:
-        """Return the commit, and start to compare the tree with it. Raises nothing."""
+        """Return the commit, and start to compare the work tree with it. Raises nothing."""
         if not self._has_git:
             return {}
         try:

@@ -1,18 +1,18 @@
 """The identity of a run: one `profile()` or one `cirron-otel run`, with all its processes.
 
-All processes of a job derive the same id without communication. The sources, the first that
-applies:
+All processes of a job derive the same id without communication, from the first of these sources
+that applies:
 
 1. `CIRRON_RUN_ID`, set by the Cirron platform
-2. `CIRRON_OTEL_RUN_ID`, set by `cirron-otel run` for the processes below it
-3. variables that all processes of one launch share and no other launch has: Slurm's step, a PMIx
-   namespace, an elastic run with more than one node
+2. `CIRRON_OTEL_RUN_ID`, set by `cirron-otel run` for its child processes
+3. variables that are common to all processes of one launch and differ between launches: Slurm's
+   step, a PMIx namespace, an elastic run with more than one node
 4. in a child process of `multiprocessing`, the key that it inherits from the main process
-5. below torchrun or another launcher on one node, the launcher's process
-6. otherwise the process itself; its children by `multiprocessing` derive the same (4.)
+5. under torchrun or another launcher on one node, the launcher's process
+6. otherwise the process itself; its `multiprocessing` children derive the same id (source 4)
 
-For 3. to 6. the number of the session within its process is part of the id: a second `profile()`
-is another run.
+For sources 3 to 6, the number of the session within its process is part of the id, so a second
+`profile()` is another run.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class RunIdentity:
     arguments: tuple[str, ...] = ()
     """The command line: the script and its arguments, secrets included."""
     is_inherited: bool = False
-    """Whether another process opened the run, and this is a child of it."""
+    """Whether this process is a child of the process that opened the run."""
 
 
 class _Sessions:
-    """The sessions that this process has opened."""
+    """The number of sessions that this process has opened."""
 
     count = 0
 
@@ -188,8 +188,8 @@ def _multiprocessing_key() -> tuple[str, ...]:
 def _launcher_process(environ: Mapping[str, str], identity: Identity) -> tuple[str, ...] | None:
     """Return the process that started the ranks of one node; id and start time make it unique.
 
-    A shell may start several runs one after the other. If it runs a script, the ranks that it
-    starts share a process group.
+    Without torchrun, this is the leader of the process group: a shell may start several runs one
+    after the other, and the ranks that a script starts share a process group.
     """
     if identity.rank is None or identity.world_size < 2:
         return None

@@ -55,7 +55,7 @@ class Runtime:
     started: float = field(default_factory=time.monotonic)
     is_over: bool = False
     inherited_identity: Identity | None = None
-    """The identity of child processes; None: they read it from their environment."""
+    """The identity of child processes, or None if they read it from their environment."""
     look_after: Callable[[], None] = _nothing
     """Called on the flush thread before each flush; the framework hooks set it."""
 

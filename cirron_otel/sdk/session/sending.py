@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from .metrics_push import MetricsPush
 
 _SEAL_S = 5.0
-"""How long a program that sets its provider waits for the records made so far to be sealed."""
+"""Seconds that a program that sets its provider waits for existing records to be sealed."""
 
 
 def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
-    """Recover the journals that dead processes left in this directory, and have them sent."""
+    """Recover the journals that dead processes left in this directory, and notify the exporters."""
     try:
         recovered = recover(paths)
     except CirronOtelError as error:
@@ -66,7 +66,7 @@ class Deliveries:
     def __init__(
         self, config: Config, environ: Mapping[str, str], paths: SpoolPaths, owner: Owner
     ) -> None:
-        """They read the batches that `owner` writes to the spool at `paths`."""
+        """Start nothing yet. `owner` writes the batches to the spool at `paths`."""
         self._config, self._environ = config, environ
         self._paths, self._owner = paths, owner
         self.automatic_otlp: Any = None
@@ -87,7 +87,7 @@ class Deliveries:
         return started
 
     def leave_otlp(self, flush: Callable[[float], bool]) -> None:
-        """Send only what was recorded so far: the application's exporters see every later scope."""
+        """Send no later records over OTLP, since the application's exporters see later scopes."""
         otlp, self.automatic_otlp = self.automatic_otlp, None
         if otlp is not None and flush(_SEAL_S):  # otherwise spans are sent twice, but none is lost
             otlp.skip_after(wall_now(), self._owner.prefix)

@@ -55,17 +55,18 @@ class Joining:
     parent: object = None
     link: object = None
     provider: TracerProvider | None = None
-    """The provider to work in; None: the application's, else a new one that becomes global."""
+    """The provider to work in; None means the application's, or else a new one that becomes global.
+    """
     processor: ForeignSpanProcessor | None = None
     """Our processor, if the application has added it."""
     identity: Identity | None = None
-    """The position in the job; None: read it from the launcher's variables."""
+    """The position in the job, or None to read it from the launcher's variables."""
     begun: int | None = None
-    """Start of the session by `clock.now`; None: now."""
+    """Start of the session by `clock.now`, or None for the current time."""
     environment_first: bool = False
     """Whether the trace in the environment takes precedence over the current span."""
     run: RunIdentity | None = None
-    """The run that the session belongs to; None: determined by `run_identity`."""
+    """The run that the session belongs to, or None if `run_identity` determines it."""
     hyperparameters: Mapping[str, Any] | None = None
     """Values from the user that describe the run."""
 
@@ -132,7 +133,7 @@ def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
 
 
 def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
-    """Create the segments; ranks that share a trace divide its records among themselves."""
+    """Create the segments; ranks that share a trace share its number of records equally."""
     if config.trace_layout == "session":
         return Segments(session.id, session._trace, _UNLIMITED, _UNLIMITED, recorded)
     ranks = max(identity.world_size, 1) if is_shared else 1

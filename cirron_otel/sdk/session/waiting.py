@@ -1,9 +1,9 @@
 """A session that opens with the first record.
 
 It is used in processes that do not call `profile()`. `cirron-otel run` and
-`opentelemetry-instrument` affect every Python child process, including launchers, helpers of
-shells, and package managers, but only a process that trains or opens a scope should leave a
-session. Until then only the hooks are installed; there is no thread and no file.
+`opentelemetry-instrument` affect every Python child process, including launchers, shell helpers,
+and package managers, but only a process that trains or opens a scope should record a session. Until
+then only the hooks are installed; there is no thread and no file.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def wait_for_session(
     """Install the hooks, and open the session of this process with the first record.
 
     `begun` is the start of the session by `time.monotonic_ns`, and `provider` the provider to work
-    in. Without `hooks` no framework is hooked, whatever the options are. A call of `profile()`
-    replaces the waiting session. Returns False if a session is open or waiting already, or tracing
-    is off. Raises nothing.
+    in. Without `hooks`, no framework is hooked, regardless of the options. A call of `profile()`
+    replaces the waiting session. Returns False if a session is already open or waiting, or if
+    tracing is off. Raises nothing.
     """
     try:
         with active.lock:

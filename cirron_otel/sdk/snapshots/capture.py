@@ -71,7 +71,7 @@ class Capture:
     subjects: list[Subject]
     copies: list[Copies] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
-    """The names in `copies`, retained when those have been written."""
+    """The names in `copies`, retained after those have been written."""
     refused: int = 0
     """Number of requested files that were not copied because too much data waits."""
     _moments: dict[int, Moments] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def take(model: Any, most_bytes: int | None = None) -> Capture:
     """Measure a model now, and copy up to `most_bytes` bytes of it (None: copy nothing).
 
     Weights and gradients are copied separately because they have separate files; a file that does
-    not fit is left out and counted. Raises torch's error if everything fails; a failure of one
+    not fit is omitted and counted. Raises torch's error if everything fails; a failure of one
     tensor only leaves that tensor without statistics.
     """
     torch = sys.modules["torch"]
@@ -141,14 +141,14 @@ def _measure(torch: Any, capture: Capture) -> None:
         try:
             capture._results.append(_measure_together(torch, capture, device, numbers))
         except Exception:
-            for number in numbers:  # at least one of them fails: the others must not
+            for number in numbers:  # at least one of them fails, which must not affect the others
                 if not _measure_alone(torch, capture, device, number):
                     serial = serial or Serial()
                     _measure_one(serial, capture, number)
 
 
 def _measure_alone(torch: Any, capture: Capture, device: Any, number: int) -> bool:
-    """Try to measure a tensor on its device; a copy to the host would have to be awaited."""
+    """Try to measure a tensor on its device, since a copy to the host would block."""
     try:
         capture._results.append(_measure_together(torch, capture, device, [number]))
     except Exception:

@@ -43,7 +43,7 @@ _ATTEMPTS = 2
 
 
 class TakenSnapshot:
-    """A snapshot that was taken; its records are created later."""
+    """A snapshot whose records are created later."""
 
     def __init__(self, scope: Scope, capture: Capture, mode: str) -> None:
         """`mode` is the mode of records whose tensor is in a file."""
@@ -121,7 +121,7 @@ class Snapshots:
         """Number of snapshots taken."""
         self.files = self.file_bytes = 0
         self.files_dropped = 0
-        """Number of files that were not written: too many waited, or the disk was full."""
+        """Number of files that were not written, because too many waited or the disk was full."""
         self.lost = 0
         """Number of records of snapshots that were not ready when the session ended."""
         self.seconds = self.longest = 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Parts of names that denote a wrapper that torch put around a module."""
+"""Parts of names that denote a wrapper that torch has put around a module."""
 GRAD = ".grad"
 
 
@@ -43,9 +43,9 @@ class Subject:
 def subjects_of(model: Any) -> list[Subject]:
     """Return the parameters of `model` in the model's order, then the existing gradients.
 
-    Buffers are left out, as in cirron-sdk. A parameter that is used in several places is one
-    subject with its first name; a parameter without a shape is left out. For an object that is not
-    a model the result is empty.
+    Buffers are omitted, as in cirron-sdk. A parameter that is used in several places is one subject
+    with its first name; a parameter without a shape is omitted. For an object that is not a model,
+    the result is empty.
     """
     subjects: list[Subject] = []
     gradients: list[Subject] = []

@@ -1,4 +1,4 @@
-"""Whether backwards of a loop without a loader accumulate, and whether its weights change."""
+"""Detect gradient accumulation and changes of the weights in a loop without a loader."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Gradients:
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
         self._reference: Any = None
-        """A weak reference to the parameter; None if none with a gradient is known."""
+        """A weak reference to the parameter; None if no parameter with a gradient is known."""
         self._version = 0
         self._is_first = True
         self.accumulates_gradients = False
-        """Whether the running backward adds to the gradients of an earlier one."""
+        """Whether the current backward adds to the gradients of an earlier one."""
 
     def backward_begins(self) -> None:
         """Compare the parameter with its state after the last backward."""
@@ -44,16 +44,16 @@ class Gradients:
             self._reference, self._version = self._torch_state.parameter, int(parameter._version)
 
     def have_changed_weights(self) -> bool:
-        """Whether the parameter was changed since the last backward."""
+        """Return whether the parameter was changed since the last backward."""
         parameter = None if self._reference is None else self._reference()
         return parameter is not None and parameter._version != self._version
 
     def are_gone(self) -> bool:
-        """Whether the model of the last backward is freed."""
+        """Return whether the model of the last backward is freed."""
         return self._reference is not None and self._reference() is None
 
     def are_an_optimizers(self) -> bool:
-        """Whether an optimizer of `torch.optim` has the parameter."""
+        """Return whether an optimizer of `torch.optim` has the parameter."""
         parameter = None if self._reference is None else self._reference()
         return any(
             each is parameter
@@ -63,7 +63,7 @@ class Gradients:
         )
 
     def forget(self) -> None:
-        """Start afresh: after an optimizer step the next backward is the first one."""
+        """Start over: after an optimizer step, the next backward is the first one."""
         self._reference, self._is_first = None, True
 
     def _trained(self) -> Any:

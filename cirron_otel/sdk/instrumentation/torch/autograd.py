@@ -42,7 +42,7 @@ class Autograd:
         accumulates = kind == BACKWARD
 
         def is_tracing() -> bool:
-            # While a model is compiled, a graph of the backward is traced.
+            # While a model is being compiled, a graph of its backward is traced.
             return try_get() is not None
 
         @functools.wraps(original)
@@ -109,8 +109,8 @@ def _seek(tracker: Tracker, tensors: Any) -> None:
 class Checkpoints:
     """Records the recomputation of activation checkpointing, on whichever thread it runs.
 
-    It runs inside `backward`. The names that programs import (`checkpoint`,
-    `checkpoint_sequential`) are unchanged; the functions that these look up at each call are
+    The recomputation runs inside `backward`. The functions that programs import (`checkpoint`,
+    `checkpoint_sequential`) are unchanged; the functions that they look up at each call are
     replaced.
     """
 
@@ -148,7 +148,7 @@ class Checkpoints:
 
 
 class Recomputed:
-    """A checkpointed function: its call inside a backward is a `recompute`."""
+    """A checkpointed function, whose call inside a backward is recorded as `recompute`."""
 
     def __init__(self, trackers: Trackers, graph_task: Callable[[], int], function: Any) -> None:
         self._trackers = trackers

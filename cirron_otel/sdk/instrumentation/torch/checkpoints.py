@@ -1,4 +1,4 @@
-"""Records `checkpoint_save` and `checkpoint_load`, with the sizes of the files."""
+"""Record `checkpoint_save` and `checkpoint_load`, with the sizes of the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .kinds import RESTORE, SAVE
 from .upkeep import Ended, ScopeWrapper
 
 _MOST_ENTRIES = 100_000
-"""Maximal number of entries of a state that are counted for its size."""
+"""Maximum number of entries of a state that are counted for its size."""
 
 _SAFETENSORS = {
     "save_file": SAVE, "save_model": SAVE, "save": SAVE,
@@ -90,7 +90,7 @@ def size_of(target: Any) -> int | None:
         if hasattr(target, "getbuffer"):
             return len(target.getbuffer())
         if hasattr(target, "fileno"):
-            # Part of what was written may still be in the object's own buffer.
+            # Part of the written data may still be in the object's own buffer.
             return max(os.fstat(target.fileno()).st_size, int(target.tell()))
     except (OSError, ValueError):
         pass  # a pipe, or a name that another library resolves

@@ -1,8 +1,8 @@
-"""Measures `gpu_ns` by pairs of events on the device's stream, which are read but never waited for.
+"""Measure `gpu_ns` with pairs of events on the device's stream, without ever waiting for an event.
 
 Each thread queries its own events, between its steps. A query from another thread, or while a CUDA
-graph is captured, would break the capture: the CUDA documentation calls cudaEventQuery a
-potentially unsafe call, in "cudaThreadExchangeStreamCaptureMode".
+graph is being captured, would break the capture: the CUDA documentation calls cudaEventQuery a
+potentially unsafe call ("cudaThreadExchangeStreamCaptureMode").
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ...session.errors import record_error
 from ..patches import Patches
 
 DEADLINE_S = 10.0
-"""After this many seconds a scope is written without the device's time."""
+"""Seconds after which a scope is written without the device's time."""
 CLOSING_S = 2.0
-"""The end of a session waits at most this many seconds for events."""
+"""The longest wait for events at the end of a session, seconds."""
 OFTEN = 32
-"""Number of scopes settled since the last query after which a thread also queries between steps: an
-evaluation has none."""
+"""Number of scopes settled since the last query after which a thread queries without waiting for
+the end of a step: an evaluation has no steps."""
 _POOL = 4_096
 _QUIET_S = 1.0
 
@@ -35,37 +35,36 @@ class EventSource(Protocol):
         """Return a new event, with `record()`, `query() -> bool` and `elapsed_time(end) -> ms`."""
 
     def is_off(self) -> bool:
-        """Whether events may neither be recorded nor queried.
+        """Return whether events may neither be recorded nor queried.
 
-        That is so if the device is not in use yet, or a graph is captured.
+        This is the case if the device is not in use yet, or while a graph is being captured.
         """
 
     def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
-        """Hook what `is_off` depends on.
+        """Hook the functions that `is_off` depends on.
 
         `wait_for_queries` returns once no thread queries any more.
         """
 
 
 class EventQueue:
-    """The events that one thread's scopes wait for. Only that thread uses the events."""
+    """The events that one thread's scopes wait for; only that thread may use them."""
 
     __slots__ = ("expired", "ident", "is_over", "lock", "pool", "unqueried", "waiting")
 
     def __init__(self) -> None:
         self.ident = get_ident()
         self.pool: deque[Any] = deque(maxlen=_POOL)
-        """Events to be used again."""
+        """Events that can be reused."""
         self.waiting: deque[_EndedScope | _CopiedValue] = deque()
         self.expired: deque[Stamp] = deque()
-        """Stamps of scopes that were written at the deadline, to be released by the thread itself.
-        """
+        """Stamps of scopes that were written at the deadline; the thread itself releases them."""
         self.unqueried = 0
         """Number of scopes settled since the last query."""
         self.is_over = False
         """Whether the thread has ended."""
         self.lock = threading.Lock()
-        """Held while something is taken from `waiting`. It is acquired without blocking."""
+        """Held while an entry is taken from `waiting`; usually acquired without blocking."""
 
 
 class Stamp:
@@ -78,19 +77,19 @@ class Stamp:
         self.users = 1
 
     def acquire(self) -> Stamp:
-        """Return this stamp, for one more reader."""
+        """Add one reader, and return this stamp."""
         self.users += 1
         return self
 
     def release(self) -> None:
-        """Release one reader. Without readers, the event is used again."""
+        """Remove one reader; without readers, the event can be reused."""
         self.users -= 1
         if not self.users:
             self.queue.pool.append(self.event)
 
 
 def span(scope: Any, stamps: list[Stamp]) -> None:
-    """Extend a scope's time on the stream to that of a child, whose ends are `stamps`."""
+    """Extend a scope's time on the stream to include a child with these start and end stamps."""
     first, last = stamps
     stamps_of_scope = scope._stamps
     if stamps_of_scope is None:
@@ -117,13 +116,13 @@ class Clock:
         """Number of scopes that were written at the deadline, without the device's time."""
 
     def install(self, patches: Patches) -> None:
-        """Hook what the source depends on."""
+        """Hook the functions that the source depends on."""
         self._source.install(patches, self._wait_for_queries)
 
     # --- on the stream --------------------------------------------------------------------------
 
     def begin(self, scope: Any) -> None:
-        """Mark the begin of a scope on the stream."""
+        """Mark the beginning of a scope on the stream."""
         try:
             first = self._stamp()
             scope._stamps = None if first is None else [first, first]
@@ -162,7 +161,7 @@ class Clock:
             try:
                 event.record()
             except Exception:
-                # An event belongs to a device; the thread may have switched to another one.
+                # An event belongs to one device, and the thread may have switched to another.
                 queue.pool.clear()
                 event = source.event()
                 event.record()
@@ -172,7 +171,7 @@ class Clock:
 
     def settle(self, scope: Any) -> None:
         """Finish the scope once its time is known, or at the deadline."""
-        # Events of autograd's threads are queried by the thread that waits for them.
+        # The thread that waits for autograd's threads also queries their events.
         parent_stamps = getattr(scope._above, "_stamps", None)
         queue = (parent_stamps or scope._stamps)[0].queue
         queue.waiting.append(_EndedScope(scope, self._seconds() + DEADLINE_S))
@@ -183,12 +182,12 @@ class Clock:
     def read(self, step: Any, value: Any, callback: Callable[[Any], None]) -> None:
         """Call `callback(step)` once `value`, a scalar on the device, turns out not to be zero.
 
-        It is queried before a step that is settled later is finished.
+        It is read before any step that is settled later is finished.
         """
         try:
             if self._source.is_off():
                 return
-            # A copy that does not block goes into pinned memory.
+            # torch copies to pinned memory if the copy is not to block.
             copied = value.detach().to("cpu", non_blocking=True)
             stamp = self._stamp()
             if stamp is not None:
@@ -210,7 +209,7 @@ class Clock:
         try:
             if (
                 self._source.is_off()
-            ):  # checked under the lock, which the begin of a capture waits for
+            ):  # checked under the lock, which the beginning of a capture waits for
                 return
             while queue.expired:
                 queue.expired.popleft().release()
@@ -240,7 +239,7 @@ class Clock:
         now = self._seconds()
         for queue in tuple(self._all_queues):
             if not queue.lock.acquire(blocking=False):
-                continue  # its thread queries just now
+                continue  # its thread is querying
             try:
                 while queue.waiting and queue.waiting[0].due <= now:
                     self._finish(queue.waiting.popleft(), queue, is_done=False)
@@ -262,7 +261,7 @@ class Clock:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait briefly for the scopes of the calling thread and of ended threads, and finish all.
+        """Wait briefly for the scopes of the calling thread and of ended threads, then finish all.
 
         Called at the end of the session.
         """
@@ -285,7 +284,7 @@ class Clock:
             record_error("cuda", error)
 
     def _wait_for_queries(self) -> None:
-        """Return once no thread queries any more. A query that begins now finds the source off."""
+        """Return once no thread is querying; any query that begins now finds the source off."""
         for queue in tuple(self._all_queues):
             if queue.lock.acquire(timeout=_QUIET_S):
                 queue.lock.release()
@@ -321,7 +320,7 @@ class _EndedScope:
         self.scope, self.due = scope, due
 
     def is_done(self) -> bool:
-        """Whether both events are done: they may be on two streams."""
+        """Return whether both events are done, since they may be on two streams."""
         stamps = self.scope._stamps
         return stamps is None or (stamps[1].event.query() and stamps[0].event.query())
 
@@ -358,7 +357,7 @@ class _CopiedValue:
         self.last, self.value, self.callback, self.due = stamp, value, callback, due
 
     def is_done(self) -> bool:
-        """Whether the event recorded after the copy is done."""
+        """Return whether the event recorded after the copy is done."""
         return bool(self.last.event.query())
 
     def finish(self) -> None:

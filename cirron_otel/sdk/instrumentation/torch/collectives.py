@@ -1,4 +1,4 @@
-"""Records `collective`: operations of torch.distributed that the host waits for."""
+"""Record `collective`: operations of torch.distributed that the host waits for."""
 
 from __future__ import annotations
 

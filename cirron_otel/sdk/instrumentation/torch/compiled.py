@@ -1,7 +1,7 @@
-"""Records the call of a compiled function as a `forward`, unless it turns out to be something else.
+"""Record the call of a compiled function as a `forward`, unless it turns out to be something else.
 
-Compiled *modules* are modules, and their calls are recorded there. Here the entry into compiled
-code is watched, regardless of who called `torch.compile` and when.
+Calls of compiled *modules* are recorded by modules.py. This module watches the entry into compiled
+code, regardless of where and when `torch.compile` was called.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _turn_into_step(tracker: Tracker, phase: Any) -> None:
 def leave_alone() -> None:
     """Keep dynamo from compiling functions of this package that it finds after a graph break.
 
-    Compiled, they would always behave as within a compilation. Dynamo still traces through those
-    that are called inside a compiled function.
+    If they were compiled, they would always behave as during a compilation. Dynamo still traces
+    through those that are called inside a compiled function.
     """
     from torch._C._dynamo import eval_frame  # noqa: PLC0415
 
@@ -183,11 +183,11 @@ class Call:
         self.backwards = 0
         """The number of backwards before the call."""
         self.may_be_loss = False
-        """Whether a model was called before: a call that returns one number is then the loss."""
+        """Whether a model was called earlier: a call that returns one number is then the loss."""
 
 
 def _is_scalar(names: dict[str, Any]) -> bool:
-    """Whether the call returned one number, judging by its frame (not with torch 2.6)."""
+    """Return whether the call returned one number, judging by its frame (not with torch 2.6)."""
     return "result" not in names or getattr(names["result"], "ndim", None) == 0
 
 

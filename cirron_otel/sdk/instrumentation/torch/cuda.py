@@ -42,7 +42,7 @@ class Cuda:
         return self._event(enable_timing=True)
 
     def is_off(self) -> bool:
-        """Whether the current device has no context yet, or a graph is captured."""
+        """Return whether the current device has no context yet, or a graph is captured."""
         if not self._is_up:
             self._is_up = self._is_initialized()
             if not self._is_up:
@@ -55,7 +55,7 @@ class Cuda:
         return bool(self._captures) or self._is_capturing()
 
     def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
-        """Track the begin and end of captures.
+        """Track the beginning and end of captures.
 
         Raises AttributeError if this torch lacks these methods.
         """
@@ -86,7 +86,7 @@ class Cuda:
 
 
 class Memory:
-    """Records the allocator's peaks in a step. It resets the peak statistics of torch.
+    """Records the allocator's peaks in a step, which resets torch's peak statistics.
 
     Its methods raise nothing.
     """
@@ -107,8 +107,9 @@ class Memory:
     def end(self, step: Any) -> None:
         """Set `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes` at the end of a step.
 
-        They are those of the current device. May be called again if more belongs to the step. A
-        step without a loader is known late, and begins at the end of the previous one.
+        The values are those of the current device. May be called again if further work belongs to
+        the step. A step without a loader becomes known late, and its measurement begins at the end
+        of the previous step.
         """
         try:
             stats = self._cuda.memory_stats_as_nested_dict()
@@ -147,16 +148,16 @@ def devices() -> frozenset[str]:
         return frozenset({"cuda"})
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None or not accelerator.is_available():
-        return frozenset()  # torch 2.6 would raise if asked which one it is
+        return frozenset()  # in torch 2.6, `current_accelerator` would raise
     current = accelerator.current_accelerator()
     return frozenset({current.type} - {"cpu", "cuda"})
 
 
 def has_cuda() -> bool:
-    """Whether there is a GPU.
+    """Return whether there is a GPU.
 
-    `is_available` would initialize the driver, after which no forked child could use it; counting
-    queries NVML.
+    `is_available` would initialize the driver, after which no forked child could use it;
+    `device_count` queries NVML instead.
     """
     import torch  # noqa: PLC0415
 

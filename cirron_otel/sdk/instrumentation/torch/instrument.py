@@ -1,4 +1,4 @@
-"""The hooks into torch of one session: put together, installed once, removed once."""
+"""The hooks into torch of one session, which are installed once and removed once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TorchHooks(FrameworkHooks):
         self._files = CheckpointFiles(self._wrapper, self.patches)
         self._owns: Callable[[str], bool] = bool
         self._parents: Any = None
-        """In a forked child: the parent's clock."""
+        """In a forked child, the parent's clock."""
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
         self.not_recorded: list[str] = []
@@ -58,9 +58,9 @@ class TorchHooks(FrameworkHooks):
         poll()
 
     def install(self, context: HookContext) -> None:
-        """Hook the parts of torch, and those of other modules when they are imported.
+        """Hook the parts of torch now, and those of other modules when they are imported.
 
-        A part that this version of torch lacks is left out, with one warning for each reason.
+        A part that this version of torch lacks is skipped, with one warning for each reason.
         """
         config, torch_state = context.config, self.torch_state
         if config.workers and context.worker_opener() is not None:
@@ -117,11 +117,11 @@ class TorchHooks(FrameworkHooks):
         self._install(parts)
 
     def _install_scaler(self, patches: Patches) -> None:
-        if self._optimizers.is_installed:  # else every step would look as if it was left out
+        if self._optimizers.is_installed:  # otherwise every step would seem to be skipped
             Scaler(self.trackers).install(patches)
 
     def owners_changed(self) -> None:
-        """Read again which names are torch's."""
+        """Determine again which scope names torch owns."""
         self.torch_state.owns_epoch, self.torch_state.owns_step = (
             self._owns("epoch"),
             self._owns("step"),
@@ -187,8 +187,8 @@ class TorchHooks(FrameworkHooks):
 
     def after_fork(self) -> None:
         """In a forked child, start with one thread that is in no loop."""
-        self._parents = self._parents or self.torch_state.clock  # not to be destroyed here
-        self.torch_state.clock = self.torch_state.memory = None  # a device is not a forked child's
+        self._parents = self._parents or self.torch_state.clock  # must not be destroyed here
+        self.torch_state.clock = self.torch_state.memory = None  # a child cannot use the device
         self.torch_state.stop_polling_device()
         self.torch_state.trackers.clear()
         self.trackers.renew()

@@ -1,7 +1,7 @@
 """Fetches of another iterator while a training pass is open.
 
 The other loader is read alongside the pass or within it, is evaluated, or takes over.
-docs/torch.md, "Passes", has the rules.
+docs/torch.md, "Passes", defines the rules.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class InterleavedFetches:
         self._suspended: list[tuple[Any, Any]] = []
         """Iterators whose pass was suspended, and the data that took over, as weak references."""
         self.aside: Any = None
-        """A weak reference to an iterator whose only batch so far was fetched ahead of an
-        evaluation and not used."""
+        """A weak reference to an iterator whose only batch so far was fetched before an evaluation
+        and not used."""
 
     # --- a pass begins or goes on ---------------------------------------------------------------
 
     def began(self, training: Pass, iterator: Any) -> None:
-        """Note that a training pass begins. It may be one that was suspended."""
+        """Note that a training pass begins, which may have been suspended earlier."""
         self.aside = None
         training.yields = reading_frame() is not None
         training.known_data = [data for each, data in self._suspended if each() is iterator]
         self._suspended = [pair for pair in self._suspended if pair[0]() not in (None, iterator)]
 
     def goes_on(self, training: Pass) -> None:
-        """Note a fetch of the iterator that drives the steps: others were read inside it."""
+        """Note a fetch of the iterator that drives the steps; others were read inside it."""
         other = training.other
         if other is None:
             return
@@ -69,7 +69,7 @@ class InterleavedFetches:
             self._close(training, first_batch)
 
     def is_left(self, training: Pass, iterator: Any) -> bool:
-        """Whether a fetch of `iterator` shows that the first batch was not part of the loop."""
+        """Return whether a fetch of `iterator` shows that the first batch was outside the loop."""
         if training.first_batch is None or training.iterator() is iterator:
             return False
         driver = training.driver()
@@ -142,7 +142,7 @@ class InterleavedFetches:
         CONTEXT.set(carry_over(CONTEXT.get(), training.inner_context))
 
     def _has_stepped(self, training: Pass, other: OtherFetches) -> bool:
-        """Whether the other iterator's batch was trained on."""
+        """Return whether the other iterator's batch was trained on."""
         iteration: Any = self._tracker.iteration
         if not iteration.was_stepped:
             if not (iteration.was_backward and self._steps.is_changed(training)):
@@ -195,7 +195,7 @@ class InterleavedFetches:
         self._fill(children)
 
     def _is_new(self, training: Pass, iterator: Any) -> bool:
-        """Whether neither the iterator nor its data was trained on within this pass."""
+        """Return whether neither the iterator nor its data was trained on within this pass."""
         data = data_of(iterator)
         return not (training.knows(iterator) or any(each() is data for each in training.known_data))
 
@@ -213,7 +213,7 @@ class InterleavedFetches:
         self._tracker.torch_state.step_ended()
 
     def keep(self, training: Pass) -> None:
-        """Give the pass to the other iterator: its first batch was only looked at."""
+        """Give the pass to the other iterator, because its first batch was only inspected."""
         first_batch, training.first_batch = training.first_batch, None
         scope = training.scope
         if first_batch is None or scope is None:
@@ -238,7 +238,7 @@ class InterleavedFetches:
         training.reached = max(training.reached, iteration.step._until)
 
     def end_first_batch(self, training: Pass) -> None:
-        """End the pass. The loop is over, and the first batch was not part of it."""
+        """End the pass: the loop is over, and the first batch was not part of it."""
         over = training.first_batch.over if training.first_batch is not None else 0
         self.keep(training)
         self._passes.end_training(over)
@@ -315,9 +315,10 @@ class InterleavedFetches:
             iteration.called |= phase._name == NAMES[FORWARD]
 
     def _is_loop_again(self, training: Pass, iterator: Any) -> bool:
-        """Whether the inner loader, which begins again, is the loop.
+        """Return whether the inner loader, which restarts, is the loop.
 
-        A generator reads the outer one then. In that case, end the outer pass and begin the loop's.
+        A generator then reads the outer loader. In that case, end the outer pass and begin the
+        loop's pass.
         """
         data, training.restarted = training.restarted, None
         iteration = self._tracker.iteration
@@ -346,7 +347,7 @@ class InterleavedFetches:
         return True
 
     def evaluates(self, training: Pass, iterator: Any) -> bool:
-        """Whether another iterator's batch was evaluated.
+        """Return whether another iterator's batch was evaluated.
 
         If so, turn its fetches into an evaluation.
         """
@@ -379,7 +380,7 @@ class InterleavedFetches:
     # --- ends -----------------------------------------------------------------------------------
 
     def exhausted(self, training: Pass, iterator: Any, at: int) -> None:
-        """Note that another iterator than the pass's own has nothing left."""
+        """Note that an iterator other than the pass's own is exhausted."""
         if training.driver() is iterator:
             if training.first_batch is not None:
                 training.first_batch.over = at

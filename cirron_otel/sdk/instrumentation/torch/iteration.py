@@ -1,7 +1,7 @@
-"""A step in progress. Its classification shows when it is over.
+"""A step in progress.
 
-While that is open, its children are held: they have ended, but are not sealed (see
-`sdk.phase.is_held`). Children with events on a device's stream are not finished before then.
+Until the step is classified, its children are held: they have ended, but are not sealed
+(`tracing.phase.is_held`). Children with events on a device's stream are not finished before then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...tracing.unwinding import Place, keep
 from .clock import span
 
 MANY = 1_024
-"""Maximal number of children kept of an open step; of further ones only their times are kept."""
+"""Maximum number of children retained for an open step; beyond it, only their times are."""
 
 
 def new_step() -> Step:
@@ -26,7 +26,7 @@ def new_step() -> Step:
 
 
 class Iteration:
-    """A step, its children, and the operations that happened in it."""
+    """A step, its children, and the operations in it."""
 
     __slots__ = (
         "called",
@@ -48,29 +48,29 @@ class Iteration:
     )  # fmt: skip
 
     def __init__(self, step: Step, settle: Any, memory: Any = None) -> None:
-        """`settle` finishes a phase that nothing holds; `memory` reads a device's memory."""
+        """`settle` finishes a phase that is not held; `memory` reads a device's memory."""
         self.step = step
         self.settle = settle
         self.memory = memory
         self.children: list[Phase] = []
         """The phases directly in the step, or in its open micro step."""
         self.covered = self.until = 0
-        """The sum of their durations, and the end of the last of them, ns."""
+        """The sum of the children's durations, and the end of the last child, ns."""
         self.is_odd = memory is not None
-        """Whether it contains more than consecutive phases on the host."""
+        """Whether the step contains anything but consecutive phases on the host."""
         self.is_held = True
-        """Whether they are held until the step is classified."""
+        """Whether the children are held until the step is classified."""
         self.held_from = 0
         """The index of the first child that is held."""
         self.is_waiting = False
-        """Whether they are held until the next fetch, whatever happens before."""
+        """Whether the children are held until the next fetch in any case."""
         self.micro: Step | None = None
         """The open micro step."""
         self.micros = 0
         self.optimizers: Any = ()
-        """Ids of the optimizers that stepped in it."""
+        """Ids of the optimizers that stepped in the step."""
         self.called = False
-        """Whether a model was called in it."""
+        """Whether a model was called in the step."""
         self.was_backward = False
         """Whether a backward ran since the last fetch."""
         self.was_stepped = False
@@ -104,7 +104,7 @@ class Iteration:
             span(self.micro, stamps)
 
     def stepped(self, optimizer: Any) -> None:
-        """Note that an optimizer steps, or would have: this is not an accumulation any more."""
+        """Note that an optimizer steps, or skips its step: the accumulation is over."""
         self.was_stepped = True
         self.optimizers = (*self.optimizers, id(optimizer))
         if self.micro is not None:
@@ -115,7 +115,7 @@ class Iteration:
             self.thin()
 
     def thin(self) -> None:
-        """Keep only the times of the children if there are many.
+        """If there are many children, retain only their times.
 
         A step may last for a complete training if the iterator of a single batch stays alive.
         """
@@ -132,12 +132,12 @@ class Iteration:
 
     @property
     def has_manual_step(self) -> bool:
-        """Whether the program opened a scope directly in it as the step."""
+        """Whether the program opened a scope directly in the step that is itself a step."""
         inside = self.step._collected
         return inside is not None and inside.by_hand
 
     def next_micro(self, begin: Any) -> None:
-        """Begin a micro step for a further batch; `begin` opens it, by its index."""
+        """Begin a micro step for a further batch; `begin` opens it with its index."""
         if not self.micros:
             self.split(begin, [self.children])
         else:
@@ -148,7 +148,7 @@ class Iteration:
         self.was_backward = False
 
     def split(self, begin: Any, groups: list[list[Phase]]) -> None:
-        """Move held children into micro steps: one of each group, in order."""
+        """Move held children into micro steps, one for each group, in order."""
         self.children = []
         self.is_odd = True
         for group in groups:
@@ -189,12 +189,12 @@ class Iteration:
             self.release()
 
     def cut(self, at: int) -> list[Phase]:
-        """Remove and return the phases from `at` on: they belong to another scope."""
+        """Remove and return the phases from index `at` on, which belong to another scope."""
         children, self.children = self.children, self.children[:at]
         return children[at:]
 
     def release(self) -> None:
-        """Release the held phases: the step is classified."""
+        """Release the held phases, because the step is classified."""
         self.is_held = self.is_waiting = False
         self.step._is_known = True
         is_special = state.special
@@ -221,7 +221,7 @@ class Iteration:
         """Close the step at the end of its last child.
 
         `left` is the position of a loop that an exception may have left. In that case the step
-        waits (`sdk.unwinding`).
+        waits (`tracing.unwinding`).
         """
         if self.was_backward and not self.was_stepped and self.children and not self.micros:
             self.split(begin, [self.children])

@@ -1,4 +1,4 @@
-"""Records `optimizer_step` of Keras on torch, whose optimizers are not torch's."""
+"""Record `optimizer_step` for Keras on torch, whose optimizers are not those of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a step, as bits: one integer holds the open phases of a thread."""
+"""The kinds of phases, as bits: one integer represents the open phases of a thread."""
 
 LOAD = 1
 FORWARD = 2
@@ -14,8 +14,8 @@ PARTIAL = 256
 GRAD = 32768
 """Set with BACKWARD: `torch.autograd.grad`, which adds nothing to the gradients of parameters."""
 AHEAD = 65536
-"""A module without parameters that is not a loss. It is no phase, but modules that it calls may be.
-"""
+"""A module without parameters that is not a loss. It is not a phase, but modules that it calls may
+be."""
 
 ZERO_GRAD = 512
 CLIP_GRAD = 1024
@@ -30,7 +30,7 @@ PLAIN = ~(COMPILED | PARTIAL | GRAD | AHEAD)
 UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
 
 NO_FORWARD = LOAD | FORWARD | LOSS | TRANSFER | RECOMPUTE
-"""Inside these, the call of a module is part of them."""
+"""Phases inside which the call of a module is part of the phase."""
 NO_FETCH = LOAD | FORWARD | LOSS | BACKWARD | RECOMPUTE
 NO_TRANSFER = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 _MOST = 4_096
-"""Maximal number of phases that wait for an optimizer step; of more, the oldest are in no step."""
+"""Maximum number of phases that wait for an optimizer step; beyond it, the oldest are in no step.
+"""
 _CHANGES = 4
-"""Number of changes of the weights without an optimizer step after which none is expected."""
+"""Number of changes of the weights without an optimizer step after which no such step is expected.
+"""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
@@ -44,7 +46,7 @@ Waiting = tuple[Phase, int, bool]
 
 
 class LoaderlessSteps:
-    """Makes steps of the phases of one thread outside of every pass."""
+    """Assigns the phases of one thread that are outside of every pass to steps."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
@@ -55,12 +57,13 @@ class LoaderlessSteps:
         """Whether changes of the weights end the steps."""
         self.gradients = Gradients(tracker.torch_state)
         self.iteration: Iteration | None = None
-        """The last step. A further optimizer may step in it."""
+        """The last step, in which a further optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
-        """Whether the running forward is part of an evaluation."""
+        """Whether the forward in progress is part of an evaluation."""
         self.model: Any = None
-        """The attributes of the model whose parameter is watched, as its identity."""
+        """The attributes object of the model whose parameter is watched; it identifies the model.
+        """
         self._above: Any = None
         self._step_count = 0
         self._made_at = 0
@@ -69,7 +72,7 @@ class LoaderlessSteps:
         """Whether no phase ran since an optimizer stepped."""
 
     def takes(self, phase: Phase, kind: int) -> bool:
-        """Whether an ended phase waits for an optimizer step, or belongs to an evaluation."""
+        """Take an ended phase that may belong to a step or an evaluation; False if it cannot."""
         tracker, passes = self._tracker, self._passes
         if (
             not kind & _KINDS
@@ -113,9 +116,9 @@ class LoaderlessSteps:
         return True
 
     def _is_followed(self, phase: Phase, kind: int) -> bool:
-        """Whether upkeep right after an optimizer step belongs to that step.
+        """Return whether upkeep right after an optimizer step belongs to that step.
 
-        A `zero_grad` begins the next step if the last one began with a `zero_grad` of its own.
+        A `zero_grad` begins the next step if the last step already contains a `zero_grad`.
         """
         last = self.iteration
         if (
@@ -132,7 +135,7 @@ class LoaderlessSteps:
     # --- steps ----------------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Iteration | None:
-        """Return the step that `optimizer` steps in; None if there is to be none."""
+        """Return the step in which `optimizer` steps; None if no step is recorded for it."""
         tracker, passes = self._tracker, self._passes
         if passes.training is not None or passes.evaluation is not None:
             return None
@@ -157,7 +160,7 @@ class LoaderlessSteps:
         return last
 
     def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
-        """Whether an optimizer steps in the last step, in which another one has stepped."""
+        """Return whether an optimizer steps in the last step, in which another one has stepped."""
         if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
             return False
         is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at
@@ -200,7 +203,7 @@ class LoaderlessSteps:
     # --- without an optimizer of torch.optim ----------------------------------------------------
 
     def _have_weights_changed(self) -> bool:
-        """Whether the last phase is a backward, and the weights have changed since."""
+        """Return whether the last phase is a backward, and the weights have changed since."""
         kinds = (kind for _, kind, _ in reversed(self._waiting) if not kind & UPKEEP)
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
@@ -229,7 +232,7 @@ class LoaderlessSteps:
         self._waiting, self._changes = waiting[start:], []
 
     def _finish_manual_steps(self) -> None:
-        """Make steps of the waiting phases, if changes of the weights ended them."""
+        """Turn the waiting phases into steps, if changes of the weights ended those steps."""
         if not (self._is_manual or self._changes) or self.gradients.are_an_optimizers():
             return
         if self._waiting and (self._have_weights_changed() or self.gradients.are_gone()):
@@ -239,7 +242,7 @@ class LoaderlessSteps:
     # --- evaluations ----------------------------------------------------------------------------
 
     def _evaluate(self, phase: Phase, kind: int) -> bool:
-        """Whether a phase without gradients belongs to an evaluation. If so, move it there."""
+        """Move a phase without gradients to an evaluation if it belongs there; return whether."""
         if not (self.evaluates if kind == FORWARD else self.evaluation):
             return False
         if self._waiting:
@@ -294,7 +297,9 @@ class LoaderlessSteps:
 
 
 def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
-    """Group phases by the batches whose gradients were accumulated; return one group if none were.
+    """Group phases by the batches whose gradients were accumulated.
+
+    If no gradients were accumulated, there is one group.
 
     A forward that follows a backward begins a batch. Gradients are accumulated if a backward of a
     later batch adds to those of an earlier one.
@@ -318,7 +323,7 @@ def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
 
 
 def _is_in_step(scope: Any, *, itself: bool = False) -> bool:
-    """Whether the program opened a scope around it, or `scope` `itself`, as a step."""
+    """Return whether the program opened a scope around it, or `scope` `itself`, as a step."""
     parent_scope = scope if itself else scope._above
     while parent_scope._depth:
         if parent_scope._name in STEPS:

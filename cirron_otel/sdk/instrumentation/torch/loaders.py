@@ -1,4 +1,4 @@
-"""Records `data_load`, the fetch of a batch, in a method that all iterators inherit."""
+"""Record `data_load`, the fetch of a batch, in a method that all iterators inherit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Loaders:
 
 
 def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
-    """Call `tell` ahead of each iterator. Raises AttributeError if this torch has no such class."""
+    """Call `tell` before each iterator is created.
+
+    Raises AttributeError if this torch has no such class.
+    """
     from torch.utils.data import dataloader  # noqa: PLC0415
 
     original = dataloader._BaseDataLoaderIter.__init__
@@ -68,7 +71,7 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
 
 
 def _is_none(tracker: Tracker) -> bool:
-    """Whether a fetch now is not recorded: it is part of an open phase, or recording is off."""
+    """Return whether not to record a fetch: it is part of an open phase, or recording is off."""
     if tracker.inside & NO_FETCH:
         try:
             if tracker.inside & PARTIAL:
@@ -105,7 +108,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
 
 
 def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
-    """Close the `data_load` of a fetch that raised: nothing was left, or it failed."""
+    """Close the `data_load` of a fetch that raised: the iterator was exhausted, or it failed."""
     if isinstance(error, StopIteration):
         exhausted(tracker, iterator, load)
     else:
@@ -113,7 +116,7 @@ def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> No
 
 
 def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
-    """End the pass of a fetch that found nothing."""
+    """End the pass of a fetch that returned no batch."""
     tracker.drop(load)
     try:
         tracker.passes.steps.undo_fetch(load)
@@ -123,7 +126,7 @@ def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
 
 
 class Ahead(Iterator[Any]):
-    """Wraps an iterator that fetches ahead: each batch that it returns to the loop is a fetch."""
+    """Wraps an iterator that fetches ahead; returning a batch to the loop counts as a fetch."""
 
     def __init__(self, trackers: Trackers, inner: Any) -> None:
         self._trackers = trackers
@@ -150,7 +153,7 @@ def _next_of(ahead: Ahead) -> Any:
 class Accelerate:
     """Wraps Accelerate's loaders, which fetch one batch ahead of the loop.
 
-    Their `__iter__` is a generator.
+    Their `__iter__` is a generator function.
     """
 
     def __init__(self, trackers: Trackers) -> None:

@@ -1,10 +1,10 @@
-"""Records `forward` and `loss`, the outermost call of a module.
+"""Record `forward` and `loss`, the outermost call of a module.
 
 `torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
-method caches of every subclass, which costs a millisecond in a large program, so it is not assigned
-again before the hooks are removed. On a call inside a model the replacement reads one attribute and
-continues as torch's own function does (see docs/adr/0021). A class is changed only if it has a
-`__call__` of its own, or if its `forward` is called directly.
+method caches of every subclass, which takes a millisecond in a large program, so it is not assigned
+again before the hooks are removed. On a call inside a model, the replacement reads one attribute
+and continues like torch's own function (docs/adr/0021). A class is changed only if it defines its
+own `__call__`, or if its `forward` is called directly.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from .unclosed_phases import end_partial_forward, fail_step
 
 _ORIGINAL = "unpatched_nn_module_call"
 _HOLD_ORIGINAL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
-"""Dynamo's modules that hold `Module.__call__` by that name, to check whether it was replaced."""
+"""Dynamo's modules that store `Module.__call__` under that name, to check whether it was replaced.
+"""
 _MOST_CLASSES = 1_024
-"""Maximal number of classes whose `__call__` or `forward` is replaced: a program may create classes
-without end."""
+"""Maximum number of classes whose `__call__` or `forward` is replaced: a program may create any
+number of classes."""
 
 
 class Modules:
@@ -55,7 +56,7 @@ class Modules:
         return _InertModules, ()
 
     def install(self) -> None:
-        """Replace `Module.__call__`, also where dynamo compares it with torch's own."""
+        """Replace `Module.__call__`, and the references with which dynamo compares it."""
         original = vars(self._base)["__call__"]
         finder = self._finder(original)
         self._patches.replace(self._base, "__call__", finder)
@@ -162,8 +163,8 @@ class Modules:
     def enter(self, tracker: Tracker, module: Any, arguments: Any) -> tuple[Any, int] | None:
         """Open the scope of a module's outermost call; None if the call is a part of another one.
 
-        There is no phase if a manual scope of the same name is open, if the module is a part of a
-        model whose `forward` was called directly, or if it is neither a model nor a loss.
+        The returned phase is None if a manual scope of the same name is open, if the module is part
+        of a model whose `forward` was called directly, or if it is neither a model nor a loss.
         """
         try:
             if tracker.inside & PARTIAL:
@@ -201,7 +202,7 @@ class Modules:
             return None
 
     def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
-        """Whether the call of a module without parameters is a loss.
+        """Return whether the call of a module without parameters is a loss.
 
         It follows a forward. Without a loader nothing shows where a batch begins, so it must also
         be a function of something that is trained, or of several arguments if gradients are off. A
@@ -237,14 +238,14 @@ class Modules:
             loaderless.model, torch_state.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
-        """Whether autograd runs this, on a thread of its own."""
+        """Return whether autograd runs this, on a thread of its own."""
         return not tracker.inside & BACKWARD and self._graph_task() != -1
 
     def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:
-        """Discover a module at its first call, which is outermost as far as was seen."""
+        """Discover a module at its first call, which has no known call around it."""
         model = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
         if model is not None:
-            # Its `forward` was called directly, and is running.
+            # The model's `forward` was called directly, and is running.
             self._adopt(type(model), "forward")
             self._remember(model)
             self._torch_state.trained.add(model)
@@ -296,22 +297,25 @@ class KnownModule:
         self.reference, self.kind, self.attrs = reference, kind, attrs
         self.name, self.is_loss = NAMES[kind], kind == LOSS
         self.is_usual = self.is_loss
-        """Whether a call of it in a step provides no new information; for a model: it was trained.
-        """
+        """Whether a call of the module in a step provides no new information; for a model, whether
+        it was trained."""
         self.is_ahead = self.is_proven = False
-        """For a module without parameters: whether it is known not to be a loss, or to be one."""
+        """For a module without parameters, whether it is known not to be a loss, or to be one."""
         self.parameter: Any = None
         """A weak reference to a trained parameter of the model."""
 
     def has_parameter(self, parameter: Any) -> bool:
-        """Whether `parameter` is the model's first trained parameter."""
+        """Return whether `parameter` is the model's first trained parameter."""
         return (
             parameter is not None and self.parameter is not None and (self.parameter() is parameter)
         )
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:
-    """Return an inherited method. It is looked up at each call, since other code may replace it."""
+    """Return a function that calls an inherited method.
+
+    The method is looked up at each call, because other code may replace it.
+    """
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, self), name)(*args, **kwargs)
@@ -326,12 +330,12 @@ def _named_as(
     if defined is None:
         method.__name__ = method.__qualname__ = name
         return method
-    # Its signature and source are to be those of the original.
+    # Show the signature and source of the original.
     return functools.wraps(defined)(method)
 
 
 def _is_copied(original: Any) -> bool:
-    """Whether `original` is the function whose body the replacement of `Module.__call__` copies."""
+    """Return whether the replacement of `Module.__call__` copies the body of `original`."""
     code, copied = getattr(original, "__code__", None), _wrapped_call_impl.__code__
     return code is not None and all(
         getattr(code, part) == getattr(copied, part)

@@ -25,8 +25,8 @@ _GENERATOR = 0x20
 _SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
 _SAMPLERS = "torch.utils.data.sampler"
 _KEPT = 3
-"""Reference count of an iterator that only its loader keeps: the loader's, and two for reading the
-count."""
+"""Reference count of an iterator that only its loader references: one for the loader, and two for
+reading the count."""
 _get = CONTEXT.get
 _set = CONTEXT.set
 
@@ -77,32 +77,33 @@ class Pass:
         *,
         is_training: bool,
     ) -> None:
-        """`gone` is called when `iterator` has died; `settle` finishes a phase."""
+        """`iterator_gone` is called when `iterator` has died; `settle` finishes a phase."""
         self.settle = settle
         self.iterator = weakref.ref(iterator, iterator_gone)
         self.outer_context = self.inner_context = outer_context
         """The context around the pass, and the one inside it."""
         self.is_training = is_training
         self.is_firm = False
-        """Whether it is an evaluation in any case: gradients are off at its fetches."""
+        """Whether the pass is an evaluation in any case, because gradients are off at its fetches.
+        """
         self.is_decided = False
         self.scope: LoaderPassSpan | None = None
         """Its epoch or evaluation; None if the program or another framework opens the epoch."""
         self.driver: Any = self.iterator
-        """The iterator whose fetches begin steps: its own, or one that is read inside."""
+        """The iterator whose fetches begin steps: that of the pass, or one that is read inside."""
         self.other: OtherFetches | None = None
         """Fetches of another iterator since the last fetch of the driver."""
         self.first_batch: FirstBatch | None = None
-        """Its first batch, while it is undecided whether that belongs to the epoch."""
+        """Its first batch, while it is undecided whether this batch belongs to the epoch."""
         self.unused: UnusedBatches | None = None
         """Batches that were not used yet; None if they are not tracked."""
         self.over = 0
-        """When its iterator was exhausted with batches still unused, monotonic ns; 0 if it was not.
-        """
+        """The time at which its iterator was exhausted with batches still unused, monotonic ns; 0
+        if it was not."""
         self.inner: list[Any] = []
         """Weak references to other iterators that are fetched from inside the pass."""
         self.drivers: list[Any] = []
-        """Weak references to those of them whose fetches began steps."""
+        """Weak references to those of the inner iterators whose fetches began steps."""
         self.known_data: list[Any] = []
         """Weak references to data that is trained on within this pass."""
         self.restarted: Any = None
@@ -111,7 +112,7 @@ class Pass:
         """Whether its batches go through a generator."""
         self.fetches = self.steps = 0
         self.reached = 0
-        """The end of the last phase known to be part of it, monotonic ns."""
+        """The end of the last phase that is known to be part of the pass, monotonic ns."""
         self.held: list[Phase] = []
         """Phases of an evaluation, held until it is decided."""
         self.version: int | None = None
@@ -121,22 +122,23 @@ class Pass:
         self.is_crossing = False
         """Whether its last step continues in the next pass."""
         self.is_simple = self.is_only_batch = False
-        """Whether only its own iterator, which never begins again, drives the steps; and whether
-        the first batch is known to be the only one of the loader."""
+        """Whether only its own iterator, which never restarts, drives the steps; and whether the
+        first batch is known to be the only one of the loader."""
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
-        """Whether its iterator may begin again."""
+        """Whether its iterator may restart."""
         self.is_manual = False
         """Whether the program turned out to open the steps itself."""
         self.was_forward = self.was_trainable = False
-        """Whether a model was called, and one in training mode with gradients on."""
+        """Whether a model was called, and whether one was called in training mode with gradients
+        on."""
 
     def is_same_loader(self, iterator: Any) -> bool:
-        """Whether another iterator comes from the same loader, or from one of the same data."""
+        """Return whether another iterator reads the same loader, or one with the same data."""
         own_iterator = self.iterator()
         return own_iterator is not None and data_of(own_iterator) is data_of(iterator)
 
     def is_around(self, iterator: Any) -> bool:
-        """Whether this pass is open and `iterator` is read alongside or inside it."""
+        """Return whether this pass is open and `iterator` is read alongside or inside it."""
         if self.iterator() is None or is_abandoned_iterator(self):
             return False
         if self.knows(iterator) or (self.other is not None and self.other.iterator() is iterator):
@@ -144,11 +146,11 @@ class Pass:
         return not (self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward))
 
     def knows(self, iterator: Any) -> bool:
-        """Whether another iterator is known to be fetched from inside."""
+        """Return whether another iterator is known to be fetched from inside."""
         return any(each() is iterator for each in self.inner)
 
     def was_driven_by(self, iterator: Any) -> bool:
-        """Whether another iterator's fetches began steps."""
+        """Return whether another iterator's fetches began steps."""
         return any(each() is iterator for each in self.drivers)
 
     def remember(self, reference: Any) -> None:
@@ -166,15 +168,15 @@ class Pass:
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one batch, which was not trained on, and its iterator is alive."""
+        """Whether it has one batch that was not trained on, and its iterator is alive."""
         return self.fetches == 1 and not self.is_decided and self.iterator() is not None
 
     def is_within(self, training: Pass) -> bool:
-        """Whether this evaluation is a child of another pass's epoch."""
+        """Return whether this evaluation is a child of another pass's epoch."""
         return self.scope is not None and self.scope._above is training.scope
 
     def open(self, name: str, index: int, parent_scope: Any) -> None:
-        """Open its scope and make that current."""
+        """Open the scope of the pass, and make it current."""
         scope = LoaderPassSpan.__new__(LoaderPassSpan)
         scope._ends = None
         begin(scope, name, index, None, parent_scope, self.outer_context, now())
@@ -190,7 +192,7 @@ class Pass:
             self.held.append(phase)
 
     def decide(self) -> None:
-        """Decide that it is an evaluation, and finish the phases held."""
+        """Decide that the pass is an evaluation, and finish its held phases."""
         self.is_decided, self.unused = True, None
         held, self.held = self.held, []
         for phase in held:
@@ -202,7 +204,7 @@ class Pass:
         """Close its scope, at `at` (monotonic ns) at the earliest; call `ended` with an epoch.
 
         `left` is the position of a loop that an exception may have left. In that case the scope
-        waits (`sdk.unwinding`).
+        waits (`tracing.unwinding`).
         """
         scope = self.scope
         if scope is not None:
@@ -237,7 +239,7 @@ class Pass:
 
 
 class OtherFetches:
-    """Fetches of another iterator within a step. The next fetches show their purpose."""
+    """Fetches of another iterator within a step, whose purpose only later fetches show."""
 
     __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
                  "was_forward", "was_trainable")  # fmt: skip
@@ -247,14 +249,14 @@ class OtherFetches:
         self.stepped = stepped
         """Number of optimizer steps of the thread before the first of these fetches."""
         self.at: int | None = None
-        """Number of phases of the step before it; None if the step cannot be divided there."""
+        """Number of the step's earlier phases; None if the step cannot be divided there."""
         self.had_stepped = False
-        """Whether an optimizer had stepped in the step before it."""
+        """Whether an optimizer had already stepped in the step."""
         self.is_between = False
-        """Whether no step was open before it."""
+        """Whether no step was open at the first of these fetches."""
         self.was_forward = self.was_trainable = self.was_backward = False
-        """Whether since then a model was called, one with gradients on was called, and a backward
-        ran."""
+        """Whether, since then, a model was called, a model with gradients on was called, and a
+        backward ran."""
 
     @property
     def is_evaluated(self) -> bool:
@@ -265,8 +267,8 @@ class OtherFetches:
 class FirstBatch:
     """The first batch of a pass, if another iterator that drives steps follows it.
 
-    It belongs to an outer loop, or it was looked at before the loop and its iterator is still
-    alive.
+    The batch belongs to an outer loop, or the program inspected it ahead of the loop and its
+    iterator is still alive.
     """
 
     __slots__ = ("count", "iteration", "over")
@@ -277,11 +279,11 @@ class FirstBatch:
         self.count = count
         """Number of its phases before the other iterator's first fetch."""
         self.over = 0
-        """When the other iterator was exhausted, monotonic ns; 0 if it was not."""
+        """The time at which the other iterator was exhausted, monotonic ns; 0 if it was not."""
 
 
 def reading_frame() -> Any:
-    """Return the fetching frame if it is of a generator or a `__next__`; None for a loop."""
+    """Return the fetching frame if it is that of a generator or a `__next__`; None for a loop."""
     frame: Any = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_SKIPPED):
         frame = frame.f_back
@@ -292,12 +294,12 @@ def reading_frame() -> Any:
 
 
 def data_of(iterator: Any) -> Any:
-    """Return the data that an iterator goes over."""
+    """Return the data that an iterator reads."""
     return getattr(iterator, "_dataset", iterator)
 
 
 def reference_to(thing: Any) -> Any:
-    """Return a weak reference, or a function that returns None if the object allows none."""
+    """Return a weak reference; if the object does not allow one, a function that returns None."""
     try:
         return weakref.ref(thing)
     except TypeError:
@@ -309,18 +311,18 @@ def _nothing() -> None:
 
 
 def begins_again(loader_pass: Pass, iterator: Any) -> bool:
-    """Whether a known iterator begins again, as those with persistent workers do."""
+    """Return whether a known iterator restarts, as iterators with persistent workers do."""
     is_known = loader_pass.restarts and loader_pass.fetches > 0 and not loader_pass.is_crossing
     return is_known and is_at_start(iterator)
 
 
 def is_at_start(iterator: Any) -> bool:
-    """Whether an iterator has yielded nothing yet."""
+    """Return whether an iterator has yielded nothing yet."""
     return bool(getattr(iterator, "_num_yielded", 1) == 0)
 
 
 def is_abandoned_iterator(loader_pass: Pass) -> bool:
-    """Whether only its loader keeps an iterator: the loop over it was left."""
+    """Return whether only its loader references an iterator, so that its loop was left."""
     iterator = loader_pass.iterator()
     if not (
         getattr(iterator, "_persistent_workers", False)
@@ -331,7 +333,7 @@ def is_abandoned_iterator(loader_pass: Pass) -> bool:
 
 
 def carry_over(context: Any, target: Any) -> Any:
-    """Return `target` with the values that other code put into `context`: baggage, say."""
+    """Return `target` with the values that other code put into `context`, such as baggage."""
     others = {key: value for key, value in context.items() if key not in _OURS}
     if others == {key: value for key, value in target.items() if key not in _OURS}:
         return target
@@ -353,7 +355,7 @@ def without_step(context: Any, step: Any, target: Any) -> Any:
 
 
 def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
-    """Whether the program opened `scope`, or one around it, with one of the names."""
+    """Return whether the program opened `scope`, or one around it, with one of the names."""
     while scope._depth:
         if scope._name in names and not isinstance(scope, Phase):
             return True
@@ -362,7 +364,10 @@ def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
 
 
 def has_one_batch(iterator: Any) -> bool:
-    """Whether a loader's iterator has a single batch; False if only the program's code can tell."""
+    """Return whether a loader's iterator has a single batch.
+
+    False if only code of the program could determine that.
+    """
     try:
         sampler = iterator._index_sampler
         inner = getattr(sampler, "sampler", sampler)

@@ -1,4 +1,4 @@
-"""The passes over loaders that a thread, or an asyncio task, has open."""
+"""The open passes over loaders of a thread, or of an asyncio task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Counts of epochs and evaluations. All tasks of a thread count together."""
+    """Counts of epochs and evaluations, common to all tasks of a thread."""
 
     __slots__ = ("epochs", "evaluations")
 
@@ -22,7 +22,7 @@ class Numbers:
 class OpenPasses(ABC):
     """The open passes, and the operations on them that `Passes` implements.
 
-    The modules that decide about steps depend on this class only.
+    The modules that decide about steps depend only on this class.
     """
 
     def __init__(self, numbers: Numbers) -> None:
@@ -51,5 +51,5 @@ class OpenPasses(ABC):
         """Return the callback for the death of a pass's iterator."""
 
     def uncount_epoch(self, training: Pass) -> None:
-        """Reuse the number of a pass that turned out not to be one."""
+        """Allow the next epoch to reuse the number of a pass that turned out not to be one."""
         self.numbers.epochs -= training.scope is not None

@@ -1,7 +1,7 @@
-"""The state of the step that a thread, or an asyncio task, has open.
+"""The state of the open step of a thread, or of an asyncio task.
 
 `Tracker` extends it with the phases. The modules that decide about steps and passes read and write
-this state only.
+only this state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OpenStep:
     def __init__(self, torch_state: TorchState) -> None:
         self.torch_state = torch_state
         self.inside = 0
-        """The kinds of the open phases, as bits (see kinds.py)."""
+        """The kinds of the open phases, as bits (kinds.py)."""
         self.iteration: Iteration | None = None
         """The open step of a pass over a loader."""
         self.step: Any = None
@@ -52,26 +52,26 @@ class OpenStep:
         self.is_plain = False
         """Whether a step is open in a pass whose kind is decided: the fast paths apply."""
         self.context: Any = None
-        """The context in which the step is current. A phase entered in it is a child of the step.
+        """The context in which the step is current; a phase entered in it is a child of the step.
         None if phases have to look up their parent."""
         self.parent: Any = None
         """The parent of the step's phases: the step, or its open micro step."""
         self.depth = 0
         """The depth of the step's phases."""
         self.folds = False
-        """Whether the step's phases are summed up instead of recorded: see `Step._folded`."""
+        """Whether the step's phases have no records so far (`Step._folded`)."""
         self.steps_begun = 0
-        """Number of steps of loaders' passes, counted with `detail_every` only."""
+        """Number of steps in passes over loaders, counted only with `detail_every`."""
         self.buffers: Any = None
         self.clock: Any = torch_state.clock
         self.batch: LoopFetches | None = None
-        """Set while a manual loop (`ci.batches`) fetches its next item: fetches belong to that."""
+        """Set while a manual loop (`ci.batches`) fetches its next item, to which fetches belong."""
         self.stepped = 0
         """Number of optimizer steps begun."""
         self.copies: Any = None
         """An open group of copies to a device (`transfers.Copies`)."""
         self.has_failed = False
-        """Whether a hook raised: the next fetch starts over."""
+        """Whether a hook has raised, so that the next fetch starts over."""
 
     def opened(self, iteration: Iteration, context: Any) -> None:
         """Note that a step is open; `context` is the one in which it is current."""
@@ -103,9 +103,9 @@ class OpenStep:
             self.clock.settle(phase)
 
     def failed(self, error: BaseException) -> None:
-        """Record an error of the hooks' own code: this state may be inconsistent.
+        """Record an error in the hooks' own code, which may leave this state inconsistent.
 
-        An exception that a signal handler raised, such as KeyboardInterrupt, is raised again.
+        An exception that a signal handler raised, such as KeyboardInterrupt, is reraised.
         """
         self.has_failed, self.is_plain = True, False
         if not isinstance(error, Exception):

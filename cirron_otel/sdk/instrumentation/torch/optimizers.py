@@ -1,4 +1,4 @@
-"""Records `optimizer_step` by torch's global hooks, and the steps that GradScaler skips."""
+"""Record `optimizer_step` with torch's global hooks, and the steps that GradScaler skips."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             iteration.stepped(optimizer)
             tracker.into(None)
         elif tracker.clock is not None and iteration.is_held:
-            iteration.release()  # from here on the device is queried for them
+            iteration.release()  # from now on, their events are queried
         elif len(iteration.children) > MANY:
             if iteration.is_held and not iteration.is_waiting:
                 iteration.release()
@@ -141,7 +141,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             end_partial_forward(tracker)
         is_alone = tracker.iteration is None and tracker.stepping is None
         if tracker.has_failed and is_alone:
-            start_over(tracker)  # no fetch will do so
+            start_over(tracker)  # there is no fetch that would do so
         elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
             start_over(tracker)
         tracker.stepped += 1
@@ -162,9 +162,10 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
 
 
 def _is_nested() -> bool:
-    """Whether the step that begins is inside another one. If not, an error ended the other one.
+    """Return whether the step that begins is inside another one.
 
-    Torch's function around `step` calls the hooks. It is on the stack twice in a nested step.
+    If not, an error ended the other one. Torch's function around `step` calls the hooks, and is on
+    the stack twice in a nested step.
     """
     frame: Any = sys._getframe(3)
     code, frame = frame.f_code, frame.f_back
@@ -251,7 +252,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
 
 
 def check_fused_step(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
-    """Check whether a fused optimizer skipped its step: GradScaler calls it in any case."""
+    """Check whether a fused optimizer skipped its step, since GradScaler calls it in any case."""
     try:
         iteration = tracker.iteration or tracker.loaderless.iteration
         overflows = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]

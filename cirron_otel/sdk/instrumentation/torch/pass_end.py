@@ -1,7 +1,7 @@
-"""The end of a pass during an accumulation: the last step waits for what follows.
+"""The end of a pass during an accumulation, at which the last step stays open for a while.
 
-An optimizer step after the loop belongs to it. So do the first batches of the next pass if a
-generator reads the loader again and again. docs/torch.md, "Steps", has the rules.
+An optimizer step after the loop belongs to this step. So do the first batches of the next pass if a
+generator reads the loader repeatedly. docs/torch.md, "Steps", defines the rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UnfinishedPass:
     def __init__(self, training: Pass, iteration: Iteration, at: int) -> None:
         self.training, self.iteration, self.at = training, iteration, at
         self.reading_frame = reading_frame() if at else None
-        """The frame that exhausted the iterator: it may read the loader again."""
+        """The frame that exhausted the iterator, which may read the loader again."""
 
 
 class PassEnds:
@@ -40,7 +40,7 @@ class PassEnds:
     # --- after the pass -------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Step | None:
-        """Return the step of the unfinished pass, in which `optimizer` steps; None without one."""
+        """Return the step of the unfinished pass, in which `optimizer` steps, or None."""
         if self.unfinished is None:
             return None
         iteration = self.unfinished.iteration
@@ -48,14 +48,14 @@ class PassEnds:
         return iteration.step
 
     def takes(self, phase: Phase) -> bool:
-        """Whether an ended phase belongs to the step of the unfinished pass. If so, add it."""
+        """Add an ended phase if it belongs to the unfinished pass; return whether it does."""
         if self.unfinished is None or phase._above is not self.unfinished.iteration.step:
             return False
         self.unfinished.iteration.add(phase)
         return True
 
     def settle(self) -> None:
-        """Close the unfinished pass: the next phase does not belong to it."""
+        """Close the unfinished pass, because the next phase does not belong to it."""
         unfinished, self.unfinished = self.unfinished, None
         if unfinished is None:
             return
@@ -98,9 +98,9 @@ class PassEnds:
         self._tracker.opened(iteration, make_current(iteration.step, inner_context))
 
     def is_crossed(self, training: Pass, iteration: Iteration | None) -> bool:
-        """Whether the step that crossed the end of its epoch is over at this fetch.
+        """Return whether the step that crossed the end of its epoch is over at this fetch.
 
-        In that case its epoch is over, too, and the next one begins.
+        In that case its epoch is also over, and the next one begins.
         """
         iterator = training.iterator()
         if iterator is None or (iteration is not None and iteration.accumulates):

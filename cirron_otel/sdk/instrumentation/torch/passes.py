@@ -1,6 +1,6 @@
-"""Decides which passes over loaders are epochs or evaluations, and which fetches begin a step.
+"""Decide which passes over loaders are epochs or evaluations, and which fetches begin a step.
 
-docs/torch.md, "Passes" and "Steps", has the rules.
+docs/torch.md, "Passes" and "Steps", defines the rules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Passes(OpenPasses):
         self._reclassifier = Reclassifier(tracker, self, steps)
         self._thread = threading.get_ident()
         self.is_busy = False
-        """Whether a fetch is being arranged. An iterator that dies meanwhile ends no pass."""
+        """Whether a fetch is being arranged; an iterator that dies meanwhile ends no pass."""
 
     # --- fetching -------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Passes(OpenPasses):
         return bool(torch_state.is_grad_enabled() and getattr(module, "training", True))
 
     def training_begins(self) -> None:
-        """Note that a backward or an optimizer step begins: the pass is one of training."""
+        """Note that a backward or an optimizer step begins, so the pass is a training pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         evaluation = self.evaluation
@@ -295,7 +295,7 @@ class Passes(OpenPasses):
     # --- ending ---------------------------------------------------------------------------------
 
     def exhausted(self, iterator: Any) -> None:
-        """End the pass of an iterator that had nothing left."""
+        """End the pass of an exhausted iterator."""
         training, evaluation = self.training, self.evaluation
         if evaluation is not None and evaluation.iterator() is iterator:
             if evaluation.fetches <= 1:
@@ -315,7 +315,7 @@ class Passes(OpenPasses):
             self.interleaved.exhausted(training, iterator, now())
 
     def end_dead(self, dead: Any) -> None:
-        """End the pass of a dead iterator: its loop was left by `break` or an exception."""
+        """End the pass of a dead iterator, whose loop was left by `break` or an exception."""
         left = loop_left(2)
         training, evaluation = self.training, self.evaluation
         if evaluation is not None and evaluation.iterator is dead:

@@ -1,4 +1,4 @@
-"""Tracks which of its fetched batches a pass has used."""
+"""Track which of its fetched batches a pass has used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FetchedBatch:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the program still references a part of it."""
+        """Whether the program still references a part of the batch."""
         return any(each() is not None for each in self.tensors)
 
     def contains_any(self, tensors: list[Any]) -> bool:
@@ -44,16 +44,16 @@ class UnusedBatches:
         self.current: FetchedBatch | None = None
         """The batch in use."""
         self.is_expected = True
-        """Whether the running fetch is one of the pass's own."""
+        """Whether the fetch in progress belongs to the pass."""
         self.is_ahead = False
         """Whether the pass is known to fetch ahead."""
         self.is_flat = False
-        """Whether fetches are attached to the epoch: there were too many before the first use."""
+        """Whether fetches are attached to the epoch, because too many preceded the first use."""
         self.used = self.was_used = False
-        """Whether a batch was used since the last fetch, and since the first."""
+        """Whether a batch was used since the last fetch, and since the first fetch."""
 
     def moved(self, tensor: Any, copy: Any) -> None:
-        """Note that a tensor was copied to a device: the copy is part of its batch, too."""
+        """Note that a tensor was copied to a device; the copy is also part of its batch."""
         for batch in [*self.batches, self.current]:
             if batch is not None and any(each() is tensor for each in batch.tensors):
                 batch.tensors.append(weakref.ref(copy))
@@ -68,7 +68,7 @@ class UnusedBatches:
         return None
 
     def is_current(self, arguments: Any) -> bool:
-        """Whether a call uses the current batch."""
+        """Return whether a call uses the current batch."""
         return self.current is not None and self.current.contains_any(_tensors_in(arguments))
 
     def take(self, index: int) -> None:

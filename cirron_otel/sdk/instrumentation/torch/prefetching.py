@@ -1,7 +1,7 @@
 """Batches that are fetched before the previous one is used.
 
-Gradient accumulation that fetches the batches of a step first, prefetchers, and loops that skip
-batches. docs/torch.md, "Steps", has the rules.
+The causes are gradient accumulation that fetches the batches of a step first, prefetchers, and
+loops that skip batches. docs/torch.md, "Steps", defines the rules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prefetching:
     # --- fetches --------------------------------------------------------------------------------
 
     def stays(self, loader_pass: Pass, unused: UnusedBatches) -> bool:
-        """Whether a fetch belongs to the open step: the previous batch was not used yet."""
+        """Return whether a fetch belongs to the open step: the previous batch was not used yet."""
         unused.is_expected = True
         if unused.used or not (unused.batches or unused.is_flat):
             return False
@@ -60,7 +60,7 @@ class Prefetching:
         unused.batches = [*unused.batches[-MOST:], FetchedBatch(load, batch)]
 
     def _flatten(self, loader_pass: Pass, unused: UnusedBatches) -> None:
-        """Attach the fetches of the pass to the epoch: so far it only loads."""
+        """Attach the fetches of the pass to the epoch, because it has only loaded so far."""
         unused.is_flat, unused.batches = True, []
         self.give_up(loader_pass)
 
@@ -78,9 +78,9 @@ class Prefetching:
         CONTEXT.set(carry_over(_get(), loader_pass.inner_context))
 
     def defers_step(self, loader_pass: Pass) -> bool:
-        """Whether an evaluation begins before the open step's batch was used.
+        """Return whether an evaluation begins before the open step's batch was used.
 
-        In that case the fetch is moved to the epoch, and the step begins with the use.
+        In that case, move the fetch to the epoch; the step then begins with the use.
         """
         iteration = self._tracker.iteration
         if (
@@ -185,7 +185,7 @@ class Prefetching:
         )
 
     def _skip(self, loader_pass: Pass, iteration: Iteration, batches: list[FetchedBatch]) -> None:
-        """Make a step of each fetch whose batch is gone without a use: all but the last."""
+        """Make a separate step of each fetch but the last: their batches are gone without a use."""
         step = iteration.step
         for batch in batches[1:]:
             if batch.load not in iteration.children:
@@ -210,7 +210,10 @@ class Prefetching:
     # --- ends -----------------------------------------------------------------------------------
 
     def exhausted(self, loader_pass: Pass, at: int) -> bool:
-        """Whether the pass continues after its iterator is exhausted, because a batch is unused."""
+        """Return whether the pass continues after its iterator is exhausted.
+
+        It does while a batch is unused.
+        """
         unused = loader_pass.unused
         if unused is None or unused.is_flat:
             return False
@@ -220,7 +223,7 @@ class Prefetching:
         return bool(unused.batches)
 
     def is_awaited(self, loader_pass: Pass) -> bool:
-        """Whether a pass whose iterator is gone has unused batches, or one in use."""
+        """Return whether a pass whose iterator is gone has unused batches, or one in use."""
         iteration, unused = self._tracker.iteration, loader_pass.unused
         if unused is None or not loader_pass.over:
             return False

@@ -12,9 +12,9 @@ from ...session.errors import record_error
 class Ranks:
     """Polls torch.distributed for the rank until there is a default process group.
 
-    Programs that start their processes themselves, as with torch.multiprocessing.spawn, set no
-    variable: the rank is an argument of `init_process_group`. Polling replaces nothing; other
-    libraries call that function under names of their own.
+    Programs that start their processes themselves, for example with torch.multiprocessing.spawn,
+    set no variable: the rank is an argument of `init_process_group`. That function is not replaced,
+    because other libraries call it under their own names.
     """
 
     def __init__(self, callback: Callable[[int, int], None]) -> None:

@@ -1,6 +1,6 @@
-"""Changes the classification of a pass: an epoch becomes an evaluation, or the reverse.
+"""Change the classification of a pass: an epoch becomes an evaluation, or the reverse.
 
-docs/torch.md, "Passes", has the rules.
+docs/torch.md, "Passes", defines the rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reclassifier:
         held, evaluation.held = evaluation.held, []
         training = passes.training
         if training is not None or evaluation.scope is None or evaluation.is_decided:
-            # It remains an evaluation, since parts of it may be sealed.
+            # It remains an evaluation, because parts of it may already be sealed.
             for phase in held:
                 tracker.settle(phase)
             evaluation.is_firm = evaluation.is_decided = True

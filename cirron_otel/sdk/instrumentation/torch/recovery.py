@@ -1,9 +1,9 @@
-"""Recovery from an error in the hooks: close the open scopes as they are, and start afresh.
+"""Recover from an error in the hooks: close the open scopes in their current form, and start over.
 
 A KeyboardInterrupt raised inside a hook is one of these errors.
 
-The error may have interrupted a change, so the state of the tracker is discarded. What was recorded
-is kept, below its parents.
+The error may have interrupted a change, so the state of the tracker is discarded. Recorded scopes
+are retained, with their parents.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ _HOOKS = __name__.rpartition(".")[0]
 
 
 def is_abandoned(tracker: Tracker) -> bool:
-    """Whether the open scopes are abandoned: no hook that could close them is on the stack.
+    """Return whether the open scopes are abandoned: no hook that could close them is on the stack.
 
-    The hook that calls this does not count. A KeyboardInterrupt may be raised inside a hook. The
-    scopes that the hook opened then stay open, and everything that follows would become part of
-    them.
+    The hook that calls this does not count. If a KeyboardInterrupt is raised inside a hook, the
+    scopes that the hook opened stay open, and everything that follows would become part of them.
     """
     if tracker.compiled is not None:
         return False  # no hook is on the stack while a compiled function runs
@@ -114,7 +113,7 @@ def _close(phase: Phase) -> None:
 
 
 def _leave() -> None:
-    """Make the innermost scope that is not of the hooks current, if one of theirs is."""
+    """If a scope of the hooks is current, make the innermost scope of the program current."""
     context = CONTEXT.get()
     current = innermost = context.get(SCOPE_KEY)
     while isinstance(current, Phase):

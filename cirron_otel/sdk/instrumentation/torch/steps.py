@@ -1,4 +1,4 @@
-"""The steps of training passes: opened before a fetch, closed by the next one."""
+"""The steps of training passes, which open before a fetch and close at the next one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Steps:
     def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - inlined, see below
         """Close one step and open the next if nothing has to be decided; return whether it did so.
 
-        The bodies of `close` and `open` are inlined. Between two steps other code has filled the
-        processor's caches, so that each function call costs extra. May raise.
+        The bodies of `close` and `open` are inlined: between two steps, other code has filled the
+        CPU caches, so each function call has an extra cost. May raise.
         """
         begun = now()
         training, tracker = self._passes.training, self._tracker
@@ -136,7 +136,7 @@ class Steps:
             _set(without_step(context, iteration.step, training.inner_context))
 
     def undo_fetch(self, load: Phase) -> None:
-        """Drop the step, or micro step, that was opened for a fetch which found no batch."""
+        """Drop the step, or micro step, that was opened for a fetch that returned no batch."""
         training, tracker = self._passes.training, self._tracker
         iteration = tracker.iteration
         if training is None or iteration is None:
@@ -158,7 +158,7 @@ class Steps:
     def place_of_next(self, training: Pass, context: Any, current: Any) -> tuple[Any, Any]:
         """Return the context and the parent of the next step.
 
-        Called if the scopes of the loop are not current.
+        Called if none of the loop's scopes is current.
         """
         parent_scope = current
         while parent_scope._depth:
@@ -168,9 +168,9 @@ class Steps:
         return context, current
 
     def is_changed(self, training: Pass) -> bool:
-        """Whether the weights were changed without an optimizer since the last batch.
+        """Return whether the weights were changed without an optimizer since the last batch.
 
-        Checked only if no optimizer has stepped in the pass, since optimizers change them, too.
+        Checked only if no optimizer has stepped in the pass, since optimizers also change them.
         """
         tracker = self._tracker
         before, training.version = training.version, tracker.torch_state.version()
@@ -183,7 +183,7 @@ class Steps:
         return micro
 
     def yield_step(self) -> None:
-        """Drop the open step: the program opened a scope of its own as the step."""
+        """Drop the open step, because the program opened its own scope as the step."""
         iteration = self._tracker.iteration
         self._tracker.closed()
         if self._passes.training is not None:
@@ -193,7 +193,7 @@ class Steps:
 
 
 def _fold(tracker: OpenStep, step: Any, iteration: Iteration, every: int) -> None:
-    """Record the phases of every `every`th step, and fold those of the others into the step."""
+    """Record the phases of every `every`th step, and fold those of other steps into the step."""
     step._is_detailed = is_detailed = tracker.steps_begun % every == 0
     tracker.steps_begun += 1
     tracker.folds = not is_detailed and tracker.clock is None

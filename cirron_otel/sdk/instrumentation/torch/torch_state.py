@@ -17,15 +17,15 @@ class TorchState:
 
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
-        """Returns the id of the backward that the calling thread runs in: -1 for none."""
+        """Returns the id of the backward that runs in the calling thread; -1 if none does."""
         self.owns_epoch = self.owns_step = True
-        """Whether torch owns these scope names, and no other framework does."""
+        """Whether torch, and not another framework, owns these scope names."""
         self.is_over = False
-        """Whether the hooks are removed. The program may still hold references to some."""
+        """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
-        """The inside of every nth step is recorded; 0: of every step."""
+        """The inside of one step in so many is recorded; with 0, that of every step."""
         self.clock: Any = None
-        """Measures time on a device; None without one."""
+        """Measures time on a device; None if there is no device."""
         self.memory: Any = None
         """Reads the device's memory at the ends of a step; None if it is not recorded."""
         self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -33,7 +33,7 @@ class TorchState:
         self.parameter: Any = None
         """A weak reference to a trained parameter."""
         self.optimizers: dict[int, SharedAttributes] = {}
-        """Attributes for the steps of the live optimizers that have stepped, by their ids."""
+        """Attributes for the steps of the live optimizers that have stepped, by optimizer id."""
         self._references: dict[int, Any] = {}
         self.optimizers_made = 0
         """The number of optimizers constructed since the hooks were installed."""
@@ -45,15 +45,15 @@ class TorchState:
         """The trackers of all live threads and tasks."""
         self.gate = ModuleGate()
         self.has_step_end_hook = False
-        """Whether `on_step_end` does anything; checked on the fast path only."""
+        """Whether `on_step_end` does anything; the fast paths check this instead of calling it."""
         self.on_step_end: Callable[[], None] = _nothing
         """Called at the end of every step."""
         self.poll_rank: Callable[[], None] = _nothing
-        """Asks torch.distributed for the rank of this process; called at the begin of a loop."""
+        """Polls torch.distributed for the rank of this process; called when a loop begins."""
         self.has_tasks = False
         """Whether asyncio tasks have trackers of their own."""
         self.use_task_trackers: Callable[[], None] = _nothing
-        """Gives each task a tracker: a hook runs in an event loop."""
+        """Gives each task a tracker; called when a hook runs in an event loop."""
         self.epoch_ended: Callable[[Any], None] = _ignore
         """Called with the scope of an epoch that is over."""
 
@@ -113,7 +113,7 @@ class TorchState:
         return [each for each in (reference() for reference in references) if each is not None]
 
     def is_evaluating(self) -> bool:
-        """Whether every model that was trained so far is in evaluation mode."""
+        """Return whether every model that was trained so far is in evaluation mode."""
         models = self.trained
         return bool(models) and not any(model.training for model in list(models))
 
@@ -124,11 +124,11 @@ class TorchState:
 
 
 class ModuleGate:
-    """Whether a module's call may be an outermost one. Every call of every module reads this.
+    """Whether the call of a module may be an outermost one; every call of every module reads this.
 
-    It is one flag for the process, since a flag for each thread is ten times as expensive to read.
-    The thread that enters a model closes the gate, and opens it on leaving. If several threads have
-    trackers, it stays open, and each call checks its thread's tracker.
+    It is one flag for the process, because a flag for each thread is ten times as expensive to
+    read. The thread that enters a model closes the gate, and opens it on leaving. If several
+    threads have trackers, it stays open, and each call checks its thread's tracker.
     """
 
     __slots__ = ("is_open", "is_shared")

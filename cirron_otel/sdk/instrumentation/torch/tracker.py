@@ -1,8 +1,8 @@
 """The open phases of one thread's training, and their parents.
 
-The rules of docs/torch.md decide how phases nest. A phase inside one of its own kind is part of it,
-a scope that the program opened with the same name takes precedence, and what is directly in a step
-is assigned by the step.
+The rules of docs/torch.md determine how phases nest. A phase inside a phase of the same kind is
+part of it, a scope that the program opened with the same name takes precedence, and the step
+assigns the phases that are directly in it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _new = Phase.__new__
 
 
 class Tracker(OpenStep):
-    """The phases, steps and passes of one thread. Only `before_fetch` may raise."""
+    """The phases, steps and passes of one thread; only `before_fetch` may raise."""
 
-    # Slots rather than attributes in a dictionary: there are more than an object holds inline.
+    # Use slots, because there are more attributes than an object can store inline.
     __slots__ = (
         "__weakref__",
         "backward",
@@ -57,17 +57,17 @@ class Tracker(OpenStep):
         self.open: Phase | None = None
         """The innermost open phase."""
         self.backward: Phase | None = None
-        """The open backward: the parent of what is recomputed on other threads."""
+        """The open backward, which is the parent of recomputations on other threads."""
         self.stepping: Any = None
         """The open step of an optimizer."""
         self.spare: Any = None
-        """The last object in `stepping`, to be used again."""
+        """The last object in `stepping`, for reuse."""
         self.was_forward = False
         """Whether a model was called since the last fetch, and since the last optimizer step."""
         self.partial: Any = None
         """The model whose `forward` was discovered while it ran."""
         self.partial_until = 0
-        """When the last inner call of `partial` that was seen ended, monotonic ns."""
+        """The end of the last observed inner call of `partial`, monotonic ns."""
         self.compiled: Any = None
         """The open call of a compiled function."""
         self.backwards = 0
@@ -79,10 +79,10 @@ class Tracker(OpenStep):
     # --- phases ---------------------------------------------------------------------------------
 
     def enter_plain(self, kind: int, name: str, attrs: dict[str, Any] | None) -> Phase | None:
-        """Open a phase while `is_plain` holds: nothing needs to be decided.
+        """Open a phase while `is_plain` is true, so that nothing needs to be decided.
 
-        The body of `enter` is inlined. This is the most frequent path, and other code has filled
-        the processor's caches each time it runs.
+        The body of `enter` is inlined, because this is the most frequent path, and other code has
+        filled the CPU caches each time it runs.
         """
         try:
             begun = now()
@@ -156,7 +156,10 @@ class Tracker(OpenStep):
     def enter(
         self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any = None
     ) -> Phase | None:
-        """Open a phase below `parent_scope`, or where it belongs; None if it is not recorded."""
+        """Open a phase below `parent_scope`, by default its determined parent.
+
+        Returns None if the phase is not recorded.
+        """
         try:
             return self._enter(kind, attrs, parent_scope)
         except BaseException as error:
@@ -171,7 +174,7 @@ class Tracker(OpenStep):
         if not self.torch_state.has_tasks and running_loop() is not None:
             self.torch_state.use_task_trackers()
         if state.session is NO_SESSION:
-            # A forked child opens its session now, unless it is a worker of a DataLoader.
+            # A forked child opens its session now, unless it is a DataLoader worker.
             hooks.first()
             if not state.recording:
                 return None
@@ -188,7 +191,7 @@ class Tracker(OpenStep):
         if parent_scope is not None:
             current = parent_scope
         elif current is self.step:
-            # A folded phase is not the current scope, but is the parent of what it contains.
+            # A folded phase is not the current scope, but is the parent of the phases inside it.
             current = self.parent if self.open is None else self.open
             is_fixed = not has_other
         elif current is not self.open and self._is_opened_manually(current, name):
@@ -296,7 +299,7 @@ class Tracker(OpenStep):
             self.failed(error)
 
     def _note(self, kind: int) -> None:
-        """Note a phase that is not a child of the step: it still counts for the step."""
+        """Note a phase that is not a child of the step but still counts for the step."""
         if self.iteration is not None:
             if kind == BACKWARD:
                 self.iteration.was_backward = True
@@ -308,9 +311,9 @@ class Tracker(OpenStep):
             self.was_forward = True
 
     def _is_opened_manually(self, current: Any, name: str) -> bool:
-        """Whether a scope that the program opened inside the step has the phase's name.
+        """Return whether a scope that the program opened inside the step has the phase's name.
 
-        On the way, check whether the program opened the step itself inside the recorded one.
+        Also check whether the program opened its own step inside the recorded one.
         """
         iteration = self.iteration
         is_step = False
@@ -330,7 +333,7 @@ class Tracker(OpenStep):
         return False
 
     def has_open(self, scope: Any) -> bool:
-        """Whether `scope` is the open step of this tracker, or the scope of an open pass."""
+        """Return whether `scope` is the open step of this tracker, or the scope of an open pass."""
         training, evaluation = self.passes.training, self.passes.evaluation
         return (
             scope is self.step

@@ -16,7 +16,7 @@ from .tracker import Tracker
 
 
 class Trackers(threading.local):
-    """The tracker of the calling thread is the attribute `t`."""
+    """The trackers of all threads; the attribute `t` is that of the calling thread."""
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
@@ -47,7 +47,7 @@ class Trackers(threading.local):
         return _InertTrackers, ()
 
     def renew(self) -> None:
-        """Give the calling thread a new tracker, which is in no loop."""
+        """Give the calling thread a new tracker, which is outside of any loop."""
         self._sentinel._tracker = self.t = Tracker(self._torch_state)
         self._torch_state.trackers.add(self.t)
         self._torch_state.threads_changed()
@@ -56,7 +56,7 @@ class Trackers(threading.local):
 class TaskTrackers(Trackers):
     """The trackers of a program in which a hook ran in an event loop.
 
-    A program without one keeps the class above, in which finding a tracker is one attribute.
+    Other programs keep using `Trackers`, in which finding a tracker is one attribute access.
     """
 
     @property

@@ -1,8 +1,8 @@
-"""Records `h2d`: copies to a device, if there is one. Consecutive copies share one scope.
+"""Record `h2d`, copies to a device if there is one. Consecutive copies share one scope.
 
-When a copy ends, it is unknown whether another one follows. So the scope of consecutive copies ends
-with each of them, and is finished later: at the next copy that does not follow, at the end of a
-step, or by the flush thread.
+When a copy ends, it is not known whether another one follows. So the scope of consecutive copies
+ends with each of them, and is finished later: at the next copy that is not consecutive, at the end
+of a step, or by the flush thread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .tracker import Tracker
 from .trackers import Trackers
 
 GAP_NS = 10_000_000
-"""Maximal gap between consecutive copies: after more, the loop did something else."""
+"""Maximum gap between consecutive copies, ns: in a longer gap, the loop did something else."""
 _STALE_NS = 1_000_000_000
-"""After this long the flush thread finishes the scope: no copy can follow any more."""
+"""Age at which the flush thread finishes the scope, ns, because no copy can follow any more."""
 
 _get = CONTEXT.get
 
@@ -63,7 +63,7 @@ class Transfers:
 
         trackers, kinds = self._trackers, self._kinds
         is_compiling = torch.compiler.is_compiling
-        # Its own `__torch_function__` is asked first, and calls this for a plain tensor.
+        # A tensor's own `__torch_function__` takes precedence, and calls this for a plain tensor.
         is_overridden = torch.overrides.has_torch_function_unary
         is_named = name in kinds
 
@@ -100,10 +100,10 @@ def _follow(tracker: Tracker, tensor: Any, copy: Any) -> None:
 
 
 class Method:
-    """Replaces a method of a class written in C, and passes for the original in look-ups.
+    """Replaces a method of a class written in C, and is equal to the original in look-ups.
 
-    Code that overrides `torch.Tensor.to` by `__torch_function__` looks functions up in tables,
-    which may hold the original or this object.
+    Code that overrides `torch.Tensor.to` with `__torch_function__` looks up functions in tables,
+    which may contain the original or this object.
     """
 
     def __init__(self, original: Any, function: Callable[..., Any]) -> None:
@@ -121,7 +121,7 @@ class Method:
         return self._function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is this object or the original."""
+        """Return whether `other` is this object or the original."""
         return self is other or self.__wrapped__ == other
 
     def __hash__(self) -> int:
@@ -140,14 +140,14 @@ _END: Any = Phase._end
 class CopyRun(Phase):
     """The scope of consecutive copies.
 
-    While more may follow, it is not finished, whoever calls `finish` or sets its end.
+    While more copies may follow, it is not finished, even if `finish` is called or its end is set.
     """
 
     _tracker: Tracker
     _grows: list[bool]
     """Empty once no copy can follow. The thread that empties it finishes the scope."""
     _is_due: bool
-    """Whether it would be finished if no more copies could follow."""
+    """Whether the scope can be finished as soon as no more copies can follow."""
     _around: Any
     """The scope that is current between the copies."""
     _scopes_begun: int
@@ -178,7 +178,11 @@ class CopyRun(Phase):
             super().finish()
 
     def goes_on(self) -> bool:
-        """Whether a copy now follows: nothing began or ended in this thread since the last one."""
+        """Return whether a copy now continues this scope.
+
+        It does if nothing has begun or ended in this thread since the last copy, at most GAP_NS
+        ago.
+        """
         return (
             bool(self._grows)
             and _scopes_begun() == self._scopes_begun
@@ -246,7 +250,7 @@ class CopyRun(Phase):
 
 
 def _begin(tracker: Tracker, size: int) -> CopyRun | None:
-    """Return the scope that a copy belongs to; None if it is to have none."""
+    """Return the scope that a copy belongs to; None if the copy is not recorded."""
     try:
         copies: CopyRun | None = tracker.copies
         if copies is not None:
@@ -290,7 +294,7 @@ def _size(
 
 
 def _goes_there(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: frozenset[str]) -> bool:
-    """Whether the arguments of `to` name a device of the `kinds`."""
+    """Return whether the arguments of `to` name a device of the `kinds`."""
     target = kwargs.get("device", args[0] if args else kwargs.get("other"))
     if isinstance(target, str):
         return target.partition(":")[0] in kinds

@@ -1,6 +1,6 @@
-"""Closes phases whose end was not reported.
+"""Close phases whose end was not reported.
 
-An exception skipped it, or only the next call shows it.
+An exception skipped the report, or the end becomes known only with the next call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def end_partial_forward(tracker: Tracker) -> None:
-    """Close a partial forward, because something else begins."""
+    """Close a partial forward, because another phase begins."""
     while tracker.open is not None and tracker.inside & PARTIAL:
         phase, until = tracker.open, tracker.partial_until
         tracker.partial, tracker.partial_until = None, 0
@@ -42,7 +42,7 @@ def fail_step(tracker: Tracker) -> None:
 
 
 def end_open_phases(tracker: Tracker) -> None:
-    """End the open phases, because the session ends. The step around them ends no earlier."""
+    """End the open phases, because the session ends; their step does not end before them."""
     phase: Any = tracker.open
     while type(phase) is Phase:
         phase._until = phase._until or now()

@@ -1,4 +1,4 @@
-"""Records `zero_grad`, `clip_grad` and `scheduler_step`: the work between a step's phases.
+"""Record `zero_grad`, `clip_grad` and `scheduler_step`, the work between a step's phases.
 
 `ScopeWrapper` also wraps the functions of checkpoints.py and collectives.py.
 """
@@ -19,10 +19,10 @@ from .trackers import Trackers
 from .unclosed_phases import end_partial_forward
 
 Attributes = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
-"""Returns the attributes of a scope from the arguments of the call; None if the call is no scope.
-"""
+"""Returns the attributes of a scope from the arguments of the call; None if the call is not
+recorded."""
 Ended = Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], None]
-"""Adds attributes that are known at the end of the call, from the same arguments."""
+"""Adds the attributes that are known only at the end of the call, from the same arguments."""
 
 
 class ScopeWrapper:
@@ -70,7 +70,7 @@ class ScopeWrapper:
 
 
 def _is_free(tracker: Tracker, inside: int) -> bool:
-    """Whether a call is not part of a phase, although a phase is open."""
+    """Return whether a call is not part of a phase, although a phase is open."""
     try:
         if inside & PARTIAL:
             end_partial_forward(tracker)  # a partial forward ends when something else begins

@@ -1,7 +1,7 @@
-"""Traces the workers of a DataLoader: each has a session of its own, with `fetch` and `collate`.
+"""Trace the workers of a DataLoader: each has its own session, with `fetch` and `collate`.
 
-Torch's worker loop is replaced by an object that opens the session, then calls the original loop. A
-spawned process is started with this object, too, and so needs no import of its own.
+Torch's worker loop is replaced by an object that opens the session and then calls the original
+loop. A spawned process is also started with this object, so it needs no import of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Workers:
     """Replaces the worker loops of torch and of torchdata."""
 
     def __init__(self, opening: Callable[[], Open], leave: Callable[[], None]) -> None:
-        """`opening` returns what opens a session; `leave` removes the parent's hooks in a child."""
+        """`opening` returns an `Open`; `leave` removes the parent's hooks in a child process."""
         self._opening, self._leave = opening, leave
 
     def install(self, patches: Patches) -> None:
@@ -47,7 +47,7 @@ class Workers:
 
 
 class WorkerLoop:
-    """The loop of a worker, run in a session."""
+    """The loop of a worker, which runs in a session."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class WorkerLoop:
         self._original = original
 
     def __reduce__(self) -> Any:
-        """Pickle for a spawned process, in which the original loop is found by name."""
+        """Pickle for a spawned process, which looks up the original loop by name."""
         return spawned, (self._module, self._at, self._opening())
 
     def __call__(self, *args: Any) -> None:
@@ -92,7 +92,10 @@ def spawned(module: str, at: int, opened: Open) -> WorkerLoop:
 
 
 def watch_fetches(worker: int) -> None:
-    """Record every batch that this process fetches from here on. Raises AttributeError."""
+    """Record every batch that this process fetches from now on.
+
+    Raises AttributeError if torch is not as expected.
+    """
     from torch.utils.data._utils import fetch  # noqa: PLC0415
 
     fetches = Fetches(worker)
@@ -120,7 +123,7 @@ class Fetches:
                 batch = original(fetcher, index)
             except StopIteration:
                 self._count -= 1
-                scope.drop()  # nothing was left
+                scope.drop()  # the dataset was exhausted
                 scope.__exit__(None, None, None)
                 raise
             except BaseException as error:

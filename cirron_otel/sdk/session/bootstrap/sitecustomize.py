@@ -23,7 +23,7 @@ _MET = ("torch", _PROFILER, _SCOPES)
 
 
 class _Finder(object):  # noqa: UP004 - for any interpreter
-    """Finds no module itself; makes sure that we are notified when an import is complete."""
+    """A finder that finds no module itself, and gets notified when an import is complete."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _MET:
