@@ -115,15 +115,15 @@ def _is_shallow(text: str) -> bool:
 
     Each pass removes one or two levels. Brackets in strings, and escapes, prove nothing.
     """
-    rest = text.encode("utf-8", "surrogatepass").translate(None, _NO_STRUCTURE)
-    if b"\\" in rest:
+    brackets = text.encode("utf-8", "surrogatepass").translate(None, _NO_STRUCTURE)
+    if b"\\" in brackets:
         return False
-    rest = rest.replace(b'""', b"")
+    brackets = brackets.replace(b'""', b"")
     for _ in range(_PASSES):
-        if not rest:
+        if not brackets:
             break
-        rest = rest.replace(b"[]", b"").replace(b"{}", b"")
-    return not rest
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return not brackets
 
 
 def depth_of(values: list[Any], at_most: int) -> int:

@@ -122,7 +122,7 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
         raise Bad(f"expected an object ({kind.name}), found {shown(value)}")
     scalars: dict[str, Any] = {}
     others: list[tuple[str, str, Fill]] = []
-    convert_of, given = kind.scalars, 0
+    convert_of, scalar_count = kind.scalars, 0
     for key, item in value.items():
         if item is None and (key in convert_of or key in kind.others):
             continue
@@ -133,12 +133,12 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
             except Bad as bad:
                 bad.path.append("." + key)
                 raise
-            given += 1
+            scalar_count += 1
         elif key in kind.others:
             others.append((key, *kind.others[key]))
         else:
             unknown.add(kind.name, key)
-    if len(scalars) != given or len({name for _, name, _ in others}) != len(others):
+    if len(scalars) != scalar_count or len({name for _, name, _ in others}) != len(others):
         raise Bad(f"a field is given twice, under both spellings of its key, in {kind.name}")
     message = create(**scalars)
     for key, name, fill in others:
@@ -217,21 +217,21 @@ def any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
     _check_depth(depth)
     if type(value) is not dict:
         raise Bad(f"expected an object (AnyValue), found {shown(value)}")
-    found = None
+    member = None
     for key, item in value.items():
         fill = _ANY_VALUE.get(key)
         if fill is None:
             unknown.add("AnyValue", key)
         elif item is not None:
-            if found is not None:
-                raise Bad(f"expected one value, found both {found} and {key}")
-            found = key
+            if member is not None:
+                raise Bad(f"expected one value, found both {member} and {key}")
+            member = key
             try:
                 fill(message, item, depth + 1, unknown)
             except Bad as bad:
                 bad.path.append("." + key)
                 raise
-    if found is None:
+    if member is None:
         message.SetInParent()
 
 

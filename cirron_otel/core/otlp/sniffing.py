@@ -52,10 +52,10 @@ def proto_hint(head: bytes) -> str:
 
 
 def _check_compression(head: bytes) -> None:
-    found = compression_of_data(head)
-    if found is not Compression.NONE:
-        suffix = ".gz" if found is Compression.GZIP else ".zst"
-        raise StreamError(f"found {found} data: give the file the second suffix {suffix}")
+    compression = compression_of_data(head)
+    if compression is not Compression.NONE:
+        suffix = ".gz" if compression is Compression.GZIP else ".zst"
+        raise StreamError(f"found {compression} data: give the file the second suffix {suffix}")
     if hint := collector_hint(head):
         raise StreamError(f"found the bytes {head[:8].hex(' ')}{hint}")
 

@@ -196,16 +196,16 @@ def place_spans(
             seen.add(current)
             parent = spans[current].get("parent_id")
             current = index.get(parent) if isinstance(parent, str) else None
-        above = places[current] if current is not None else None
+        parent_place = places[current] if current is not None else None
         for step in reversed(chain):
-            above = places[step] = _place(spans[step], above, plan)
+            parent_place = places[step] = _place(spans[step], parent_place, plan)
     return [place for place in places if place is not None]
 
 
 def _place(span: Record, above: RecordPlacement | None, plan: Plan) -> RecordPlacement:
-    start, own = span.get("start_ns"), span.get("id")
+    start, stated_id = span.get("start_ns"), span.get("id")
     start_ns = start if isinstance(start, int) else 0
-    own_id = own if isinstance(own, str) else ""
+    own_id = stated_id if isinstance(stated_id, str) else ""
     parent = span.get("parent_id")
     parent_id = parent if isinstance(parent, str) else None
     return plan.place(above, own_id, parent_id, start_ns, is_session=is_session(span))

@@ -173,5 +173,5 @@ def _without_circle(rows: list[Row], entry: str) -> list[Row]:
     scope at which the walk begins.
     """
     start = next(number for number, row in enumerate(rows) if row[0] == entry)
-    top = min(range(start, len(rows)), key=lambda number: rows[number][0])
-    return rows[: top + 1]
+    smallest = min(range(start, len(rows)), key=lambda number: rows[number][0])
+    return rows[: smallest + 1]

@@ -38,12 +38,12 @@ def position_of(row: Row, above: ScopePosition | None) -> ScopePosition:
     `row` has the path from it to the topmost scope of its batch. `above` is the position of that
     scope's parent, or the position above it if it has no parent; None for a session.
     """
-    rel, top = int(row[2]), (int(row[4]), row[3])
-    second = (int(row[6]), row[5]) if row[5] is not None else top
+    rel, topmost = int(row[2]), (int(row[4]), row[3])
+    second = (int(row[6]), row[5]) if row[5] is not None else topmost
     if above is None or above.session == row[3]:  # the topmost scope is the session
         return ScopePosition(row[3], rel - 1, second if rel > 1 else None)
     if above.depth == 0:
         return ScopePosition(above.session, rel, second)
     if above.depth == 1:
-        return ScopePosition(above.session, rel + 1, top)
+        return ScopePosition(above.session, rel + 1, topmost)
     return ScopePosition(above.session, above.depth + rel, above.unit)

@@ -60,11 +60,11 @@ class Segmenter:
         if len(self._weights) <= most:
             return
         self.save()
-        gone = list(self._weights)[: len(self._weights) - most // 2]
-        for session in gone:
+        dropped = list(self._weights)[: len(self._weights) - most // 2]
+        for session in dropped:
             del self._weights[session]
             self.by_session.pop(session, None)
-        rows = [(session,) for session in gone]
+        rows = [(session,) for session in dropped]
         self._db.executemany("DELETE FROM weight WHERE session = ?", rows)
         self._db.executemany("DELETE FROM segment WHERE session = ?", rows)
 
@@ -85,9 +85,9 @@ class Segmenter:
         batch. Within a batch, records count in the order of their start. A segment opens at the
         first child or grandchild of the session that starts once the previous one is full.
         """
-        riders: dict[str, int] = {}
+        attached_counts: dict[str, int] = {}
         for ref in filter(is_user_record, (*batch.marks, *batch.snapshots)):
-            riders[ref.span_id] = riders.get(ref.span_id, 0) + 1
+            attached_counts[ref.span_id] = attached_counts.get(ref.span_id, 0) + 1
         last: str | None = None
         for number in sorted(range(len(batch.spans)), key=lambda n: batch.spans[n].start_ns):
             span, position = batch.spans[number], positions[number]
@@ -98,8 +98,8 @@ class Segmenter:
             weight = self._weights.get(session, 0)
             if weight >= SEGMENT_RECORDS and position.depth in (1, 2):
                 weight = self._open(span, position, weight)
-            self._weights[session] = weight + 1 + riders.pop(span.id, 0)
-        for some_id, number in riders.items():
+            self._weights[session] = weight + 1 + attached_counts.pop(span.id, 0)
+        for some_id, number in attached_counts.items():
             session = resolve(some_id).session if some_id not in ("", "root") else ""
             self._touch(session)
             self._weights[session] += number

@@ -95,8 +95,8 @@ class SessionIndex(ScopeIndex):
         if name and batch.session is None:
             self._note(name, batch, (outside | refs))
         # Always add epochs, so that a batch that arrives after its epoch is placed at once.
-        found = {span.id for span in batch.spans if span.name == _EPOCH}
-        self._add_nodes(batch, found | ids & self._pending.keys())
+        epochs = {span.id for span in batch.spans if span.name == _EPOCH}
+        self._add_nodes(batch, epochs | ids & self._pending.keys())
 
     def _add_nodes(self, batch: BatchOutline, found: set[str]) -> None:
         """Add the scopes `found` of a batch, with their ancestors."""
@@ -107,9 +107,9 @@ class SessionIndex(ScopeIndex):
 
     def _note(self, name: str, batch: BatchOutline, outside: set[str | None]) -> None:
         alone = outside and not outside & {None, "", "root"}
-        told = json.dumps(sorted(str(some_id) for some_id in outside)) if alone else ""
+        outside_json = json.dumps(sorted(str(some_id) for some_id in outside)) if alone else ""
         records = len(batch.spans) + len(batch.snapshots) + sum(map(is_user_record, batch.marks))
-        row = (_sortable(name), told, records)
+        row = (_sortable(name), outside_json, records)
         self._db.execute("REPLACE INTO batch VALUES (?, ?, ?)", row)
 
     def rescan(self, batches: Callable[[], Iterable[BatchOutline]]) -> None:
@@ -209,10 +209,10 @@ class SessionIndex(ScopeIndex):
             chain.append(current)
             parent_id = current.parent_id
             current = index.get(parent_id) if parent_id is not None else None
-        above = known.get(current.id) if current is not None else None
+        parent_position = known.get(current.id) if current is not None else None
         for scope in reversed(chain):
-            above = known[scope.id] = self._below(scope, above)
-        return above or ScopePosition(span.id, 0, None)
+            parent_position = known[scope.id] = self._below(scope, parent_position)
+        return parent_position or ScopePosition(span.id, 0, None)
 
     def _below(self, span: SpanOutline | TypedSpan, above: ScopePosition | None) -> ScopePosition:
         if above is None:

@@ -83,16 +83,16 @@ class Pairs(Memo):
             text = data[at + 1 :].decode()
             if len(text) != inner:
                 text = data[at + 1 :].decode("latin-1")
-            found = key, member + encode_basestring(text)
+            pair = key, member + encode_basestring(text)
         else:
-            told = _number(data, at) if kind == _INT else self._other(kind, inner, data, at)
-            if told is None:
+            value_text = _number(data, at) if kind == _INT else self._other(kind, inner, data, at)
+            if value_text is None:
                 return self._slowly(data)
-            found = key, member + told
+            pair = key, member + value_text
         if count.values < _FEW:
             count.values += 1
-            self.keep(data, found)
-        return found
+            self.keep(data, pair)
+        return pair
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
         """Return a value that is neither text nor integer, from `at` after its tag, as JSON.
@@ -125,13 +125,13 @@ class Pairs(Memo):
         return self._found(data, plain(key), f"{quoted(key)}:{encoded(_value(pair.value))}")
 
     def _found(self, data: bytes, key: str, member: str) -> tuple[str, str]:
-        found = key, member
+        pair = key, member
         if len(data) + len(member) <= _LARGEST_KNOWN:
             count = self._heads.count(key)
             if count.values < _FEW:
                 count.values += 1
-                self.keep(data, found)
-        return found
+                self.keep(data, pair)
+        return pair
 
 
 _Head = tuple[str, str, int, int, int, _Count]
@@ -237,10 +237,10 @@ def _value(value: Any) -> Any:
 def _scalar(value: Any, kind: str | None) -> Any:
     if kind not in _VALUES:
         raise NotCanonicalError
-    found = getattr(value, kind)
-    if kind == "double_value" and not -_INFINITE < found < _INFINITE:
+    scalar = getattr(value, kind)
+    if kind == "double_value" and not -_INFINITE < scalar < _INFINITE:
         raise NotCanonicalError
-    return found
+    return scalar
 
 
 def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:

@@ -51,20 +51,20 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
     """
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
-    seen: BatchOutline | TypedBatch
+    outline: BatchOutline | TypedBatch
     try:
-        seen = typed_batch(data)
-        plan = plan_of_typed(seen) or index.plan(seen, segmented, fallback)
-        message = fast_encode(seen, plan, name, options)
+        outline = typed_batch(data)
+        plan = plan_of_typed(outline) or index.plan(outline, segmented, fallback)
+        message = fast_encode(outline, plan, name, options)
     except NotCanonicalError:
         problem = check_batch(data)
         if problem is not None:
             raise NoBatchError(problem) from None
-        seen, batch = read_outline(data), exactjson.loads(data)
-        plan = plan_of(batch) or index.plan(seen, segmented, fallback)
+        outline, batch = read_outline(data), exactjson.loads(data)
+        plan = plan_of(batch) or index.plan(outline, segmented, fallback)
         messages = to_otlp(batch, plan, name, options)
         message = TracesData(resource_spans=messages).SerializeToString()
-    counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+    counts = len(outline.spans), len(outline.marks), len(outline.snapshots)
     return Encoded(name, message, *counts, len(data))
 
 

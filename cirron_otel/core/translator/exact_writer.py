@@ -51,13 +51,13 @@ class ExactWriter:
         self.seqs = {key: self._sequence(key) for key in LISTS}
         spans, marks, snapshots = (len(self.lists[key]) for key in LISTS)
         self.lengths = spans, marks, snapshots
-        said = [key for key in LISTS if batch.get(key) is self.lists[key]]
+        present_lists = [key for key in LISTS if batch.get(key) is self.lists[key]]
         self.fields = BatchLevelFields(
-            {key: value for key, value in batch.items() if key not in said},
+            {key: value for key, value in batch.items() if key not in present_lists},
             file=file,
             own_trace_ids=any("trace_id" in _otel(record) for record in self.lists["spans"]),
             service_name=options.service_name,
-            lists=said,
+            lists=present_lists,
             corrected={key: self.lists[key] for key in corrected},
         )
         self.places: list[RecordPlacement] = []
@@ -128,12 +128,14 @@ class ExactWriter:
         marks = in_order_of(record.get("mark_ids"), attached[0])
         marks = take_overhead(unit, marks)
         size = len(exactjson.dumps(record))
-        kept, over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
-        unit.marks = kept[0]
+        fitted_marks, over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - 2 * size)
+        unit.marks = fitted_marks[0]
         unit.more_marks = len(over)
-        left = sc.MAX_EVENTS - len(kept[0])
-        kept_s, over_s = fitting(attached[1], left, sc.MAX_SPAN_BYTES - 2 * size - kept[1])
-        unit.snapshots = kept_s[0]
+        left = sc.MAX_EVENTS - len(fitted_marks[0])
+        fitted_snapshots, over_s = fitting(
+            attached[1], left, sc.MAX_SPAN_BYTES - 2 * size - fitted_marks[1]
+        )
+        unit.snapshots = fitted_snapshots[0]
         return (over, over_s) if over or over_s else None
 
     @staticmethod
@@ -181,8 +183,8 @@ class ExactWriter:
             scope_spans = message.scope_spans.add()
             write_scope(scope_spans.scope, header)
             for unit, place in group.spans:
-                trace_id, given = _trace(encoder, unit.record, place)
-                wire = Wire(trace_id, wire_parent(unit.record), header, origin, given)
+                trace_id, own_trace_id = _trace(encoder, unit.record, place)
+                wire = Wire(trace_id, wire_parent(unit.record), header, origin, own_trace_id)
                 write_span(scope_spans.spans.add(), unit, wire, carried)
             scope_spans.spans.extend(carriers[session])
             scope_spans.spans.extend(group.segment_links)
@@ -213,11 +215,11 @@ def _trace(
     encoder: BatchEncoder[ResourceSpans], record: Record, place: RecordPlacement
 ) -> tuple[bytes, str | None]:
     """Return a record's wire trace, and its own trace id if the layout replaces that."""
-    own = stated_trace(_otel(record).get("trace_id"))
+    own_trace_id = stated_trace(_otel(record).get("trace_id"))
     if not encoder.one_trace:
-        return own or encoder.fields.trace_id or place.trace_id, None
+        return own_trace_id or encoder.fields.trace_id or place.trace_id, None
     trace_id = encoder.plan.session_trace(place.session)
-    return trace_id, own.hex() if own and own != trace_id else None
+    return trace_id, own_trace_id.hex() if own_trace_id and own_trace_id != trace_id else None
 
 
 def _note_process(group: Group, record: Record) -> None:

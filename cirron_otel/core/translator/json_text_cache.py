@@ -96,10 +96,10 @@ def length(data: bytes, at: int) -> tuple[int, int]:
     high = data[at + 1]
     if 0 < high < 0x80:
         return low & 0x7F | high << 7, at + 2
-    top = data[at + 2]
-    if not (high > 0x7F and 0 < top < 0x80):
+    highest = data[at + 2]
+    if not (high > 0x7F and 0 < highest < 0x80):
         raise NotCanonicalError
-    return low & 0x7F | (high & 0x7F) << 7 | top << 14, at + 3
+    return low & 0x7F | (high & 0x7F) << 7 | highest << 14, at + 3
 
 
 class Names(Memo):
@@ -119,30 +119,30 @@ class Ends(Memo):
 
     def __missing__(self, key: tuple[int, bytes]) -> str:
         kind, data = key
-        told: Record = {}
+        members: Record = {}
         if kind:
-            told["kind"] = kind
+            members["kind"] = kind
         at = 0
         if data and data[0] == _STATUS:
             size, begins = length(data, 1)
             at = begins + size
             if at > len(data):
                 raise NotCanonicalError
-            told["status"] = _status(data[begins:at])
+            members["status"] = _status(data[begins:at])
         if rest := data[at:]:
             flags = int.from_bytes(rest[2:], "little")
             if rest[:2] != _FLAGS or len(rest) != 6 or not flags:
                 raise NotCanonicalError
-            told["flags"] = flags
-        text = f",{encoded(told)[1:-1]}" if told else ""
+            members["flags"] = flags
+        text = f",{encoded(members)[1:-1]}" if members else ""
         return text if len(data) > LARGEST_KNOWN else self.keep(key, text)
 
 
 def _status(data: bytes) -> Record:
     status = read(Status, data)
-    found: Record = {}
+    members: Record = {}
     if code := status.code:
-        found["code"] = code
-    if told := status.message:
-        found["message"] = told
-    return found
+        members["code"] = code
+    if message := status.message:
+        members["message"] = message
+    return members

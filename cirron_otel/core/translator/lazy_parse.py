@@ -43,17 +43,17 @@ def _light() -> Any:
 
 
 def _add_field(message: DescriptorProto, field: FieldDescriptor) -> None:
-    made = message.field.add(name=field.name, number=field.number)
-    made.type = FieldDescriptorProto.TYPE_BYTES
-    made.label = FieldDescriptorProto.LABEL_OPTIONAL
+    lazy_field = message.field.add(name=field.name, number=field.number)
+    lazy_field.type = FieldDescriptorProto.TYPE_BYTES
+    lazy_field.label = FieldDescriptorProto.LABEL_OPTIONAL
     inner = field.message_type
     if field.is_repeated:
-        made.label = FieldDescriptorProto.LABEL_REPEATED
+        lazy_field.label = FieldDescriptorProto.LABEL_REPEATED
     if inner in _NESTED:
-        made.type = FieldDescriptorProto.TYPE_MESSAGE
-        made.type_name = f".{_PACKAGE}.{inner.name}"
+        lazy_field.type = FieldDescriptorProto.TYPE_MESSAGE
+        lazy_field.type_name = f".{_PACKAGE}.{inner.name}"
     elif inner is not None and not field.is_repeated:  # an empty one differs from an absent one
-        made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
+        lazy_field.proto3_optional, lazy_field.oneof_index = True, len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{field.name}")
 
 

@@ -49,16 +49,16 @@ class IntAttribute:
 
     def __call__(self, value: int) -> bytes:
         """Return the attribute with this value. Raises NotCanonicalError beyond 64 bits."""
-        made = self._made.get(value)
-        if made is not None:
-            return made
+        attribute = self._made.get(value)
+        if attribute is not None:
+            return attribute
         if not INT64_MIN <= value <= INT64_MAX:
             raise NotCanonicalError
         body = b"\x18" + varint(value if value >= 0 else value + 2**64)
-        made = self._tag + sized(self._key + sized(body))
+        attribute = self._tag + sized(self._key + sized(body))
         if len(self._made) < _CACHED:
-            self._made[value] = made
-        return made
+            self._made[value] = attribute
+        return attribute
 
 
 class TextAttribute:
@@ -95,19 +95,19 @@ class UserAttributes:
 
     def __call__(self, text: bytes) -> bytes:
         """Encode the attributes. Raises NotCanonicalError if OTLP cannot express all of them."""
-        made = self._made.get(text)
-        if made is not None:
-            return made
+        fields = self._made.get(text)
+        if fields is not None:
+            return fields
         try:
             attrs = _decode(text)
             is_canonical = _encode(attrs) == text
         except (msgspec.MsgspecError, UnicodeError, OverflowError, RecursionError):
             is_canonical = False
         # if so, decoding has lost no number and no repeated key
-        made = self._quickly(attrs) if is_canonical else self._exactly(text)
-        if len(self._made) < _CACHED and len(text) + len(made) < _CACHED:
-            self._made[text] = made
-        return made
+        fields = self._quickly(attrs) if is_canonical else self._exactly(text)
+        if len(self._made) < _CACHED and len(text) + len(fields) < _CACHED:
+            self._made[text] = fields
+        return fields
 
     def _quickly(self, attrs: dict[str, Any]) -> bytes:
         tag = self._tag
@@ -118,10 +118,10 @@ class UserAttributes:
         return b"".join(out)
 
     def _key(self, key: str) -> bytes:
-        made = _key_field(escape(key)) + b"\x12"
-        if len(self._keys) < _CACHED and len(made) < _CACHED:
-            self._keys[key] = made
-        return made
+        field = _key_field(escape(key)) + b"\x12"
+        if len(self._keys) < _CACHED and len(field) < _CACHED:
+            self._keys[key] = field
+        return field
 
     def _exactly(self, text: bytes) -> bytes:
         attrs = exactjson.loads(text)

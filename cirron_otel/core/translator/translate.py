@@ -59,8 +59,8 @@ def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
 def _comes_back(messages: list[ResourceSpans], batch: Record) -> bool:
     """Whether decoding the messages restores this batch and nothing else."""
     reader = FromOtlp()
-    found = reader.feed(messages) + reader.finish()
-    return len(found) == 1 and exactjson.equal(found[0].batch, batch)
+    decoded = reader.feed(messages) + reader.finish()
+    return len(decoded) == 1 and exactjson.equal(decoded[0].batch, batch)
 
 
 def _is_readable(messages: list[ResourceSpans]) -> bool:

@@ -114,18 +114,18 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
     the messages after them may claim, together, twice as many messages as there are. Any further
     header counts as one without messages.
     """
-    given = list(messages)
+    all_messages = list(messages)
     batches: dict[bytes, Record] = {}
     others: list[ResourceSpans] = []
     at = alone = duplicates = 0
-    claimable = 2 * len(given)
-    while at < len(given):
-        message = given[at]
+    claimable = 2 * len(all_messages)
+    while at < len(all_messages):
+        message = all_messages[at]
         at += 1
         header = read_header(message)
         batch = None
-        if header is not None and header.messages <= min(len(given) - at, claimable):
-            batch = _headed(header, given[at : at + header.messages])
+        if header is not None and header.messages <= min(len(all_messages) - at, claimable):
+            batch = _headed(header, all_messages[at : at + header.messages])
             claimable -= header.messages if batch is None else 0
         if header is None or batch is None:
             others.append(message)
@@ -146,9 +146,9 @@ def _headed(header: ForeignHeader, messages: list[ResourceSpans]) -> Record | No
 
 def drop_headers(messages: Any) -> bool:
     """Remove the headers from a repeated field; return whether there were any."""
-    kept = [message for message in messages if read_header(message) is None]
-    if len(kept) == len(messages):
+    others = [message for message in messages if read_header(message) is None]
+    if len(others) == len(messages):
         return False
     del messages[:]
-    messages.extend(kept)
+    messages.extend(others)
     return True

@@ -25,7 +25,7 @@ def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
     Each member is preceded by a comma. Raises NotCanonicalError, IndexError, and the errors of
     Pairs.
     """
-    told, events, links = "", [], []
+    text, events, links = "", [], []
     size, last = len(data), 0
     while at < size and last <= (tag := data[at]) <= LAST:
         inner, at = data[at + 1], at + 2
@@ -38,17 +38,17 @@ def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
             links.append(_link(data[at : at + inner], pairs))
             at += inner
         elif tag in _DROPPED and last < tag and 0 < inner < 0x80:
-            told += f',"dropped_{_DROPPED[tag]}_count":{inner}'
+            text += f',"dropped_{_DROPPED[tag]}_count":{inner}'
         else:
             raise NotCanonicalError
         last = tag
     if at > size:
         raise NotCanonicalError
     if links:
-        told += f',"links":[{",".join(links)}]'
+        text += f',"links":[{",".join(links)}]'
     if events:
-        told += f',"events":[{",".join(events)}]'
-    return told, at
+        text += f',"events":[{",".join(events)}]'
+    return text, at
 
 
 def _event(data: bytes, pairs: Pairs, names: Names) -> str:
@@ -60,13 +60,13 @@ def _event(data: bytes, pairs: Pairs, names: Names) -> str:
     at = begins + inner
     if at > size:
         raise NotCanonicalError
-    told = f'{{"name":{names[data[begins:at]]},"time_ns":{int.from_bytes(data[1:9], "little")}'
+    text = f'{{"name":{names[data[begins:at]]},"time_ns":{int.from_bytes(data[1:9], "little")}'
     if at == size:
-        return told + "}"
+        return text + "}"
     members, at = attributes(data, at, _EVENT_ATTRIBUTE, pairs)
     if at != size:
         raise NotCanonicalError
-    return f'{told},"attributes":{{{",".join(members.values())}}}}}'
+    return f'{text},"attributes":{{{",".join(members.values())}}}}}'
 
 
 def _link(data: bytes, pairs: Pairs) -> str:
@@ -74,19 +74,19 @@ def _link(data: bytes, pairs: Pairs) -> str:
     size = len(data)
     if size < 28 or data[:2] != _LINK_TRACE_ID or data[18:20] != _LINK_SPAN_ID:
         raise NotCanonicalError
-    told = f'{{"trace_id":"{data[2:18].hex()}","span_id":"{data[20:28].hex()}"'
+    text = f'{{"trace_id":"{data[2:18].hex()}","span_id":"{data[20:28].hex()}"'
     at = 28
     if at < size and data[at] == _LINK_STATE:
         inner, begins = length(data, 29)
         at = begins + inner
         if not inner or at > size:
             raise NotCanonicalError
-        told += f',"trace_state":{quoted(data[begins:at])}'
+        text += f',"trace_state":{quoted(data[begins:at])}'
     members, at = attributes(data, at, _LINK_ATTRIBUTE, pairs)
     if at == size - 5 and data[at] == _LINK_FLAGS:
         if flags := int.from_bytes(data[at + 1 :], "little"):
-            told += f',"flags":{flags}'
+            text += f',"flags":{flags}'
         at = size
     if at != size:
         raise NotCanonicalError
-    return f'{told},"attributes":{{{",".join(members.values())}}}}}' if members else told + "}"
+    return f'{text},"attributes":{{{",".join(members.values())}}}}}' if members else text + "}"

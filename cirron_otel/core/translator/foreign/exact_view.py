@@ -81,12 +81,14 @@ def value_view(value: AnyValue) -> Any:
         return [value_view(item) for item in value.array_value.values]
     if kind == "kvlist_value":
         return view_attributes(value.kvlist_value.values)
-    found = getattr(value, kind)
-    if isinstance(found, bytes):
-        return base64.b64encode(found).decode("ascii")
-    if isinstance(found, float) and (found != found or found in (float("inf"), float("-inf"))):
-        return str(found)
-    return found
+    content = getattr(value, kind)
+    if isinstance(content, bytes):
+        return base64.b64encode(content).decode("ascii")
+    if isinstance(content, float) and (
+        content != content or content in (float("inf"), float("-inf"))
+    ):
+        return str(content)
+    return content
 
 
 def counted_attributes(owner: Resource | InstrumentationScope) -> Record:

@@ -79,9 +79,11 @@ class ForeignText:
         """
         rows: list[str] = []
         try:
-            light = read_light(data)
+            traces_data = read_light(data)
             resources = (
-                None if light is None else [self._add(each, rows) for each in light.resource_spans]
+                None
+                if traces_data is None
+                else [self._add(each, rows) for each in traces_data.resource_spans]
             )
         except (DecodeError, UnicodeDecodeError, _OtherwiseError):
             resources = None
@@ -122,15 +124,15 @@ class ForeignText:
         def read(data: bytes) -> Resource:
             return _within(data, _RESOURCE).resource
 
-        found: _Resource = self._remembered(light, "resource", read, ResourceSpans, _resource_of)
-        return found
+        resource: _Resource = self._remembered(light, "resource", read, ResourceSpans, _resource_of)
+        return resource
 
     def _scope(self, light: Any) -> Record:
         def read(data: bytes) -> InstrumentationScope:
             return _within(data, _SCOPE).scope_spans[0].scope
 
-        found: Record = self._remembered(light, "scope", read, ScopeSpans, scope_record)
-        return found
+        scope: Record = self._remembered(light, "scope", read, ScopeSpans, scope_record)
+        return scope
 
     def _remembered(
         self,
@@ -146,9 +148,9 @@ class ForeignText:
         """
         data = getattr(light, field) if light.HasField(field) else None
         key = field, light.schema_url, data
-        bare = self._known.bare
-        if key in bare:
-            return bare[key]
+        cache = self._known.bare
+        if key in cache:
+            return cache[key]
         message = kind(schema_url=light.schema_url.decode())
         if data is not None:
             inner = read(data)
@@ -156,12 +158,12 @@ class ForeignText:
                 raise _OtherwiseError
             getattr(message, field).SetInParent()
             getattr(message, field).MergeFrom(inner)
-        made = make(message)
+        result = make(message)
         if len(light.schema_url) + len(data or b"") <= _LARGEST_KNOWN:
-            if len(bare) >= _MOST_KNOWN:
-                bare.clear()
-            bare[key] = made
-        return made
+            if len(cache) >= _MOST_KNOWN:
+                cache.clear()
+            cache[key] = result
+        return result
 
 
 class _Resource(NamedTuple):

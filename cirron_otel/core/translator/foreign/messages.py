@@ -193,8 +193,8 @@ def scope_record(bare: ScopeSpans) -> Record:
     record: Record = {}
     if bare.HasField("scope"):
         scope = bare.scope
-        told = {"name": scope.name, "version": scope.version}
-        record["scope"] = {k: v for k, v in told.items() if v} | counted_attributes(scope)
+        names = {"name": scope.name, "version": scope.version}
+        record["scope"] = {k: v for k, v in names.items() if v} | counted_attributes(scope)
     if bare.schema_url:
         record["schema_url"] = bare.schema_url
     if not is_same(write_scope(record), bare):
@@ -208,19 +208,19 @@ def write_scope(record: Record) -> ScopeSpans:
     if RAW in record:
         return unraw(ScopeSpans, record[RAW])
     if "scope" in record:
-        told = of_type(record["scope"], dict)
+        scope = of_type(record["scope"], dict)
         message.scope.SetInParent()
-        message.scope.name = text_of(told.get("name", ""))
-        message.scope.version = text_of(told.get("version", ""))
-        write_counted_attributes(message.scope, told)
+        message.scope.name = text_of(scope.get("name", ""))
+        message.scope.version = text_of(scope.get("version", ""))
+        write_counted_attributes(message.scope, scope)
     _write_schema_url(message, record)
     return message
 
 
 def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
-    told = of_type(record, dict)
-    message = write_resource(told)
-    for item in of_type(told.get("scope_spans"), list):
+    stated = of_type(record, dict)
+    message = write_resource(stated)
+    for item in of_type(stated.get("scope_spans"), list):
         scope_spans = write_scope(of_type(item, dict))
         for _ in range(of_type(item.get("spans"), int)):
             scope_spans.spans.append(_write_span(next(spans)))
@@ -329,16 +329,16 @@ def _write_span(record: Record) -> Span:
         setattr(span, target, record[source])
     otel_view.write(span, otel, 0)
     write_plain(span.attributes, of_type(record.get("attrs"), dict))
-    for told in of_type(otel.get("events", []), list):
-        _write_event(span.events.add(), of_type(told, dict))
+    for event in of_type(otel.get("events", []), list):
+        _write_event(span.events.add(), of_type(event, dict))
     return span
 
 
 def _bytes(value: object) -> bytes:
-    found = unhex(value)
-    if found is None:
+    data = unhex(value)
+    if data is None:
         raise NotCanonicalError
-    return found
+    return data
 
 
 def _span_id(told: object, record_id: object) -> bytes:

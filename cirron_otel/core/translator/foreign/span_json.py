@@ -84,10 +84,10 @@ def add_rows(
                 raise NotCanonicalError
             members, at = attributes(data, at + 18, _ATTRIBUTE, pairs)
             if at < len(data) and FIRST <= data[at] <= LAST:
-                told, at = more(data, at, pairs, names)
-                told = ends[kind, data[at:]] + state + told
+                otel_end, at = more(data, at, pairs, names)
+                otel_end = ends[kind, data[at:]] + state + otel_end
             else:
-                told = ends[kind, data[at:]] + state
+                otel_end = ends[kind, data[at:]] + state
         except (NotCanonicalError, IndexError, StructError):
             rows.append(slow(data))
             continue
@@ -96,7 +96,7 @@ def add_rows(
             f'{{"id":"{span_id.hex()}{low}","name":{name},"parent_id":{parent_id}'
             f',"index":null,"start_ns":{start},"end_ns":{end}{_NO_COSTS}'
             f',"thread_id":{thread}{fixed}{",".join(members.values())}'
-            f"{otel}{told}}}}}"
+            f"{otel}{otel_end}}}}}"
         )
 
 
@@ -111,5 +111,5 @@ def _state(data: bytes) -> tuple[str, int]:
 
 def _thread(member: str) -> str:
     """Return the number in an attribute, as text."""
-    told = member.removeprefix(f'"{sc.THREAD_ID}":')
-    return told if told.removeprefix("-").isdigit() else "null"
+    number = member.removeprefix(f'"{sc.THREAD_ID}":')
+    return number if number.removeprefix("-").isdigit() else "null"

@@ -59,11 +59,11 @@ def keep_marks(message: LogsData) -> tuple[int, int]:
 
     Returns the numbers of log records kept and removed.
     """
-    kept = others = 0
+    count = others = 0
     for resource in message.resource_logs:
         for scope in resource.scope_logs:
             marks = [record for record in scope.log_records if is_mark(record)]
-            kept, others = kept + len(marks), others + len(scope.log_records) - len(marks)
+            count, others = count + len(marks), others + len(scope.log_records) - len(marks)
             if len(marks) < len(scope.log_records):
                 copies = [LogRecord.FromString(mark.SerializeToString()) for mark in marks]
                 del scope.log_records[:]
@@ -74,7 +74,7 @@ def keep_marks(message: LogsData) -> tuple[int, int]:
     filled_resources = [each for each in message.resource_logs if each.scope_logs]
     if len(filled_resources) < len(message.resource_logs):
         _replace(message.resource_logs, filled_resources)
-    return kept, others
+    return count, others
 
 
 def _replace(target: Any, messages: list[Any]) -> None:
@@ -100,10 +100,10 @@ class LogMarks:
             raise InputError("no LogsData in protobuf") from None
         count = 0
         for resource in message.resource_logs:
-            bare = ResourceLogs()
-            bare.CopyFrom(resource)
-            del bare.scope_logs[:]
-            key = bare.SerializeToString()
+            empty_resource = ResourceLogs()
+            empty_resource.CopyFrom(resource)
+            del empty_resource.scope_logs[:]
+            key = empty_resource.SerializeToString()
             batch = self._batches.get(key)
             for scope in resource.scope_logs:
                 records = [record for record in scope.log_records if is_mark(record)]
@@ -132,15 +132,15 @@ class _Batch:
         self._copies: Counter[bytes] = Counter()
 
     def add(self, scope: ScopeLogs, records: list[LogRecord]) -> None:
-        bare = ScopeLogs(schema_url=scope.schema_url)
-        bare.CopyFrom(scope)
-        del bare.log_records[:]
-        number = self._scopes.setdefault(bare.SerializeToString(), len(self._scopes))
+        empty_scope = ScopeLogs(schema_url=scope.schema_url)
+        empty_scope.CopyFrom(scope)
+        del empty_scope.log_records[:]
+        number = self._scopes.setdefault(empty_scope.SerializeToString(), len(self._scopes))
         for record in records:
             data = record.SerializeToString()
-            told = digest("log", record.trace_id, record.span_id, data, self._copies[data])
+            mark_hash = digest("log", record.trace_id, record.span_id, data, self._copies[data])
             self._copies[data] += 1
-            mark = mark_record(record, told[:16].hex(), number)
+            mark = mark_record(record, mark_hash[:16].hex(), number)
             self._traces.setdefault(mark["span_id"], record.trace_id.hex())
             self._marks.append(mark)
 
@@ -167,14 +167,14 @@ class _Batch:
         attributes = resource.get("attributes", {})
         trace = next(iter(self._traces.values()))
         named = attributes.get(sc.SESSION_ID)
-        told: Record = {"session": named if is_id(named) else trace}
-        if told["session"] != trace:
-            told["trace_id"] = trace
+        members: Record = {"session": named if is_id(named) else trace}
+        if members["session"] != trace:
+            members["trace_id"] = trace
         traces = {span_id: other for span_id, other in self._traces.items() if other != trace}
         if traces:
-            told["traces"] = traces
+            members["traces"] = traces
         plain = {key: value for key, value in attributes.items() if key != sc.SESSION_ID}
-        return told | ({"resource": {"attributes": plain}} if plain else {})
+        return members | ({"resource": {"attributes": plain}} if plain else {})
 
 
 # --- one record ---------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def _name_of(record: LogRecord) -> str:
     """Return the event name: OpenTelemetry's field, or the attribute that preceded the field."""
     if record.event_name:
         return record.event_name
-    found = [pair.value.string_value for pair in record.attributes if pair.key == _EVENT_NAME]
-    return found[-1] if found else ""
+    names = [pair.value.string_value for pair in record.attributes if pair.key == _EVENT_NAME]
+    return names[-1] if names else ""
 
 
 def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
@@ -233,8 +233,8 @@ def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
         if kind == "string_value":
             value = value.encode()[:_MOST_VALUE_BYTES].decode("utf-8", "ignore")
         if kind == "double_value" and not math.isfinite(value):
-            told = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-            return {"value_type": "float", "value": None, "value_nonfinite": told}
+            nonfinite = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+            return {"value_type": "float", "value": None, "value_nonfinite": nonfinite}
         return {"value_type": VALUE_TYPES[kind], "value": value}
     return {"value_type": "bool", "value": True}
 
@@ -296,16 +296,16 @@ def logs_of(batch: Record) -> ResourceLogs:
     Raises NotCanonicalError for a batch that was not created from logs.
     """
     otel = batch.get("otel")
-    told = otel.get(LOGS) if isinstance(otel, dict) else None
-    if not isinstance(told, dict) or not isinstance(told.get("scopes"), list):
+    logs_record = otel.get(LOGS) if isinstance(otel, dict) else None
+    if not isinstance(logs_record, dict) or not isinstance(logs_record.get("scopes"), list):
         raise NotCanonicalError
-    found = ResourceLogs.FromString(write_resource(told).SerializeToString())
+    resource_logs = ResourceLogs.FromString(write_resource(logs_record).SerializeToString())
     scopes = [ScopeLogs.FromString(write_scope(each).SerializeToString())
-              for each in told["scopes"]]  # fmt: skip
-    found.scope_logs.extend(scopes)
+              for each in logs_record["scopes"]]  # fmt: skip
+    resource_logs.scope_logs.extend(scopes)
     for mark in batch["marks"]:
         number = mark.get("otel", {}).get(LOG, {}).get("scope", 0)
         if not is_int(number, 0, len(scopes) - 1):
             raise NotCanonicalError
-        found.scope_logs[number].log_records.append(log_record(mark))
-    return found
+        resource_logs.scope_logs[number].log_records.append(log_record(mark))
+    return resource_logs

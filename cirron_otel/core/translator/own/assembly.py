@@ -126,10 +126,10 @@ class Assembly:
 
     def contradicts(self, keyed: Keyed) -> bool:
         """Whether a key of this item has other content: the item belongs to another batch."""
-        seen, has_come = self.seen, keyed.pairs[0][0] in self.seen
+        contents, has_come = self.seen, keyed.pairs[0][0] in self.seen
         for key, content in keyed.pairs:
-            if key in seen:
-                if not exactjson.equal(seen[key], content):
+            if key in contents:
+                if not exactjson.equal(contents[key], content):
                     return True
             elif has_come and not self._is_known(key):
                 return True
@@ -177,20 +177,20 @@ class Assembly:
         }
         lists = {key: arranged(of_list[key], TIME[key]) for key in LISTS}
         batch = self.top({key: [record for record, _ in lists[key]] for key in LISTS})
-        found, expected = self.counts(), self.header.counts
+        counts, expected = self.counts(), self.header.counts
         name = self.header.file or file_name(batch)
-        is_own = plan_of(batch) is not None if found != expected else False
+        is_own = plan_of(batch) is not None if counts != expected else False
         if is_own:
-            found = self._settled(batch)
-        if found != expected:
+            counts = self._settled(batch)
+        if counts != expected:
             segment_links = [] if is_own else self.segment_links
             places = places_of(lists, self.units, self.carriers, segment_links)
             places |= omissions_of(batch, self.header, self.resource_attributes)
-            batch = part_of(batch, expected, found.synthetic, self.header.file, places)
+            batch = part_of(batch, expected, counts.synthetic, self.header.file, places)
             name = None
         name = name or file_name(batch) or content_name(batch)
         dropped = [key for bearer in bearers for key in bearer.dropped]
-        return Decoded(batch, name, found, expected, self.duplicates, dropped=dropped)
+        return Decoded(batch, name, counts, expected, self.duplicates, dropped=dropped)
 
     def top(self, lists: Record) -> Record:
         """Return the batch-level fields with these lists, after applying the residual."""
@@ -205,10 +205,12 @@ class Assembly:
         """Whether `batch` contains every part of this incomplete batch, with equal content."""
         lists: dict[str, list[Record]] = {key: _records(batch.get(key)) for key in LISTS}
         texts = {key: {exactjson.dumps_sorted(record) for record in lists[key]} for key in LISTS}
-        bare = {exactjson.dumps_sorted(_without_mark_ids(record)) for record in lists["spans"]}
+        unmarked_texts = {
+            exactjson.dumps_sorted(_without_mark_ids(record)) for record in lists["spans"]
+        }
         for unit in self.units:
             if unit.more_marks and not unit.states_mark_ids:
-                if exactjson.dumps_sorted(_without_mark_ids(unit.record)) not in bare:
+                if exactjson.dumps_sorted(_without_mark_ids(unit.record)) not in unmarked_texts:
                     return False
             elif exactjson.dumps_sorted(unit.record) not in texts["spans"]:
                 return False
@@ -250,13 +252,13 @@ class Assembly:
         }
         if not added:
             return
-        kept: Record = dict(otel) if isinstance(otel, dict) else {}
+        new_otel: Record = dict(otel) if isinstance(otel, dict) else {}
         shape = (otel, resource, attributes)
         if any(each is not None and not isinstance(each, dict) for each in shape):
-            kept["was"] = otel
+            new_otel["was"] = otel
         inner = resource if isinstance(resource, dict) else {}
-        kept["resource"] = inner | {"attributes": exact | added}
-        batch["otel"] = kept
+        new_otel["resource"] = inner | {"attributes": exact | added}
+        batch["otel"] = new_otel
 
 
 def _records(value: object) -> list[Record]:

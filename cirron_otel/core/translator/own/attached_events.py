@@ -44,9 +44,9 @@ def fitting(
     size = 0
     number = 0
     for record, _ in riders:
-        own = 2 * len(exactjson.dumps(record))
-        if number >= most or (size + own > space and number >= at_least):
+        record_size = 2 * len(exactjson.dumps(record))
+        if number >= most or (size + record_size > space and number >= at_least):
             break
-        size += own
+        size += record_size
         number += 1
     return (riders[:number], size), riders[number:]

@@ -144,8 +144,10 @@ class BatchEncoder(Generic[M]):
             if not marks:
                 space = sc.MAX_EVENTS - len(now)
                 least = 0 if now else 1
-                taken, snapshots = fitting(snapshots, space, sc.MAX_SPAN_BYTES - size, least)
-                carrier.snapshots = taken[0]
+                fitted_snapshots, snapshots = fitting(
+                    snapshots, space, sc.MAX_SPAN_BYTES - size, least
+                )
+                carrier.snapshots = fitted_snapshots[0]
             self.add_carrier(carrier, session)
 
     def next_ordinal(self) -> int:
@@ -178,11 +180,11 @@ class BatchEncoder(Generic[M]):
             return
         self._opened.add(segment.trace_id)
         parent_id = segment.parent_id
-        above = place_of(parent_id) if parent_id is not None else None
-        if above is None:
-            above = self.plan.outside(parent_id)
+        parent_place = place_of(parent_id) if parent_id is not None else None
+        if parent_place is None:
+            parent_place = self.plan.outside(parent_id)
         session_trace = self.plan.session_trace(place.session)
-        links = segment_links_of(place.session, session_trace, segment, above.trace_id)
+        links = segment_links_of(place.session, session_trace, segment, parent_place.trace_id)
         self.group(place.session).segment_links += links
 
     def _needs_carrier(self, segment_links: list[Span]) -> bool:

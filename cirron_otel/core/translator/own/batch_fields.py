@@ -85,8 +85,8 @@ class BatchLevelFields:
 
     def omit(self, part: Part) -> None:
         """Omit the values that the complete batch's header omits: both headers are then equal."""
-        kept = self.resource_attributes.items()
-        self.resource_attributes = {key: value for key, value in kept if key not in part.omitted}
+        items = self.resource_attributes.items()
+        self.resource_attributes = {key: value for key, value in items if key not in part.omitted}
         if part.short_header:
             self._shorten()
 
@@ -146,7 +146,7 @@ def decoded_fields(header: Header, resource_attributes: Record) -> Record:
         otel["trace_id"] = header.trace_id.hex()
     if resource_attributes:
         otel["resource"] = {"attributes": resource_attributes}
-    top = header.fields()
+    fields = header.fields()
     if otel:
-        top["otel"] = otel
-    return top
+        fields["otel"] = otel
+    return fields

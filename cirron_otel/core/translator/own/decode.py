@@ -114,7 +114,7 @@ class Regrouper:
     def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
         """Take the Cirron records; return the remaining message, None if nothing is left."""
         left: list[ScopeSpans] = []
-        taken = False
+        took_any = False
         for scope_spans in message.scope_spans:
             header = None if scope_spans.schema_url else read_scope(scope_spans.scope)
             origin = read_resource(message.resource, header) if header is not None else None
@@ -124,19 +124,19 @@ class Regrouper:
             key = assembly_key(header, origin)
             foreign = self._take_spans(scope_spans, header, origin, key, touched)
             if foreign is None:
-                taken = True
+                took_any = True
             else:
                 left.append(foreign)
-                taken = taken or len(foreign.spans) < len(scope_spans.spans)
-        if not taken:
+                took_any = took_any or len(foreign.spans) < len(scope_spans.spans)
+        if not took_any:
             return message
         if not left and not _has_more(message):
             return None
-        rest = ResourceSpans()
-        rest.CopyFrom(message)
-        del rest.scope_spans[:]
-        rest.scope_spans.extend(left)
-        return rest
+        foreign_message = ResourceSpans()
+        foreign_message.CopyFrom(message)
+        del foreign_message.scope_spans[:]
+        foreign_message.scope_spans.extend(left)
+        return foreign_message
 
     def _take_spans(
         self,
@@ -161,11 +161,11 @@ class Regrouper:
         )
         if not foreign and not _has_more(scope_spans):
             return None
-        rest = ScopeSpans()
-        rest.CopyFrom(scope_spans)
-        del rest.spans[:]
-        rest.spans.extend(foreign)
-        return rest
+        foreign_scope = ScopeSpans()
+        foreign_scope.CopyFrom(scope_spans)
+        del foreign_scope.spans[:]
+        foreign_scope.spans.extend(foreign)
+        return foreign_scope
 
     def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
         """Add items to the first batch of this key that none of them contradicts.
@@ -210,11 +210,11 @@ def _read_synthetic(span: Span, header: Header) -> Item:
     try:
         return read_synthetic(span, header) or span
     except UnencodableError:
-        bare = without_additions(span)
-        marks, snapshots = restore_events(bare)
-        carrier = read_synthetic(bare, header)
+        original = without_additions(span)
+        marks, snapshots = restore_events(original)
+        carrier = read_synthetic(original, header)
     if carrier is None:
-        return bare
+        return original
     for placed, added in ((carrier.marks, marks), (carrier.snapshots, snapshots)):
         for (record, _), attributes in zip(placed, added, strict=True):
             keep(record, attributes, carrier.dropped)
@@ -224,10 +224,10 @@ def _read_synthetic(span: Span, header: Header) -> Item:
 def _has_more(message: Any) -> bool:
     """Whether a message has unknown fields."""
     known = sum(1 for _ in message.ListFields())
-    bare = type(message)()
-    bare.CopyFrom(message)
-    bare.DiscardUnknownFields()
-    return bool(known) and bare.ByteSize() != message.ByteSize()
+    stripped = type(message)()
+    stripped.CopyFrom(message)
+    stripped.DiscardUnknownFields()
+    return bool(known) and stripped.ByteSize() != message.ByteSize()
 
 
 def assembly_key(header: Header, origin: Origin) -> bytes:

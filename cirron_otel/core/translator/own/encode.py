@@ -66,11 +66,15 @@ def encode_batch(
 def _difference(batch: Record, name: str | None, messages: list[ResourceSpans]) -> list[str]:
     """Return the members of the batch that decoding its messages does not restore."""
     reader = Regrouper()
-    found, foreign = reader.feed(messages)
-    found += reader.finish()
-    if len(found) != 1 or foreign or (name is not None and found[0].name != name and file_of(name)):
+    batches, foreign = reader.feed(messages)
+    batches += reader.finish()
+    if (
+        len(batches) != 1
+        or foreign
+        or (name is not None and batches[0].name != name and file_of(name))
+    ):
         return ["name"]
-    decoded = found[0].batch
+    decoded = batches[0].batch
     keys = sorted(decoded.keys() | batch.keys())
     missing = object()
     return [k for k in keys if not exactjson.equal(decoded.get(k, missing), batch.get(k, missing))]

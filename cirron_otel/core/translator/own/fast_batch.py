@@ -132,14 +132,14 @@ class PieceWriter:
             raise NotCanonicalError
         field = b"\x22\x08" + bytes.fromhex(parent_id[:16])
         derived = parent_id[16:] == trace_id[8:].hex()
-        made = (field, b"" if derived else text_parent(parent_id))
-        self.parents[parent_id, trace_id] = made
-        return made
+        pieces = (field, b"" if derived else text_parent(parent_id))
+        self.parents[parent_id, trace_id] = pieces
+        return pieces
 
     def name(self, name: str) -> bytes:
         """Return the fields of a name and of the kind."""
-        made = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
-        return made
+        fields = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
+        return fields
 
     def raw_ids(self) -> bytes:
         """Return the ids of all spans, 16 bytes each, checked at once: well-formed, none zero."""
@@ -167,7 +167,7 @@ class PieceWriter:
             parent_id, trace_id
         )
         name = self.names.get(span.name) or self.name(span.name)
-        own = b"" if raw[8:] == trace_id[8:] else text_id(span.id)
+        explicit_id = b"" if raw[8:] == trace_id[8:] else text_id(span.id)
         index = b"" if span.index is None else int_index(span.index)
         if span.cpu_ns is None and span.gpu_ns is None and span.memory_peak_bytes is None:
             key = (span.thread_id, span.pid, span.rank)
@@ -177,7 +177,7 @@ class PieceWriter:
         placed = b"" if seq is None else int_seq(seq)
         parts = [
             b"\x0a\x10", trace_id, b"\x12\x08", raw[:8], parent, name, times,
-            own, attribute, index, costs, placed,
+            explicit_id, attribute, index, costs, placed,
         ]  # fmt: skip
         attached = self.attached.pop(span.id, None)
         if attached is not None or span.mark_ids:
@@ -188,9 +188,9 @@ class PieceWriter:
 
     def make_common(self, span: TypedSpan) -> bytes:
         """Encode the attributes of a scope without costs, and cache those that scopes share."""
-        made = _costs(span, self.pid, self.rank)
-        self.common[span.thread_id, span.pid, span.rank] = made
-        return made
+        costs = _costs(span, self.pid, self.rank)
+        self.common[span.thread_id, span.pid, span.rank] = costs
+        return costs
 
     @abstractmethod
     def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:

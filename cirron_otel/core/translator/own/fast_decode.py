@@ -102,23 +102,23 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
 
 def _otel(header: Header, origin: Origin, text: str) -> bytes:
     """Return the `otel` of the batch as a member of its JSON; b"" if it has none."""
-    top = decoded_fields(header, origin.attributes)
+    fields = decoded_fields(header, origin.attributes)
     residual = residuals.parse(text, of_batch=True)
     inner = residual.get(residuals.NESTED, {})
     touched = {*inner.get("set", {}), *inner.get("missing", ())}
     if residual.keys() - {residuals.NESTED} or "resource" in touched:
         raise NotCanonicalError
-    residuals.apply(top, residual)
-    if "otel" not in top:
+    residuals.apply(fields, residual)
+    if "otel" not in fields:
         return b""
-    otel = top["otel"]
+    otel = fields["otel"]
     try:
-        made = encode(otel)
+        otel_json = encode(otel)
     except (TypeError, UnicodeError, OverflowError):
-        made = exactjson.dumps(otel)
-    if not exactjson.equal(exactjson.loads(made), otel):
-        made = exactjson.dumps(otel)
-    return b',"otel":' + made
+        otel_json = exactjson.dumps(otel)
+    if not exactjson.equal(exactjson.loads(otel_json), otel):
+        otel_json = exactjson.dumps(otel)
+    return b',"otel":' + otel_json
 
 
 _origins: dict[tuple[bytes, str | None], Origin | None] = {}

@@ -86,30 +86,30 @@ class PlacedWriter(PieceWriter):
         if known is not None:
             return known
         chain = [span]
-        above: RecordPlacement | None = None
+        place: RecordPlacement | None = None
         while True:
             parent_id = chain[-1].parent_id
             if parent_id is None:
                 break
-            above = self.places.get(parent_id)
-            if above is not None:
+            place = self.places.get(parent_id)
+            if place is not None:
                 break
             parent = self.spans.get(parent_id)
             if parent is None:
-                above = self.plan.outside(parent_id)
+                place = self.plan.outside(parent_id)
                 break
             chain.append(parent)
             if len(chain) > len(self.spans):
                 raise NotCanonicalError  # a cycle of parents
         for scope in reversed(chain):
-            above = self.places[scope.id] = self.plan.place(
-                above, scope.id, scope.parent_id, scope.start_ns, is_session=scope.is_session()
+            place = self.places[scope.id] = self.plan.place(
+                place, scope.id, scope.parent_id, scope.start_ns, is_session=scope.is_session()
             )
-        if above is None:
+        if place is None:
             raise NotCanonicalError
-        if above.depth > _DEEPEST_UNIT:
-            self.children[span.parent_id] = above  # its siblings have the same place
-        return above
+        if place.depth > _DEEPEST_UNIT:
+            self.children[span.parent_id] = place  # its siblings have the same place
+        return place
 
     def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:
         """Return the fields that siblings share; None if a segment may open between them."""

@@ -131,17 +131,17 @@ def _mark(mark: TypedMark, seq: int | None) -> bytes:
 
 
 def _kind(kind: str) -> bytes:
-    made = mark_kind(kind)
+    field = mark_kind(kind)
     if len(_kinds) < _CACHED and len(kind) <= _LONGEST_CACHED:
-        _kinds[kind] = made
-    return made
+        _kinds[kind] = field
+    return field
 
 
 def _name(name: str) -> bytes:
-    made = b"\x12" + sized(name.encode()) if name else b""
+    field = b"\x12" + sized(name.encode()) if name else b""
     if len(_names) < _CACHED and len(name) <= _LONGEST_CACHED:
-        _names[name] = made
-    return made
+        _names[name] = field
+    return field
 
 
 def _in_order(

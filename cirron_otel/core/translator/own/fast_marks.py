@@ -38,15 +38,15 @@ _BINS, _COUNTS = _PREFIX + "histogram.bins", _PREFIX + "histogram.counts"
 
 def _nonfinite() -> dict[str, str]:
     """Map the JSON text of a mark's residual to the name of NaN or of an infinity."""
-    made = {}
+    names = {}
     for name in ("nan", "inf", "-inf"):
         mark = {"id": "0", "span_id": "0", "name": "", "attrs": {}, "ts_ns": 1, "kind": "point"}
         mark |= {"value_type": "float", "value": None, "value_nonfinite": name}
         event = Span.Event()
         ev.write_mark(event, mark, "0", None)
         (residual,) = (p.value.string_value for p in event.attributes if p.key == sc.REST)
-        made[encode(residual).decode()] = name
-    return made
+        names[encode(residual).decode()] = name
+    return names
 
 
 NONFINITE = _nonfinite()
@@ -105,7 +105,7 @@ class EventReader:
             self._snapshot(at + 9, begin - _ID, end, scope, ts_ns)
             return None
         at = begin + 32
-        own = data[begin:at].decode("latin-1")
+        mark_id = data[begin:at].decode("latin-1")
         after = at + _POINT_SIZE
         if data[at:after] == _POINT:
             at = after + 8
@@ -126,13 +126,13 @@ class EventReader:
                 self.marks.others[len(self.marks)] = text
             name = f'{name[:-_FLOAT_SIZE]}"{kind}","value":'
             attrs, last = f',"attrs":{object_of(users)},"ts_ns":', f"{last}{nonfinite}{NEXT}"
-        if at != end or (self.careful and not _is_plain(own, value)):
+        if at != end or (self.careful and not _is_plain(mark_id, value)):
             raise NotCanonicalError
         marks = self.marks
-        marks.parts += (own, scope, name, None, attrs, None, last)
+        marks.parts += (mark_id, scope, name, None, attrs, None, last)
         marks.times.append(ts_ns)
         marks.values.append(value)
-        return f'"{own}"'
+        return f'"{mark_id}"'
 
     def _name(self, field: bytes) -> str:
         """Return the text up to a float value; empty if the name or the id has another form."""
@@ -140,15 +140,15 @@ class EventReader:
         if not field.endswith(MARK_ID_PREFIX) or field[0] != 0x12 or field[1] != size or size < 1:
             return ""
         name = quoted(field[2 : 2 + size])
-        made = self._names[field] = f',"name":{name},"value_type":{_FLOAT}'
-        return made
+        text = self._names[field] = f',"name":{name},"value_type":{_FLOAT}'
+        return text
 
     def _snapshot(self, name: int, at: int, end: int, scope: str, ts_ns: int) -> None:
         """Read a snapshot; the field of its name is from `name` to `at`."""
         if self.data[name:at] != _SNAPSHOT:
             raise NotCanonicalError
         ours, users, at = read_attributes(self.data, at, end, _ATTRIBUTE_TAG)
-        own = string_of(ours.pop(_PREFIX + "id"))
+        snapshot_id = string_of(ours.pop(_PREFIX + "id"))
         tensor, dtype, mode = (string_of(ours.pop(key)) for key in _STRINGS)
         shape = _ints(ours.pop(_PREFIX + "shape"))
         uri = ours.pop(_PREFIX + "blob_uri", None)
@@ -157,15 +157,15 @@ class EventReader:
         if _BINS in ours:
             bins, counts = _floats(ours.pop(_BINS)), _ints(ours.pop(_COUNTS))
             stats.append(f'"histogram":{{"bins":{bins},"counts":{counts}}}')
-        if at != end or ours or not own[1:-1].isalnum() or not own.isascii():
+        if at != end or ours or not snapshot_id[1:-1].isalnum() or not snapshot_id.isascii():
             raise NotCanonicalError
         summary = f"{{{','.join(stats)}}}" if stats else "null"
         self.snapshots.add_text(
-            f'{{"id":{own},"span_id":{scope[_SCOPE_SIZE:]},"tensor_name":{tensor},"shape":{shape},'
+            f'{{"id":{snapshot_id},"span_id":{scope[_SCOPE_SIZE:]},"tensor_name":{tensor},"shape":{shape},'
             f'"dtype":{dtype},"mode":{mode},"stats":{summary},'
             f'"blob_uri":{"null" if uri is None else string_of(uri)},"ts_ns":{ts_ns},'
             f'"attrs":{object_of(users)}}}',
-            (ts_ns, own[1:-1]),
+            (ts_ns, snapshot_id[1:-1]),
             seq,
         )
 

@@ -81,12 +81,12 @@ class OwnWriter(PieceWriter):
                     continue
                 body = self.span(span, raw, self._trace_id, seq)
             else:
-                own = self._traces.get(bytes(span.otel))
-                if own is None or own == self._trace_id:
+                own_trace = self._traces.get(bytes(span.otel))
+                if own_trace is None or own_trace == self._trace_id:
                     wire = wire or self._wire(encoder)
-                    body = self._exactly(span, wire, own or self._trace_id, seq)
+                    body = self._exactly(span, wire, own_trace or self._trace_id, seq)
                 else:
-                    body = self.span(span, raw, own, seq)
+                    body = self.span(span, raw, own_trace, seq)
             out += (b"\x12", sized(body))
         return out
 
@@ -101,7 +101,7 @@ class OwnWriter(PieceWriter):
 
         Returns False for any other scope, and if nothing is cached yet for scopes like it.
         """
-        above = self._above.get(span.parent_id) or self._learn(span.parent_id)
+        parent_pieces = self._above.get(span.parent_id) or self._learn(span.parent_id)
         name = self.names.get(span.name)
         costs = self.common.get((span.thread_id, span.pid, span.rank))
         start, end = span.start_ns, span.end_ns
@@ -114,7 +114,7 @@ class OwnWriter(PieceWriter):
             or raw.startswith(ZERO)
         ):
             return False
-        parent, attribute = above
+        parent, attribute = parent_pieces
         attached = self.attached.get(span.id)
         if attached is not None:
             marks, snapshots = attached
@@ -140,8 +140,8 @@ class OwnWriter(PieceWriter):
 
     def _learn(self, parent_id: str | None) -> tuple[bytes, bytes]:
         """Cache a parent's field and attribute for the next scopes."""
-        made = self._above[parent_id] = self.parent(parent_id, self._trace_id)
-        return made
+        pieces = self._above[parent_id] = self.parent(parent_id, self._trace_id)
+        return pieces
 
     def _exactly(self, span: TypedSpan, wire: Wire, trace_id: bytes, seq: int | None) -> bytes:
         """Encode a span with the exact mapper. Raises NotCanonicalError if its events overflow."""
@@ -151,16 +151,20 @@ class OwnWriter(PieceWriter):
         unit = SpanSet(record, seq)
         marks = take_overhead(unit, in_order_of(record.get("mark_ids"), placed))
         size = 2 * len(exactjson.dumps(record))
-        (unit.marks, taken), over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - size)
+        (unit.marks, marks_size), over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - size)
         (unit.snapshots, _), more = fitting(
             [(record_of(snapshot), number) for snapshot, number in attached[1]],
             sc.MAX_EVENTS - len(unit.marks),
-            sc.MAX_SPAN_BYTES - size - taken,
+            sc.MAX_SPAN_BYTES - size - marks_size,
         )
         if over or more:
             raise NotCanonicalError
         otel = record.get("otel")
-        own = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
-        made = Span()
-        write_span(made, unit, replace(wire, trace_id=own or trace_id, parent=wire_parent(record)))
-        return bytes(made.SerializeToString())
+        own_trace = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
+        wire_span = Span()
+        write_span(
+            wire_span,
+            unit,
+            replace(wire, trace_id=own_trace or trace_id, parent=wire_parent(record)),
+        )
+        return bytes(wire_span.SerializeToString())

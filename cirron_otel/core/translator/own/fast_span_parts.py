@@ -28,8 +28,8 @@ class TraceText:
         if head[:2] != b"\x0a\x10" or head[18:] != b"\x12\x08":
             raise NotCanonicalError
         self.lower = trace_id[8:].hex()
-        own = header.own_trace_ids and trace_id != header.trace_id
-        self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if own else "") + NEXT
+        has_own_trace = header.own_trace_ids and trace_id != header.trace_id
+        self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if has_own_trace else "") + NEXT
         """The end of a span's text."""
         self.parents: dict[bytes, str] = {}
         """The JSON text of a parent's id, by the parent's field."""
@@ -42,23 +42,23 @@ class TraceText:
         """Return the JSON text of the id in the field of a parent; empty for any other field."""
         if field[:2] != b"\x22\x08" or field[2:] == ZERO or len(field) != 10:
             return ""
-        made = self.parents[field] = f'"{field[2:].hex()}{self.lower}"'
-        return made
+        text = self.parents[field] = f'"{field[2:].hex()}{self.lower}"'
+        return text
 
     def explicit_parent(self, above: bytes, field: bytes) -> tuple[bytes, str]:
         """Return an attribute and the JSON text of the parent's id in it.
 
         `above` is the field of the parent. The text is empty for any other attribute.
         """
-        own = field[-32:].decode("latin-1")
-        if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE or not is_id(own):
+        parent_id = field[-32:].decode("latin-1")
+        if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE or not is_id(parent_id):
             return field, ""
         if above[:2] != b"\x22\x08" or above[2:] == ZERO or len(above) != 10:
             return field, ""
-        if own[:16] != above[2:].hex() or own[16:] == self.lower:
+        if parent_id[:16] != above[2:].hex() or parent_id[16:] == self.lower:
             return field, ""
-        found = self.explicit[above] = field, f'"{own}"'
-        return found
+        entry = self.explicit[above] = field, f'"{parent_id}"'
+        return entry
 
 
 def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:

@@ -117,7 +117,9 @@ class SpanReader:
             if data[at] != _SPAN_TAG:
                 raise NotCanonicalError
             at = start + size
-            head, span_id, above, length = _HEAD(data, start) if size >= _SHORTEST else _OTHER
+            head, span_id, parent_field, length = (
+                _HEAD(data, start) if size >= _SHORTEST else _OTHER
+            )
             first = start + 43 + length
             if head != last:
                 last, trace = head, self._traces.get(head)
@@ -126,26 +128,26 @@ class SpanReader:
                 last = b""
                 continue
             start_ns, end_tag, end_ns = _TIMES(data, first)
-            rest = first + 17
+            tail_start = first + 17
             name = names.get(data[start + 38 : first])
-            lower, unread = trace.lower, above
-            if at - rest > _IDS_SIZE and data[rest : rest + _ID_KEY] == ID_PREFIX:
-                upper, other, field = _IDS(data, rest)
-                found = trace.explicit.get(above)
-                if found is None or found[0] != field:
-                    found = trace.explicit_parent(above, field)
-                parent, own = found[1], other.decode("latin-1")
-                if parent and own != lower and not careful:
-                    rest += _IDS_SIZE
-                    lower, unread = own, None
+            lower, unread = trace.lower, parent_field
+            if at - tail_start > _IDS_SIZE and data[tail_start : tail_start + _ID_KEY] == ID_PREFIX:
+                upper, other, field = _IDS(data, tail_start)
+                entry = trace.explicit.get(parent_field)
+                if entry is None or entry[0] != field:
+                    entry = trace.explicit_parent(parent_field, field)
+                parent, own_lower = entry[1], other.decode("latin-1")
+                if parent and own_lower != lower and not careful:
+                    tail_start += _IDS_SIZE
+                    lower, unread = own_lower, None
                     uppers.append(upper)
-                    lowers.append(own)
+                    lowers.append(own_lower)
                     explicit.append(span_id)
                 else:
-                    parent = trace.parents.get(above) or trace.parent(above)
+                    parent = trace.parents.get(parent_field) or trace.parent(parent_field)
             else:
-                parent = trace.parents.get(above) or trace.parent(above)
-            tail = trace.tails.get(data[rest:at])
+                parent = trace.parents.get(parent_field) or trace.parent(parent_field)
+            tail = trace.tails.get(data[tail_start:at])
             if (
                 (name and parent and start_ns and end_ns)
                 and end_tag == _END_TAG
@@ -158,7 +160,7 @@ class SpanReader:
                 else:
                     field = data[start + 38 : first]
                     each = (trace, span_id, field, lower, parent, start_ns, end_ns)
-                    self._known(each, unread, start, rest, at)
+                    self._known(each, unread, start, tail_start, at)
             else:
                 self._other(start, at)
         if at != end:
@@ -195,11 +197,11 @@ class SpanReader:
     def _other(self, start: int, end: int) -> None:
         """Read a span that has new fields or another form."""
         try:
-            each, above, at = self._head(start)
+            each, parent_field, at = self._head(start)
         except UNREADABLE:
             self._exactly(start, end)
             return
-        self._known(each, above, start, at, end)
+        self._known(each, parent_field, start, at, end)
 
     def _head(self, at: int) -> tuple[_Span, bytes, int]:
         """Read a span up to its times.
@@ -212,10 +214,10 @@ class SpanReader:
             self._traces[head] = TraceText(head, self.header)
         trace = self._traces[head]
         at += 28
-        above, parent = b"", "null"
+        parent_field, parent = b"", "null"
         if data[at] == _PARENT_TAG:
-            above = data[at : at + 10]
-            parent = trace.parents.get(above) or trace.parent(above)
+            parent_field = data[at : at + 10]
+            parent = trace.parents.get(parent_field) or trace.parent(parent_field)
             at += 10
         begin = at
         if data[at] == NAME_TAG:
@@ -227,7 +229,7 @@ class SpanReader:
         start_ns, end_tag, end_ns = _TIMES(data, at)
         if end_tag != _END_TAG or not (start_ns and end_ns and parent) or span_id == ZERO:
             raise NotCanonicalError
-        return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), above, at + 17
+        return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), parent_field, at + 17
 
     def _ids(self, each: _Span, above: bytes, at: int) -> tuple[_Span, int]:
         """Read the explicit ids at `at`; return the fields with them, and the position after."""
@@ -235,18 +237,22 @@ class SpanReader:
         trace, span_id, field, lower, parent, start_ns, end_ns = each
         if data[at : at + _ID_KEY] == ID_PREFIX:
             at += _ID_SIZE
-            own = data[at - 32 : at].decode("latin-1")
-            if own[:16] != span_id.hex() or own[16:] == lower or (self._careful and not is_id(own)):
+            own_id = data[at - 32 : at].decode("latin-1")
+            if (
+                own_id[:16] != span_id.hex()
+                or own_id[16:] == lower
+                or (self._careful and not is_id(own_id))
+            ):
                 raise NotCanonicalError
-            lower = own[16:]
+            lower = own_id[16:]
             self._uppers.append(data[at - 32 : at - 16])
             self._lowers.append(lower)
             self._explicit.append(span_id)
         if above and data.startswith(PARENT_PREFIX, at):
-            found = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
-            if not found[1]:
+            entry = trace.explicit_parent(above, data[at : at + PARENT_SIZE])
+            if not entry[1]:
                 raise NotCanonicalError
-            parent, at = found[1], at + PARENT_SIZE
+            parent, at = entry[1], at + PARENT_SIZE
         return (trace, span_id, field, lower, parent, start_ns, end_ns), at
 
     def _rest(self, each: _Span, at: int, end: int) -> int:
@@ -263,12 +269,14 @@ class SpanReader:
         members, overhead, seq, residual, at = self._attributes(trace, field, at, end)
         if members == _SYNTHETIC:
             return at
-        own = span_id.hex() + lower
-        mark_ids, at = self.events.read(at, end, f'","span_id":"{own}"') if at < end else ([], at)
+        own_id = span_id.hex() + lower
+        mark_ids, at = (
+            self.events.read(at, end, f'","span_id":"{own_id}"') if at < end else ([], at)
+        )
         if at != end and data[at:end] != _EMPTY_STATUS:
             raise NotCanonicalError
         if overhead is not None:
-            mark_ids.append(self._overhead(own, end_ns, overhead))
+            mark_ids.append(self._overhead(own_id, end_ns, overhead))
         ids = f"[{','.join(mark_ids)}]"
         if residual:
             ids = other_ids(residual, ids)

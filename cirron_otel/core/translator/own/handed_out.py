@@ -41,10 +41,10 @@ class HandedOut:
 
     def add(self, key: bytes, name: str, content: Record | bytes, wire: bytes = b"") -> None:
         """Add a batch; `wire` is the message that held it and nothing else, if there is one."""
-        kept = content if self._recall is None else None
-        if kept is None:
+        retained = content if self._recall is None else None
+        if retained is None:
             self._unwritten[key, name] = content
-        self._entries.setdefault(key, []).append(_Entry(name, kept))
+        self._entries.setdefault(key, []).append(_Entry(name, retained))
         if wire:
             self._wires.add(_digest(key, wire))
 

@@ -83,13 +83,13 @@ def _opened(value: object) -> Iterator[StatedSegment]:
 
 def _running(value: object, default: bytes) -> Iterator[Running]:
     for entry in _entries(value):
-        own, name, index = entry.get("id"), entry.get("name"), entry.get("index")
+        scope_id, name, index = entry.get("id"), entry.get("name"), entry.get("index")
         start_ns, parent_id = entry.get("start_ns"), entry.get("parent_id")
         trace_id = stated_trace(entry["trace_id"]) if "trace_id" in entry else default
-        if not isinstance(own, str) or not isinstance(name, str) or not trace_id:
+        if not isinstance(scope_id, str) or not isinstance(name, str) or not trace_id:
             continue
-        if not encodable(own) or not encodable(name) or not isinstance(parent_id, str | None):
+        if not encodable(scope_id) or not encodable(name) or not isinstance(parent_id, str | None):
             continue
         if not is_int(start_ns, 0, UINT64_MAX) or not (index is None or is_int(index)):
             continue
-        yield Running(own, name, index, int(start_ns or 0), parent_id, trace_id)
+        yield Running(scope_id, name, index, int(start_ns or 0), parent_id, trace_id)

@@ -184,12 +184,12 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
     whole.pop("batch_id")
     if "batch_id" in stated:
         whole["batch_id"] = stated["batch_id"]
-    rest = {key: value for key, value in otel.items() if key != PART}
+    whole_otel = {key: value for key, value in otel.items() if key != PART}
     if PART in stated:
-        rest[PART] = stated[PART]
+        whole_otel[PART] = stated[PART]
     whole.pop("otel")
-    if rest:
-        whole["otel"] = rest
+    if whole_otel:
+        whole["otel"] = whole_otel
     elif "otel" in stated:
         whole["otel"] = stated["otel"]
     return whole, part
@@ -292,14 +292,14 @@ def _link_span(entry: object) -> Span | None:
 
 
 def _marker(entry: Record) -> Span | None:
-    own: Any = entry.get("scope_id")
+    scope_id: Any = entry.get("scope_id")
     name: Any = entry.get("scope_name")
     index, when = entry.get("index"), entry.get("start_ns")
     trace_id, parent = unhex(entry.get("trace_id")), unhex(entry.get("parent_span_id"))
-    if not all(isinstance(text, str) and encodable(text) for text in (own, name)):
+    if not all(isinstance(text, str) and encodable(text) for text in (scope_id, name)):
         return None
     if trace_id is None or parent is None or not is_int(when, 0, UINT64_MAX):
         return None
     if index is not None and not is_int(index):
         return None
-    return marker_of(Running(own, name, index, int(when or 0), None, trace_id), parent)
+    return marker_of(Running(scope_id, name, index, int(when or 0), None, trace_id), parent)

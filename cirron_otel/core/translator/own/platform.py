@@ -203,12 +203,12 @@ def _list(batch: Record, key: str) -> list[Any]:
 
 def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
     """Return the ids of the marks of each span, in the order of the marks."""
-    found: dict[str, list[Any]] = {}
+    ids_by_span: dict[str, list[Any]] = {}
     for mark in marks:
         owner = mark.get("span_id") if isinstance(mark, dict) else None
         if isinstance(owner, str) and "id" in mark:
-            found.setdefault(owner, []).append(mark["id"])
-    return found
+            ids_by_span.setdefault(owner, []).append(mark["id"])
+    return ids_by_span
 
 
 class _Roots:
@@ -223,16 +223,16 @@ class _Roots:
                 self._parents[span["id"]] = parent if isinstance(parent, str) else None
 
     def of(self, span: Record) -> str:
-        given = (
+        root_id = (
             self._given(span) if callable(self._given) else self._given.get(text(span.get("id")))
         )
-        return clean(given) if given is not None else self._topmost(span)
+        return clean(root_id) if root_id is not None else self._topmost(span)
 
     def _topmost(self, span: Record) -> str:
         seen: set[str] = set()
-        top = text(span.get("id"))
+        topmost = text(span.get("id"))
         parent = span.get("parent_id")
         while isinstance(parent, str) and parent not in seen:
             seen.add(parent)
-            top, parent = parent, self._parents.get(parent)
-        return clean(top)
+            topmost, parent = parent, self._parents.get(parent)
+        return clean(topmost)

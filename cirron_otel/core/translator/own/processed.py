@@ -68,14 +68,14 @@ def without_additions(span: Span) -> Span:
 
     No record belongs to the span, so no record could keep them.
     """
-    bare = Span()
-    bare.CopyFrom(span)
+    original = Span()
+    original.CopyFrom(span)
     pairs = [pair for pair in span.attributes if is_reserved(pair.key)]
-    del bare.attributes[:]
-    bare.attributes.extend(pairs)
-    bare.ClearField("trace_state")
-    bare.ClearField("flags")
-    return bare
+    del original.attributes[:]
+    original.attributes.extend(pairs)
+    original.ClearField("trace_state")
+    original.ClearField("flags")
+    return original
 
 
 def _restore(owner: Any, rest_key: str) -> Record:

@@ -188,9 +188,13 @@ def _unless(value: object, default: object) -> object:
 
 
 def _write_ids(span: Span, record: Record, wire: Wire) -> None:
-    own, parent = record.get("id"), record.get("parent_id")
-    if isinstance(own, str) and encodable(own) and derive_id(span.span_id, wire.trace_id) != own:
-        add(span.attributes, sc.ID, own)
+    record_id, parent = record.get("id"), record.get("parent_id")
+    if (
+        isinstance(record_id, str)
+        and encodable(record_id)
+        and derive_id(span.span_id, wire.trace_id) != record_id
+    ):
+        add(span.attributes, sc.ID, record_id)
     if parent is None:
         if wire.parent:
             add(span.attributes, sc.PARENT_ID, "")
@@ -293,14 +297,14 @@ def _wire_id(span: Span, derived: str, record: Record) -> object:
 
 
 def _fields(span: Span, ours: dict[str, AnyValue], attrs: Record, origin: Origin) -> Record:
-    own = read_typed(ours, sc.ID, "string_value")
+    explicit_id = read_typed(ours, sc.ID, "string_value")
     parent = read_typed(ours, sc.PARENT_ID, "string_value")
     if parent is None:
         parent = _derived_parent(span)
     pid = read_typed(ours, sc.PROCESS_PID, "int_value")
     rank = read_typed(ours, sc.RANK, "int_value")
     return {
-        "id": derive_id(span.span_id, span.trace_id) if own is None else own,
+        "id": derive_id(span.span_id, span.trace_id) if explicit_id is None else explicit_id,
         "name": span.name,
         "parent_id": parent or None,
         "index": read_typed(ours, sc.INDEX, "int_value"),
@@ -319,11 +323,11 @@ def _otel(span: Span, ours: dict[str, AnyValue], record: Record, header: Header)
     otel = otel_view.read(span, otel_view.KIND_INTERNAL)
     if otel.get("status") == {}:
         del otel["status"]  # a collector adds an empty one to every span
-    own = read_typed(ours, sc.TRACE_ID, "string_value")
-    if own is None and header.own_trace_ids and span.trace_id != header.trace_id:
-        own = span.trace_id.hex()
-    if own is not None:
-        otel["trace_id"] = own
+    own_trace = read_typed(ours, sc.TRACE_ID, "string_value")
+    if own_trace is None and header.own_trace_ids and span.trace_id != header.trace_id:
+        own_trace = span.trace_id.hex()
+    if own_trace is not None:
+        otel["trace_id"] = own_trace
     if span.parent_span_id != natural_parent(record["parent_id"]):
         otel["parent_span_id"] = span.parent_span_id.hex()
     return otel

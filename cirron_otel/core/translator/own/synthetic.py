@@ -192,11 +192,11 @@ def segment_links_of(
         spans[0].links.add(trace_id=trace_id, span_id=root)
     parent = segment.parent_id
     if parent is not None and parent != session and parent_place_trace != segment.trace_id:
-        own = span_id_for(parent)
+        parent_span_id = span_id_for(parent)
         link_span = _link_span(
-            sc.CONTINUATION_SPAN, segment.trace_id, own, root, when, segment.number
+            sc.CONTINUATION_SPAN, segment.trace_id, parent_span_id, root, when, segment.number
         )
-        link_span.links.add(trace_id=parent_place_trace, span_id=own)
+        link_span.links.add(trace_id=parent_place_trace, span_id=parent_span_id)
         spans.append(link_span)
     marker_id = digest(sc.SEGMENT_SPAN, segment.trace_id)[:8]
     marker = _link_span(sc.SEGMENT_SPAN, session_trace, marker_id, root, when, segment.number)
@@ -286,12 +286,12 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
 
     The result differs from `span` if that is not such a marker.
     """
-    own = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
+    scope_id = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
-    if own is None or name is None:
+    if scope_id is None or name is None:
         raise UnencodableError("no marker of ours")
     index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
-    scope = Running(own, name, index, when, None, span.trace_id)
+    scope = Running(scope_id, name, index, when, None, span.trace_id)
     again.CopyFrom(marker_of(scope, span.parent_span_id))
 
 
