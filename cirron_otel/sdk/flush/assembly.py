@@ -69,7 +69,7 @@ class BatchAssembly:
         otel, brief = otel_of(ids, is_split)
         maker = _Making(self, entries, mark_ids, foreign, change, otel, brief)
         closed: list[SpanRow] = []
-        seen: set[str | None] = set()
+        parent_ids: set[str | None] = set()
         at = 0
         while at < len(ended):
             end = min(at + _SLICE, len(ended))
@@ -79,12 +79,12 @@ class BatchAssembly:
             rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
             rows = maker.add(rows, marks, ended[end - 1]._end)
             if is_split or wanted:
-                closed += [row for row in rows if row.id in wanted or row.id in seen]
+                closed += [row for row in rows if row.id in wanted or row.id in parent_ids]
             if is_split:
-                seen.update([row.parent_id for row in rows])
+                parent_ids.update([row.parent_id for row in rows])
             at = end
         rows = maker.add([], [], None)
-        closed += [row for row in rows if row.id in wanted or row.id in seen]
+        closed += [row for row in rows if row.id in wanted or row.id in parent_ids]
         maker.finish(snapshots)
         change.spans_lost += self._spans.lost
         change.marks_lost += self._marks.lost

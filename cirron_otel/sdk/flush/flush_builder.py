@@ -181,11 +181,12 @@ class FlushBuilder:
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
         # Scopes that are still open have not ended, so this set is usually empty.
-        wanted = self._journalled - {scope.id for scope in drained.open}
+        journalled_ids = self._journalled - {scope.id for scope in drained.open}
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
-            lambda ids, is_split: self._otels(drained, default, ids, is_split), wanted, snapshots,
+            lambda ids, is_split: self._otels(drained, default, ids, is_split),
+            journalled_ids, snapshots,
         )  # fmt: skip
         for scope, mark_ids in ids.items():
             if scope in drained.open or scope in drained.late:
@@ -242,7 +243,7 @@ class FlushBuilder:
         self.spans_lost += len(ended) + len(drain.foreign)
         self.marks_lost += len(drained.marks if drained is not None else drain.marks)
         self.snapshots_lost += sum(each.size for each in drain.snapshots)
-        self._open = {scope: seen for scope, seen in self._open.items() if not scope._end}
+        self._open = {scope: flushes for scope, flushes in self._open.items() if not scope._end}
         drain.clear()
 
     @property
@@ -351,8 +352,8 @@ class FlushBuilder:
         units = {scope for scope in drained.open if scope._depth <= UNIT_DEPTH}
         running = [
             scope
-            for scope, seen in (drained.open.items() if self._announces_open else ())
-            if scope in units and (seen or not scope._depth) and scope not in self._announced
+            for scope, flushes in (drained.open.items() if self._announces_open else ())
+            if scope in units and (flushes or not scope._depth) and scope not in self._announced
         ]
         change = self._change
         if running:

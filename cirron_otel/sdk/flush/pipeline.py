@@ -200,8 +200,8 @@ class Pipeline:
         while not self._is_done:
             try:
                 if self._rest:
-                    rest, self._rest = self._rest, 0.0
-                    time.sleep(rest)
+                    pause_s, self._rest = self._rest, 0.0
+                    time.sleep(pause_s)
                 first, self.before_first = self.before_first, _nothing
                 first()
                 self._wait()
@@ -224,14 +224,14 @@ class Pipeline:
                 self._wake.get_nowait()
 
     def _serve(self) -> None:
-        asked = len(self._asked)
+        request_count = len(self._asked)
         try:
             self._tick()
         except BaseException:
-            if asked:
+            if request_count:
                 self._wake.put(None)  # the requests are still waiting
             raise
-        for _ in range(asked):
+        for _ in range(request_count):
             self._asked.popleft().set()
 
     def _tick(self) -> None:

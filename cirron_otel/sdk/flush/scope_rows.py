@@ -50,7 +50,7 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
     low, otel = "", UNSET  # type: Any, Any
     rows: list[SpanRow] = []
     put, put_mark = rows.append, marks.append
-    above: Any = None
+    last_parent: Any = None
     parent_id: str | None = None
     parent_ids: dict[Any, str | None] = {}
     number, overhead_ns = change.scopes, change.overhead_ns
@@ -64,9 +64,9 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             if scope._trace is not trace:
                 trace = scope._trace
                 low, otel = trace.low, trace_otel(trace, default) or UNSET
-            own = ids.pop(scope, None) if ids else None
+            mark_ids = ids.pop(scope, None) if ids else None
             if known and scope in known:
-                own = unpacked(known.pop(scope), low) + (own or [])
+                mark_ids = unpacked(known.pop(scope), low) + (mark_ids or [])
             number += 1
             mark_id = None
             overhead = scope._overhead
@@ -75,12 +75,12 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
                 overhead or type(scope) is not Phase
             ):
                 mark_id = backward + low
-                if own is None:
-                    own = [mark_id]
+                if mark_ids is None:
+                    mark_ids = [mark_id]
                 else:
-                    own.append(mark_id)
+                    mark_ids.append(mark_id)
             index, name, end = scope._index, scope._name, scope._end + ANCHOR
-            around, attrs = scope._above, scope._attrs
+            parent, attrs = scope._above, scope._attrs
             if scope._rest is not None:
                 attrs = attributes_of(scope)
             if (
@@ -88,19 +88,19 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
                 and type(name) is str
                 and (index is None or (type(index) is int and -INT64_LIMIT <= index < INT64_LIMIT))
             ):
-                if around is not above:
-                    above, parent_id = around, parent_ids.get(around)
+                if parent is not last_parent:
+                    last_parent, parent_id = parent, parent_ids.get(parent)
                     if parent_id is None:
-                        parent_id = parent_ids[around] = parent_id_of(scope)
-                own_id = half + low
+                        parent_id = parent_ids[parent] = parent_id_of(scope)
+                span_id = half + low
                 row = SpanRow(
-                    own_id, name, parent_id, index, scope._start + ANCHOR, end, None, None, None,
+                    span_id, name, parent_id, index, scope._start + ANCHOR, end, None, None, None,
                     scope._thread, pid, rank, plain_attributes(attrs) if attrs else NONE,
-                    own or _NO_MARKS, otel,
+                    mark_ids or _NO_MARKS, otel,
                 )  # fmt: skip
             else:
-                row = span_row(scope, pid, rank, default, own or _NO_MARKS)
-                own_id = row.id
+                row = span_row(scope, pid, rank, default, mark_ids or _NO_MARKS)
+                span_id = row.id
             if index is not None and row.index is not None and type(name) is str and name in STEPS:
                 place = places.place(scope, row.index)
                 row.attrs = {**place, **row.attrs} if row.attrs else place
@@ -109,9 +109,9 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
                 is_tied = True
             last_end = end
             if mark_id is not None:
-                put_mark(MarkRow(mark_id, own_id, _OVERHEAD, "int", overhead, NONE, end, SUMMARY))
-            if around._depth:
-                around._overhead += overhead
+                put_mark(MarkRow(mark_id, span_id, _OVERHEAD, "int", overhead, NONE, end, SUMMARY))
+            if parent._depth:
+                parent._overhead += overhead
             else:
                 overhead_ns += overhead
         except Exception as error:

@@ -49,8 +49,8 @@ class Instrumentation:
         Raises nothing.
         """
         try:
-            wanted = self._config.frameworks
-            names = (AUTO,) if wanted is None else tuple(wanted)
+            selection = self._config.frameworks
+            names = (AUTO,) if selection is None else tuple(selection)
             known = (*self._frameworks, AUTO, NONE)
             for name in names:
                 if name not in known:

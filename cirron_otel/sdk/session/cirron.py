@@ -98,7 +98,7 @@ class Cirron:
         **options: Unpack[ProfileOptions],
     ) -> Profiler:
         """Open the session of this process, as the module's `profile` does."""
-        given = {
+        arguments = {
             "frameworks": frameworks, "snapshots": snapshots, "sample_rate": sample_rate,
             "flush_interval": flush_interval, "enabled": enabled, "output": output,
             "run_name": name, **options,
@@ -108,7 +108,7 @@ class Cirron:
                 return active.profiler
             problem: Exception | None = None
             try:
-                resolved = resolve(given, config=config, instance=self._given, path=path)
+                resolved = resolve(arguments, config=config, instance=self._given, path=path)
             except Exception as error:
                 # The requested options are unknown, so the safe choice is to record nothing.
                 resolved, problem = Resolved(Config(enabled=False), (), {}), error

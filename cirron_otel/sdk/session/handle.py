@@ -152,10 +152,10 @@ class Profiler:
         try:
             if self.runtime is None:
                 return disabled_health()
-            found = health_of(self.runtime)
+            health = health_of(self.runtime)
             if self.instrumentation is not None:
-                found["hooks"] = self.instrumentation.health()
-            return found
+                health["hooks"] = self.instrumentation.health()
+            return health
         except Exception as error:
             record_error("health", error)
             return disabled_health()
@@ -184,12 +184,12 @@ class Profiler:
 def _seconds(timeout: Any, default: float) -> float:
     """Return the time to wait: `default` if `timeout` is None or not a number."""
     try:
-        asked = default if timeout is None else float(timeout)
+        seconds = default if timeout is None else float(timeout)
     except Exception as error:
         record_error("timeout", error)
         return default
     # NaN fails both comparisons.
-    return min(asked, threading.TIMEOUT_MAX) if asked > 0 else 0.0 if asked <= 0 else default
+    return min(seconds, threading.TIMEOUT_MAX) if seconds > 0 else 0.0 if seconds <= 0 else default
 
 
 def _none() -> None:

@@ -66,7 +66,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
     pipeline = runtime.pipeline
     sealer, collector = pipeline.sealer, pipeline.collector
     lost = runtime.drops.by_reason()
-    taken = runtime.snapshots
+    snapshots = runtime.snapshots
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}
     return {
@@ -89,7 +89,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "queue": {
             "scopes": sum(len(b.scopes) for b in tuple(buf.registry)),
             "marks": sum(len(b.marks) for b in tuple(buf.registry)),
-            "snapshots": taken.waiting if taken is not None else 0,
+            "snapshots": snapshots.waiting if snapshots is not None else 0,
             "batches": sealer.waiting,
         },
         "drops": lost,
@@ -106,7 +106,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "longest_seconds": pipeline.longest_flush,
             "is_alive": pipeline.is_alive,
         },
-        "snapshots": taken.stats() if taken is not None else dict(_SNAPSHOTS),
+        "snapshots": snapshots.stats() if snapshots is not None else dict(_SNAPSHOTS),
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,

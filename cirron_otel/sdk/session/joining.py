@@ -63,8 +63,8 @@ def join(
     surrounding = INVALID_SPAN_CONTEXT if is_linked else trace.get_current_span().get_span_context()
     if environment_first or not surrounding.is_valid:
         joined.context = from_environment(environ)
-        given = trace.get_current_span(joined.context).get_span_context()
-        surrounding = given if given.is_valid else surrounding
+        span_context = trace.get_current_span(joined.context).get_span_context()
+        surrounding = span_context if span_context.is_valid else surrounding
     if surrounding.is_valid and how == LINK:
         joined.links.append(Link(surrounding))
     elif surrounding.is_valid:

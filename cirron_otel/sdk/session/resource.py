@@ -65,8 +65,8 @@ def resource_of(
     if run is not None:
         attributes |= run_attributes(run, config, hyperparameters)
     surroundings = {**CirronDetector().detect().attributes, **_process()}
-    wanted = {key: value for key, value in surroundings.items() if is_wanted(key, config)}
-    merged = Resource(wanted).merge(Resource.create(attributes))
+    detected = {key: value for key, value in surroundings.items() if is_wanted(key, config)}
+    merged = Resource(detected).merge(Resource.create(attributes))
     if str(merged.attributes.get(sc.SERVICE_NAME, "")).startswith(_UNKNOWN_SERVICE):
         service = DEFAULT_SERVICE_NAME if run is None else run.script
         merged = merged.merge(Resource({sc.SERVICE_NAME: service}))

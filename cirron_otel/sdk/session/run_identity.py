@@ -141,8 +141,8 @@ def _text(text: str) -> str:
 
 
 def _inherited(environ: Mapping[str, str]) -> str | None:
-    given = environ.get(RUN_ID_VARIABLE, "").strip()
-    return _text(given) if given else None
+    run_id = environ.get(RUN_ID_VARIABLE, "").strip()
+    return _text(run_id) if run_id else None
 
 
 def _derived(environ: Mapping[str, str], identity: Identity, number: int) -> str:

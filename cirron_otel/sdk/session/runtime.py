@@ -98,9 +98,9 @@ class Runtime:
             unwinding.release(now=True)
             self.entered.leave()
             self.link.end()
-            is_whole = self.snapshots is None or self.snapshots.finish(timeout)
+            snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
             self.drops.record_in(session)
-            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and is_whole
+            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and snapshots_ready
             # The other processors see the session as a span: without it their trace has no root.
             session._end = session._end or now()
             self.link.observers.end(session)

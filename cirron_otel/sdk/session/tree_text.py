@@ -29,8 +29,8 @@ def scope_line(name: Any, index: Any, wall_us: int, marks: Iterable[tuple[Any, A
     parts = [f"{_text(key)}={_value(value)}" for key, value in shown[:MOST_MARKS]]
     if len(shown) > MOST_MARKS:
         parts.append(f"… {len(shown) - MOST_MARKS} more")
-    rest = f" {{{', '.join(parts)}}}" if parts else ""
-    return f"{_text(name)}{number} — {duration(wall_us)}{rest}"
+    marks_text = f" {{{', '.join(parts)}}}" if parts else ""
+    return f"{_text(name)}{number} — {duration(wall_us)}{marks_text}"
 
 
 def duration(wall_us: int) -> str:

@@ -181,21 +181,21 @@ def _measure_together(torch: Any, capture: Capture, device: Any, numbers: list[i
 
 def _copy(capture: Capture, most_bytes: int) -> None:
     for is_gradients in (False, True):
-        wanted = []
+        subjects = []
         for subject in capture.subjects:
             if subject.is_gradient is not is_gradients:
                 continue
             if subject.whole is not None and can_store(subject.name, subject.whole):
-                wanted.append(subject)
+                subjects.append(subject)
             else:
                 subject.attrs["not_stored"] = True
-        size = sum(each.whole.numel() * each.whole.element_size() for each in wanted)
-        if not wanted:
+        size = sum(each.whole.numel() * each.whole.element_size() for each in subjects)
+        if not subjects:
             continue
         if size > most_bytes:
             capture.refused += 1
             continue
         most_bytes -= size
-        tensors = {each.name: copied(each.whole) for each in wanted}
+        tensors = {each.name: copied(each.whole) for each in subjects}
         capture.stored.update(tensors)
         capture.copies.append(Copies(is_gradients, tensors, size))

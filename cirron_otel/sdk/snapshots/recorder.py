@@ -186,24 +186,24 @@ class Snapshots:
         from . import capture  # noqa: PLC0415 - needs torch, which is imported by now
 
         is_copied = self._mode == FULL or (self._mode == SAMPLED and self._roll() < self._rate)
-        found = capture.take(model, self._room() if is_copied else None)
-        if not found.subjects:
+        captured = capture.take(model, self._room() if is_copied else None)
+        if not captured.subjects:
             return
-        for failure in found.failures:
+        for failure in captured.failures:
             record_error("snapshot of a tensor", failure)
-        if found.refused:
-            self.files_dropped += found.refused
+        if captured.refused:
+            self.files_dropped += captured.refused
             record_error(
                 "snapshot file",
                 f"more than {MOST_BYTES} bytes, or {MOST_WAITING} snapshots,"
                 " would wait to be written",
             )
-        taken = TakenSnapshot(scope, found, self._mode)
+        snapshot = TakenSnapshot(scope, captured, self._mode)
         # Segments count records (docs/otlp-mapping.md, "Trace layout"): use this thread's counter.
-        local.b.drawn += taken.size
+        local.b.drawn += snapshot.size
         self.count += 1
-        self._pending.append(taken)
-        if not taken.is_written:
+        self._pending.append(snapshot)
+        if not snapshot.is_written:
             self._ensure_alive()
             self._wake.put(None)
 
@@ -227,9 +227,9 @@ class Snapshots:
         while not self._is_over:
             try:
                 self._wake.get()
-                for taken in self._pending.copy():
-                    if not taken.is_written:
-                        self._write(taken)
+                for snapshot in self._pending.copy():
+                    if not snapshot.is_written:
+                        self._write(snapshot)
             except BaseException as error:
                 # Including SystemExit: retry what was interrupted.
                 record_error("snapshot thread", error)
@@ -273,16 +273,16 @@ class Snapshots:
         It takes no lock, so it may be called from a signal handler.
         """
         deadline = time.monotonic() + timeout
-        rest = 0.001
-        for taken in self._pending.copy():
-            while not taken.is_ready:
+        pause_s = 0.001
+        for snapshot in self._pending.copy():
+            while not snapshot.is_ready:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                if not taken.is_written:
+                if not snapshot.is_written:
                     self._ensure_alive()
-                time.sleep(min(rest, left))
-                rest = min(2 * rest, 0.05)
+                time.sleep(min(pause_s, left))
+                pause_s = min(2 * pause_s, 0.05)
         return True
 
     def finish(self, timeout: float) -> bool:
@@ -294,11 +294,11 @@ class Snapshots:
         is_done = self.wait(timeout)
         self._is_over = True
         self._wake.put(None)
-        for taken in self._pending.copy():
-            if not taken.is_ready:
+        for snapshot in self._pending.copy():
+            if not snapshot.is_ready:
                 with contextlib.suppress(ValueError):  # the flush thread took it in the meantime
-                    self._pending.remove(taken)
-                    self.lost += taken.size
+                    self._pending.remove(snapshot)
+                    self.lost += snapshot.size
         return is_done
 
     def abandon(self) -> None:

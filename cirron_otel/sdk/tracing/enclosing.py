@@ -95,8 +95,8 @@ def _trace_of(context: SpanContext, parent_trace: Trace) -> Trace:
 
 def enclosing_of(span: Any) -> EnclosingSpan | None:
     """Return the parent that stands in for `span`; None if the span is not recorded."""
-    seen = getattr(span, SEEN, None)
-    return seen if type(seen) is EnclosingSpan else None
+    enclosing = getattr(span, SEEN, None)
+    return enclosing if type(enclosing) is EnclosingSpan else None
 
 
 def innermost(context: Any) -> Any:

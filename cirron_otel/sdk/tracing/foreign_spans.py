@@ -60,12 +60,12 @@ class ForeignSpans:
             self.dropped += 1
             return
         parent = innermost(context)
-        seen = EnclosingSpan(span, parent)
-        begun = OpenForeignSpan(span, seen, threading.get_ident())
-        setattr(span, SEEN, seen)
+        enclosing = EnclosingSpan(span, parent)
+        begun = OpenForeignSpan(span, enclosing, threading.get_ident())
+        setattr(span, SEEN, enclosing)
         inside = None if type(parent) is EnclosingSpan else parent._inside
         if inside is not None:
-            inside.begin(seen)
+            inside.begin(enclosing)
         self.open[span_context.trace_id, span_context.span_id] = begun
 
     def end(self, span: ReadableSpan) -> None:

@@ -58,7 +58,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     is_plain = is_plain and UNIT_DEPTH < depth <= MAX_DEPTH
     # Fetching an item runs the user's code outside of the scope; plain iterables have no such code.
     restores = type(iterable) not in _PLAIN
-    is_bare = not base.keys() - {SPAN_KEY, SCOPE_KEY}
+    has_only_span = not base.keys() - {SPAN_KEY, SCOPE_KEY}
     is_epoch = type(name) is str and name == EPOCH
     inside = parent._inside
     fetching = base
@@ -104,7 +104,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
                         is_open = _placed(scope, base, parent, begun)
                     if is_open:
                         scope._thread = buffers.ident
-                        if is_bare:
+                        if has_only_span:
                             _set(Context({SPAN_KEY: scope, SCOPE_KEY: scope}))
                         else:
                             _set(Context({**base, SPAN_KEY: scope, SCOPE_KEY: scope}))

@@ -133,12 +133,12 @@ class Scope(RecordedScope):
                 self._notify_end(end)
             elif not self._end:
                 self._end = end
-            above = self._above
-            above._overhead += now() - end
-            if above._inside is not None:
-                above._inside.ended(self, end)
-            if above._end:
-                self._left_late(above)
+            parent = self._above
+            parent._overhead += now() - end
+            if parent._inside is not None:
+                parent._inside.ended(self, end)
+            if parent._end:
+                self._left_late(parent)
         except Exception as problem:
             self._not_left(problem)
 

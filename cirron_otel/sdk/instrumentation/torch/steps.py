@@ -59,43 +59,43 @@ class Steps:
         if tracker.torch_state.has_step_end_hook:
             tracker.torch_state.on_step_end()
         parent_scope: Any = step._above
-        following = _new(Step)
-        following._name, following._index = "step", training.steps
+        next_step = _new(Step)
+        next_step._name, next_step._index = "step", training.steps
         training.steps += 1
-        following._above, following._depth = parent_scope, step._depth
-        following._attrs = following._extras = following._token = None
-        following._stamps = following._collected = following._folded = following._rest = None
-        following._is_known = None
-        following._end = following._overhead = following._until = 0
+        next_step._above, next_step._depth = parent_scope, step._depth
+        next_step._attrs = next_step._extras = next_step._token = None
+        next_step._stamps = next_step._collected = next_step._folded = next_step._rest = None
+        next_step._is_known = None
+        next_step._end = next_step._overhead = next_step._until = 0
         buffers = tracker.buffers
-        for following._id in buffers.ids:
+        for next_step._id in buffers.ids:
             break
         else:
-            following._id = buffers.next_id()
+            next_step._id = buffers.next_id()
         segments: Any = state.segments
         if step._depth > UNIT_DEPTH or segments is None or parent_scope._trace.is_apart:
-            following._trace = parent_scope._trace
+            next_step._trace = parent_scope._trace
         else:
             segments.tick -= 1
-            following._trace = segments.trace
+            next_step._trace = segments.trace
             if segments.tick < 0:
-                following._start = 0
-                following._place(training.inner_context, parent_scope, again=True)
-        following._thread = buffers.ident
-        tracker.context = inside = Context({**context, SPAN_KEY: following, SCOPE_KEY: following})
+                next_step._start = 0
+                next_step._place(training.inner_context, parent_scope, again=True)
+        next_step._thread = buffers.ident
+        tracker.context = inside = Context({**context, SPAN_KEY: next_step, SCOPE_KEY: next_step})
         _set(inside)
-        tracker.step = tracker.parent = following
-        iteration.step, iteration.children, iteration.optimizers = following, [], ()
+        tracker.step = tracker.parent = next_step
+        iteration.step, iteration.children, iteration.optimizers = next_step, [], ()
         iteration.is_held = True
         iteration.covered = iteration.until = 0
         iteration.called = iteration.was_backward = iteration.was_stepped = False
         every = tracker.torch_state.detail_every
         if every:
-            _fold(tracker, following, iteration, every)
+            _fold(tracker, next_step, iteration, every)
         else:
-            following._is_detailed = None
-        following._start = begins = now()
-        buffers.put(following)
+            next_step._is_detailed = None
+        next_step._start = begins = now()
+        buffers.put(next_step)
         parent_scope._overhead += begins - begun
         return True
 
