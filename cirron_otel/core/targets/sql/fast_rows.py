@@ -1,4 +1,4 @@
-"""The fast path to the rows of `translator.platform`, for batches as programs write them.
+"""The fast path to the rows of `translator.own.platform`, for batches as programs write them.
 
 It handles batches whose typed form encodes to the bytes of the file, which proves that no field is
 unknown. A batch with a value that a column cannot store unchanged takes the generic path.

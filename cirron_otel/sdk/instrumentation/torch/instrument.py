@@ -186,7 +186,7 @@ class TorchHooks(FrameworkHooks):
             self.torch_state.clock.expire()
 
     def after_fork(self) -> None:
-        """In a forked child, start with one thread that is in no loop."""
+        """In a forked child, reset the state: one thread, which is not in a loop."""
         self._parents = self._parents or self.torch_state.clock  # must not be destroyed here
         self.torch_state.clock = self.torch_state.memory = None  # a child cannot use the device
         self.torch_state.stop_polling_device()

@@ -25,7 +25,7 @@ RESTORE = 8192
 COLLECTIVE = 16384
 
 PLAIN = ~(COMPILED | PARTIAL | GRAD | AHEAD)
-"""The bits without these modifiers."""
+"""The bits of phases, without the modifiers above."""
 
 UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
 

@@ -15,7 +15,7 @@ _DEPTH = 4
 
 
 class FetchedBatch:
-    """A fetched batch: weak references to its tensors."""
+    """A fetched batch, represented by weak references to its tensors."""
 
     __slots__ = ("load", "tensors")
 
@@ -60,7 +60,7 @@ class UnusedBatches:
                 return
 
     def find(self, arguments: Any) -> int | None:
-        """Return the index of the batch that a call uses, by its arguments."""
+        """Return the index of the batch that a call uses according to its arguments, or None."""
         tensors = _tensors_in(arguments)
         for index, batch in enumerate(self.batches):
             if tensors and batch.contains_any(tensors):

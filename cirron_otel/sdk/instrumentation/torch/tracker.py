@@ -59,7 +59,7 @@ class Tracker(OpenStep):
         self.backward: Phase | None = None
         """The open backward, which is the parent of recomputations on other threads."""
         self.stepping: Any = None
-        """The open step of an optimizer."""
+        """The optimizer step that is open."""
         self.spare: Any = None
         """The last object in `stepping`, for reuse."""
         self.was_forward = False

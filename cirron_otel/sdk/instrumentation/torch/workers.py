@@ -39,7 +39,7 @@ class Workers:
         self.replace(patches, worker)
 
     def replace(self, patches: Patches, module: Any) -> None:
-        """Replace the loop with which `module` starts its processes. Raises as `install`."""
+        """Replace the loop with which `module` starts its processes. Raises as `install` does."""
         original = getattr(module, NAME)
         at = list(inspect.signature(original).parameters).index("worker_id")
         loop = WorkerLoop(module.__name__, at, self._opening, self._leave, original)
