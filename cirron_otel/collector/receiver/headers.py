@@ -52,15 +52,15 @@ class KeptHeaders:
 
         Raises RefusalError if one is repeated, blank, too long, or not printable ASCII.
         """
-        kept: dict[str, str] = {}
-        for given, value in headers:
-            name = given.lower()
+        by_name: dict[str, str] = {}
+        for raw_name, value in headers:
+            name = raw_name.lower()
             if name not in self._names:
                 continue
-            if name in kept:
+            if name in by_name:
                 raise _refusal(name, "several")
-            kept[name] = _checked(name, value)
-        return kept
+            by_name[name] = _checked(name, value)
+        return by_name
 
 
 def only_value(values: Collection[Value]) -> str | None:

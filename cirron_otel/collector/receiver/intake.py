@@ -128,10 +128,10 @@ class Intake:
     async def _take_other(self, request: ReceivedRequest) -> ConsumeResult:
         """Check a request for metrics or logs, and drop it."""
         name = request.signal.value
-        wanted = (
+        policy = (
             self._signals.logs if request.signal is ReceivedSignal.LOGS else self._signals.metrics
         )
-        if wanted != _ACCEPT:
+        if policy != _ACCEPT:
             raise RefusalError(Reason.UNSUPPORTED, f"{name} are not taken here: send traces")
         body, most = request.body, self._limits.elements
         if request.encoding is BodyEncoding.PROTOBUF:

@@ -287,8 +287,8 @@ class FrameStorage:
         path = self._directory / f"{REFUSED_PREFIX}{frame.sha256[:32]}.bin"
         write_synced(path, frame.body)
         self.counts["set_aside"] += 1
-        is_told = isinstance(error, InputError | TargetError)
-        reason = str(error) if is_told else f"{type(error).__name__}: {error}"
+        is_expected = isinstance(error, InputError | TargetError)
+        reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
         logger.warning("a request cannot be stored (%s): kept as %s", reason, path)
 
 

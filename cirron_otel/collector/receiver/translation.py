@@ -130,9 +130,9 @@ class Translation:
 
     def take_counts(self) -> dict[str, int]:
         """Return and reset the counts."""
-        taken = dict(self.counts)
+        counts = dict(self.counts)
         self.counts.clear()
-        return taken
+        return counts
 
     def take_damaged(self) -> int | None:
         """Return the last segment in which damage was found since the last call, or None."""
@@ -234,8 +234,8 @@ def _skipped(frames: list[Frame], intent: _Intent) -> set[Position]:
 
 
 def _words(damage: Damage) -> str:
-    kept = f"; kept as {damage.kept}" if damage.kept is not None else ""
-    return f"{damage.path} is damaged at {damage.offset}: {damage.reason}{kept}"
+    copy_note = f"; kept as {damage.kept}" if damage.kept is not None else ""
+    return f"{damage.path} is damaged at {damage.offset}: {damage.reason}{copy_note}"
 
 
 def _key(frame: Frame) -> bytes:

@@ -60,8 +60,8 @@ class SnapshotRows:
     def _stored_run(self, workspace_id: str, span_id: str) -> str | None:
         if self._url is None:
             return None
-        found: str | None = self._with(lambda store: store.run_of_span(workspace_id, span_id))
-        return found
+        run_id: str | None = self._with(lambda store: store.run_of_span(workspace_id, span_id))
+        return run_id
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ def _parents(batch: Mapping[str, Any]) -> dict[str, str | None]:
 
 def _top(span_id: str, parents: Mapping[str, str | None]) -> str:
     seen = {span_id}
-    while (above := parents.get(span_id)) is not None and above not in seen:
-        seen.add(above)
-        span_id = above
+    while (parent_id := parents.get(span_id)) is not None and parent_id not in seen:
+        seen.add(parent_id)
+        span_id = parent_id
     return span_id

@@ -92,7 +92,7 @@ def _spool(options: CollectorOptions) -> Iterator[Problem]:
 
 
 def _exporters(options: CollectorOptions) -> Iterator[Problem]:
-    seen: dict[Any, int] = {}
+    positions: dict[Any, int] = {}
     for at, exporter in enumerate(options.exporters):
         path = f"exporters[{at}]"
         if isinstance(exporter, CirronExporter):
@@ -103,7 +103,7 @@ def _exporters(options: CollectorOptions) -> Iterator[Problem]:
             key = _key(exporter)
         problems += _unknown_headers(exporter, path, options.receivers.headers.pass_)
         yield from problems
-        first = at if key is None else seen.setdefault(key, at)
+        first = at if key is None else positions.setdefault(key, at)
         if first != at:
             yield path, f"has the same target as exporters[{first}]: leave one out"
 
@@ -199,8 +199,8 @@ def _unencrypted(path: str, exporter: OtlpExporter | CirronExporter) -> Iterator
     has_secret = isinstance(exporter, CirronExporter) or bool(
         exporter.headers or exporter.headers_file
     )
-    scheme, _, rest = exporter.endpoint.partition("://")
-    host = rest.partition("/")[0]
+    scheme, _, address = exporter.endpoint.partition("://")
+    host = address.partition("/")[0]
     name = host if host in _LOCAL else host.rpartition(":")[0]
     if has_secret and scheme == "http" and name not in _LOCAL:
         yield f"{path} sends credentials to {exporter.endpoint} without TLS: say https"

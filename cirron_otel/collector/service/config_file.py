@@ -57,17 +57,17 @@ def load_options(
     `environ` defaults to the process environment. Files that the options name are opened to check
     that they can be read. Raises ConfigError with all problems.
     """
-    given = flags or {}
+    overrides = flags or {}
     source = _ConfigFile("the configuration", {}, {}) if file is None else _read(Path(file))
     expander = Expander(partial(expand, environ=os.environ if environ is None else environ))
     tree = expander.tree(source.tree)
-    paths = {FLAGS[flag]: flag for flag in given}
+    paths = {FLAGS[flag]: flag for flag in overrides}
 
     def where(path: str) -> str:
         return paths.get(path) or source.where(path)
 
     problems = [f"{where(path)} {text}" for path, text in expander.problems if path not in paths]
-    for flag, value in given.items():
+    for flag, value in overrides.items():
         tree = _with(tree, FLAGS[flag].split("."), value)
     options = read_options(tree, where, problems)
     if options is None or problems:

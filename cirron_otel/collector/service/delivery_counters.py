@@ -112,12 +112,12 @@ class SpoolCounts:
 
     def count(self, counts: Mapping[str, int], drops: Drops) -> None:
         """Add the translation's new counts; `drops` are all evictions since its start."""
-        found, registry = Counter(counts), self._registry
-        records = Records(found["spans"], found["marks"], found["snapshots"])
-        count_stored(registry, SPOOL, records, found["batches"], 0)
-        registry.add(m.DUPLICATES, found["duplicates"])
-        registry.add(m.SET_ASIDE, found["set_aside"], "untranslatable")
-        registry.add(m.SET_ASIDE, found["damaged"], "damaged")
+        increments, registry = Counter(counts), self._registry
+        records = Records(increments["spans"], increments["marks"], increments["snapshots"])
+        count_stored(registry, SPOOL, records, increments["batches"], 0)
+        registry.add(m.DUPLICATES, increments["duplicates"])
+        registry.add(m.SET_ASIDE, increments["set_aside"], "untranslatable")
+        registry.add(m.SET_ASIDE, increments["damaged"], "damaged")
         registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
         begun = time.monotonic()
         if begun >= self._look_at:

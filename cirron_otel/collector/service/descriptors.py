@@ -41,11 +41,11 @@ def available() -> int:
 def raise_limit() -> int:
     """Raise the soft limit of this process to the hard limit; return the soft limit after that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = available()
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = available()
+    if soft != resource.RLIM_INFINITY and soft < limit:
         # Some systems refuse the value that they report as the hard limit.
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _LARGEST if soft == resource.RLIM_INFINITY else soft
 

@@ -51,14 +51,14 @@ class _Lanes:
 
         Raises RefusedError if a request cannot carry them.
         """
-        found = self.named(self.headers_of(name))
-        for key, value in found:
+        headers = self.named(self.headers_of(name))
+        for key, value in headers:
             if not (_NAME.fullmatch(key) and (not value or FIELD_VALUE.fullmatch(value))):
                 raise RefusedError(
                     f"the header {key} that came with {name} cannot be sent on: expected printable"
                     " ASCII without blanks at the ends"
                 )
-        return found
+        return headers
 
     def lane_of(self, name: str) -> str:
         """Return the lane of a batch: its forwarded headers as JSON text."""
@@ -178,8 +178,8 @@ class ForwardingCirronTarget(CirronTarget):
         body: bytes | BinaryIO | None = None,
         seconds: float | None = None,
     ) -> HttpAnswer:
-        own = {name.lower() for name in (*self._headers, *headers)}
-        passed = {name: value for name, value in self._passed.items() if name not in own}
+        request_names = {name.lower() for name in (*self._headers, *headers)}
+        passed = {name: value for name, value in self._passed.items() if name not in request_names}
         return super()._request(method, path, {**passed, **headers}, body, seconds)
 
 

@@ -48,8 +48,8 @@ class Listeners:
         Raises UsageError and TargetError; the caller then stops the receivers that were started.
         """
         receivers = self._options.receivers
-        wanted = wanted_connections(self._options)
-        connections = descriptors.fitting(wanted, descriptors.raise_limit())
+        configured = wanted_connections(self._options)
+        connections = descriptors.fitting(configured, descriptors.raise_limit())
         self._gate.tokens = _tokens(self._options)
         if receivers.grpc.address is not None:
             await self._add("grpc", self._grpc(connections.grpc))

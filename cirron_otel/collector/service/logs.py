@@ -138,8 +138,8 @@ class Formatter(logging.Formatter):
         return json.dumps(line) if self._is_json else _as_text(line)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        given = getattr(record, FIELDS, None)
-        fields = dict(self._masking.value(given)) if isinstance(given, dict) else {}
+        extra = getattr(record, FIELDS, None)
+        fields = dict(self._masking.value(extra)) if isinstance(extra, dict) else {}
         if repeated := getattr(record, "repeated", 0):
             fields["repeated"] = repeated
         return fields

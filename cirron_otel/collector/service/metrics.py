@@ -224,7 +224,9 @@ class Registry:
     def figures(self) -> Figures:
         """Return the metrics of this process as plain values, which any format can serialize."""
         with self._lock:
-            values = [[name, [*labels], [*found]] for (name, labels), found in self._own.items()]
+            values = [
+                [name, [*labels], [*numbers]] for (name, labels), numbers in self._own.items()
+            ]
         return {"run": self._run, "values": values}
 
     def merge(self, process: str, figures: Figures) -> None:

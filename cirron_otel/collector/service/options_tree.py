@@ -94,20 +94,20 @@ def diff(old: CollectorOptions, new: CollectorOptions) -> Changes:
 
 
 def _merge(old: S, new: S, path: str, at_once: list[str], restart: list[str]) -> S:
-    taken: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for field in fields_of(type(old)):
         before, after = getattr(old, field.attribute), getattr(new, field.attribute)
         inside = below(path, field.name)
         if before == after:
             continue
         if isinstance(before, Section) and not field.is_optional:
-            taken[field.attribute] = _merge(before, after, inside, at_once, restart)
+            changes[field.attribute] = _merge(before, after, inside, at_once, restart)
         elif field.key.at_once if field.key is not None else _is_live(field.section):
             at_once.append(inside)
-            taken[field.attribute] = after
+            changes[field.attribute] = after
         else:
             restart.append(inside)
-    return msgspec.structs.replace(old, **taken)
+    return msgspec.structs.replace(old, **changes)
 
 
 def _is_live(section: type[Section] | None) -> bool:

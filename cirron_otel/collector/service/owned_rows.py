@@ -31,8 +31,8 @@ def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> owner
     Headers come from the authenticated sender, or from the proxy that admitted it; any client can
     write any resource into a body.
     """
-    given = dict(headers)
-    overrides = {key: given[name] for name, key in _ATTRIBUTES.items() if given.get(name)}
+    by_name = dict(headers)
+    overrides = {key: by_name[name] for name, key in _ATTRIBUTES.items() if by_name.get(name)}
     return replace(context, overrides={**context.overrides, **overrides}) if overrides else context
 
 

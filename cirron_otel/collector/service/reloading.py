@@ -61,9 +61,9 @@ class Reloading:
         if changes.restart:
             paths = ", ".join(changes.restart)
             self._log(logging.WARNING, f"changed, and not taken before a restart: {paths}")
-        taken = ", ".join(changes.at_once) or "nothing else is changed"
+        applied = ", ".join(changes.at_once) or "nothing else is changed"
         self._log(
-            logging.INFO, f"the configuration, tokens and certificates were read again: {taken}"
+            logging.INFO, f"the configuration, tokens and certificates were read again: {applied}"
         )
 
     def _refused(self, problems: list[str]) -> None:

@@ -102,7 +102,7 @@ class Senders:
         """Start the exporters that are ready."""
         ready, self._ready = self._ready, []
         if self._paths is not None:
-            self._running += [(wanted, start(self._paths)) for wanted, start in ready]
+            self._running += [(identity, start(self._paths)) for identity, start in ready]
 
     def apply(self, options: CollectorOptions, ended: Callable[[], None]) -> None:
         """Apply new options.
@@ -111,10 +111,10 @@ class Senders:
         call `begin` then. Raises UsageError if an exporter cannot be created; then nothing changes.
         """
         ready = _prepared(options, self._owners, self._registry)
-        wanted = [each for each, _ in ready]
+        identities = [each for each, _ in ready]
         running = [each for each, _ in self._running]
-        old = [sender for each, sender in self._running if each not in wanted]
-        self._running = [each for each in self._running if each[0] in wanted]
+        old = [sender for each, sender in self._running if each not in identities]
+        self._running = [each for each in self._running if each[0] in identities]
         self._ready = [each for each in ready if each[0] not in running]
         if self._rows is not None:
             self._rows.context = storage_context(options.storage.context)
@@ -175,15 +175,15 @@ class Senders:
         waiting: Counter[str] = Counter()
         longest: dict[str, float] = {}
         for sender in self._all():
-            standing = sender.standing()
+            progress = sender.standing()
             if sender.name:
-                waiting[sender.name] += standing.waiting
-                longest[sender.name] = max(standing.age_s, longest.get(sender.name, 0.0))
+                waiting[sender.name] += progress.waiting
+                longest[sender.name] = max(progress.age_s, longest.get(sender.name, 0.0))
                 self._gauge(m.QUEUE_REQUESTS, waiting[sender.name], sender.name)
                 self._gauge(m.LAG_SECONDS, longest[sender.name], sender.name)
                 evicted = self._evicted.get(sender, 0)
-                self._evicted[sender] = standing.evicted
-                if new := standing.evicted - evicted:
+                self._evicted[sender] = progress.evicted
+                if new := progress.evicted - evicted:
                     self._registry.add(m.DROPPED_BATCHES, new, sender.name, "evicted")
         if self._blobs is not None:
             self._gauge(m.QUEUE_REQUESTS, self._blobs.stats()["waiting"], m.BLOBS)
@@ -258,8 +258,8 @@ def storage_context(context: ContextOptions) -> Any:
         semconv.DEPLOYMENT_ID: context.deployment,
         semconv.MODEL_ID: context.model,
     }
-    given = {key: value for key, value in attributes.items() if value is not None}
-    return ownership.OwnerContext(given)
+    defaults = {key: value for key, value in attributes.items() if value is not None}
+    return ownership.OwnerContext(defaults)
 
 
 def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:

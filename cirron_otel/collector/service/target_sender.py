@@ -79,9 +79,9 @@ class TargetSender:
     def standing(self) -> DeliveryProgress:
         """Return the progress of the delivery."""
         self._feed.pump()
-        told = self.delivery.stats()
-        waiting = int(told["waiting"]) + self._feed.left
+        stats = self.delivery.stats()
+        waiting = int(stats["waiting"]) + self._feed.left
         if not waiting:
             self._oldest.clear()
         age_s = self._oldest.age_s()
-        return DeliveryProgress(waiting, age_s, int(told["evicted"]))
+        return DeliveryProgress(waiting, age_s, int(stats["evicted"]))

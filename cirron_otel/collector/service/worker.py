@@ -265,11 +265,11 @@ class Worker:
         if now >= self._forget_at:
             self._forget_at = now + _FORGET_EVERY_S
             with contextlib.suppress(FileNotFoundError, InputError):
-                kept = dead_letter_names(self._paths)
-                self._owners.retain([*batch_names(self._paths.spool), *kept])
+                dead_letters = dead_letter_names(self._paths)
+                self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
             if self._clock.is_trusted():
-                kept_ns = int(self._options.dedup.hours * 3600e9)
-                self._translation.forget(time.time_ns() - kept_ns)
+                window_ns = int(self._options.dedup.hours * 3600e9)
+                self._translation.forget(time.time_ns() - window_ns)
                 self._retention.start(self._options.storage)
             else:
                 self._forget_at = now + _DISTRUST_S

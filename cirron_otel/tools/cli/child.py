@@ -111,8 +111,8 @@ class Child:
             self._send(signal.SIGCONT)
 
     def _is_stopped(self) -> bool:
-        asked = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.pid, asked) is not None
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, options) is not None
 
     def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -125,8 +125,8 @@ class Child:
 def _next_signal() -> tuple[int, bool]:
     """Return the next signal, and whether a process sent it to us, rather than the terminal."""
     if hasattr(signal, "sigwaitinfo"):
-        found = signal.sigwaitinfo(_AWAITED)
-        return found.si_signo, found.si_code != _BY_KERNEL
+        info = signal.sigwaitinfo(_AWAITED)
+        return info.si_signo, info.si_code != _BY_KERNEL
     number = signal.sigwait(_AWAITED)
     return number, number not in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 

@@ -67,11 +67,11 @@ def collector(
     from ...collector.service.config_file import ConfigError, load_options
     from ...collector.service.extra import require
 
-    given = {
+    overrides = {
         f"--{name.replace('_', '-')}": value for name, value in flags.items() if value is not None
     }
     try:
-        loaded = load_options(file, given)
+        loaded = load_options(file, overrides)
     except ConfigError as error:
         _refuse(error)
     if print_config:
@@ -79,7 +79,7 @@ def collector(
     require()
     if check:
         return _check(loaded, file, as_json)
-    return _serve(loaded, as_json, lambda: load_options(file, given))
+    return _serve(loaded, as_json, lambda: load_options(file, overrides))
 
 
 def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:

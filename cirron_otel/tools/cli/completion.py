@@ -53,8 +53,8 @@ class _RunName(click.ParamType):  # type: ignore[type-arg]
         from ...core.spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
 
         # `--run` without its value ends the parsing: the words ahead of it are not assigned yet.
-        given = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
-        place = next((each for each in given if isinstance(each, str)), DEFAULT_NAME)
+        words = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
+        place = next((each for each in words if isinstance(each, str)), DEFAULT_NAME)
         try:
             names = [run.name for run in reversed(read_runs(SpoolReader(place)).runs)]
         except (CirronOtelError, OSError):

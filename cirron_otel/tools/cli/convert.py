@@ -92,8 +92,8 @@ def convert(
         output.result(summary(report))
     output.shortfalls(report)
     if report.backend is not None:
-        kept = "; ".join(report.backend.not_kept)
-        output.message(f"{report.backend.backend} never gives back: {kept}")
+        losses = "; ".join(report.backend.not_kept)
+        output.message(f"{report.backend.backend} never gives back: {losses}")
     return report.exit_code
 
 

@@ -101,15 +101,15 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
         run = _run(place, replay)
         trip = _round_trip(run, place)
         stored = storing.store(run.source, run.session, run.forest.spans)
-        gone = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
-        found = break_down(run.forest.trees)
+        outcome = _Outcome(*trip, stored, demo_targets.send(run.source, run.session))
+        breakdown = break_down(run.forest.trees)
         if as_json:
-            output.document(_to_json(run, found, place, gone))
+            output.document(_to_json(run, breakdown, place, outcome))
         else:
-            _show(run, found)
-            for line in _files(place, gone) + _next(place, gone):
+            _show(run, breakdown)
+            for line in _files(place, outcome) + _next(place, outcome):
                 output.result(line)
-    return _exit_code(run, gone)
+    return _exit_code(run, outcome)
 
 
 def _exit_code(run: _Run, gone: _Outcome) -> int:

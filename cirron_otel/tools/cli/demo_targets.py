@@ -56,14 +56,14 @@ class Stored:
         """Return the line for the terminal."""
         if not self.is_there:
             return f"SQLite  left out, because {printable(self.reason)}"
-        told = f"{count(self.spans, 'span')} by way of a collector"
+        detail = f"{count(self.spans, 'span')} by way of a collector"
         if self.slowest:
             epoch, step = self.slowest["epoch"], self.slowest["step"]
-            told += f"; the slowest step is {step} of epoch {epoch}:"
-            told += f" {duration(self.slowest['durationNs'])}"
+            detail += f"; the slowest step is {step} of epoch {epoch}:"
+            detail += f" {duration(self.slowest['durationNs'])}"
             if self.slowest["timesMedian"]:
-                told += f", {self.slowest['timesMedian']:.2g} times the median"
-        return f"SQLite  {printable(str(self.database))}  ({told})"
+                detail += f", {self.slowest['timesMedian']:.2g} times the median"
+        return f"SQLite  {printable(str(self.database))}  ({detail})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for `--json`."""
@@ -164,8 +164,8 @@ def _query_run(stored: Stored, session: str | None) -> None:
     opened = open_database(stored.database, "query_only=1", must_exist=True)
     with contextlib.closing(opened) as connection:
         connection.row_factory = sqlite3.Row
-        found = connection.execute(_SPANS, (session,)).fetchone()
-        stored.spans = found["spans"] if found else 0
+        row = connection.execute(_SPANS, (session,)).fetchone()
+        stored.spans = row["spans"] if row else 0
         slowest = connection.execute(_SLOWEST, (session,)).fetchone()
         stored.slowest = dict(slowest) if slowest else {}
 

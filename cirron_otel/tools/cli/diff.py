@@ -90,9 +90,9 @@ def diff(
     else:
         for letter, source, run in (("A", first, a), ("B", second, b)):
             steps = run.steps.steps.durations
-            told = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
+            summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
             name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
-            output.result(f"{letter}  {printable(shown_source(source))}{name}: {told}")
+            output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
         _show(phases, marks)
         if left_out := max(each.report.marks_left_out for each in (a, b)):
             output.result(f"and up to {left_out:,} more series of marks")

@@ -59,10 +59,10 @@ def doctor(no_send: bool, no_hooks: bool, timeout: float, as_json: bool) -> int:
         output.document({"checks": [each.to_json() for each in checks], **_counts(checks)})
     else:
         counts = _counts(checks)
-        told = (
+        totals = (
             f"{counts['ok']} ok, {count(counts['warning'], 'warning')}, {counts['failed']} failed"
         )
-        output.result(f"\n{count(len(checks), 'check')}: {told}")
+        output.result(f"\n{count(len(checks), 'check')}: {totals}")
     return _exit_code(checks)
 
 

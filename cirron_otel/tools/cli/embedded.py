@@ -60,13 +60,13 @@ class Embedded:
             *("--grpc", "127.0.0.1:0", "--http", "off"),
             *("--spool", str(place), "--storage", f"sqlite:///{database.absolute()}"),
         ]
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
         try:
             with self._log.open("wb") as log:
                 # In a session of its own: a closed terminal ends the command, and would end the
                 # collector half-way, without removing its files.
                 self._process = subprocess.Popen(
-                    command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                    command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                     start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
@@ -132,11 +132,11 @@ class Embedded:
     def _remove(self) -> None:
         """Remove its files; after a kill, its second process may still write some for a moment."""
         self._folder.cleanup()
-        gone, rounds = 0, 0
-        while self._process.returncode < 0 and gone < _GONE_ROUNDS and rounds < _MOST_ROUNDS:
+        absences, rounds = 0, 0
+        while self._process.returncode < 0 and absences < _GONE_ROUNDS and rounds < _MOST_ROUNDS:
             time.sleep(_ROUND_S)
             rounds += 1
-            gone = 0 if Path(self._folder.name).exists() else gone + 1
+            absences = 0 if Path(self._folder.name).exists() else absences + 1
             self._folder.cleanup()
 
 
@@ -158,7 +158,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _message(line: str) -> str:
     """Return the message in a line of the collector's log."""
     with contextlib.suppress(ValueError):
-        found: Any = json.loads(line)
-        if isinstance(found, dict) and isinstance(found.get("message"), str):
-            return str(found["message"])
+        entry: Any = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("message"), str):
+            return str(entry["message"])
     return line.removeprefix("cirron-otel: ").removeprefix("error: ").strip()

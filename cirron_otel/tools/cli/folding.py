@@ -232,27 +232,27 @@ class _Folding:
         self._lines += 1
         if self._most is not None and self._lines > self._most:
             raise TooVariedError
-        found = Fold(node)
+        folded = Fold(node)
         for mark in self._source.marks(node):
             if mark.name != OVERHEAD_NS:
-                found.marks.add(mark)
-        return _Open(found, self._source.children(node, level), {})
+                folded.marks.add(mark)
+        return _Open(folded, self._source.children(node, level), {})
 
     def _close(self, of: _Open) -> Fold:
         """Complete a scope with its children, and give it its shape: equal scopes have the same."""
-        found, node = of.fold, of.fold.first
-        found.children = list(of.groups.values())
-        found.children_left_out = node.children_left_out
-        for child in found.children:
+        folded, node = of.fold, of.fold.first
+        folded.children = list(of.groups.values())
+        folded.children_left_out = node.children_left_out
+        for child in folded.children:
             child.each = child.times
-            found.lines += child.lines
+            folded.lines += child.lines
         shape = (
             node.recorded, node.name, node.index is None, node.error, node.rank,
             node.children_left_out > 0,
-            tuple((child.shape, child.times) for child in found.children),
+            tuple((child.shape, child.times) for child in folded.children),
         )  # fmt: skip
-        found.shape = self._shapes.setdefault(shape, len(self._shapes))
-        return found
+        folded.shape = self._shapes.setdefault(shape, len(self._shapes))
+        return folded
 
 
 def folded_trees(folds: Iterable[Fold]) -> Iterator[Tree]:

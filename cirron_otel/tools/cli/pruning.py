@@ -73,8 +73,8 @@ def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> 
             break
         total -= step.size
         removals.append(step)
-    kept = sum(step.batch is not None for step in steps[len(removals) :])
-    return PrunePlan(removals, kept, total)
+    remaining = sum(step.batch is not None for step in steps[len(removals) :])
+    return PrunePlan(removals, remaining, total)
 
 
 def remove(paths: SpoolPaths, removal: Removal) -> None:

@@ -89,25 +89,25 @@ def report(
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
         with run_index(reader) as index:
-            found = report_run(index, slowest, reader)
+            run_report = report_run(index, slowest, reader)
             if trace_file is not None:
                 _write_trace(index, trace_file)
             if page_file is not None:
-                _write_page(page_file, found, index, (source, place, reader, spans), chosen)
+                _write_page(page_file, run_report, index, (source, place, reader, spans), chosen)
     if as_json:
         findings = [
-            each.to_json() for each in (*place.findings(reader), *map(_finding, found.drops))
+            each.to_json() for each in (*place.findings(reader), *map(_finding, run_report.drops))
         ]
         output.document({
             "source": shown_source(source),
             "run": run_json(chosen),
-            **found.to_json(),
+            **run_report.to_json(),
             "findings": findings,
         })  # fmt: skip
     else:
         with paged(is_wanted=not no_pager):
-            show_report(shown_source(source), found)
-    return max(place.told(reader), _drops(found))
+            show_report(shown_source(source), run_report)
+    return max(place.told(reader), _drops(run_report))
 
 
 def _finding(drop: Drop) -> Finding:
@@ -126,11 +126,11 @@ def _drops(found: RunReport) -> int:
 
 def _check_files(files: dict[str, str | None], source: str) -> None:
     """Raise UsageError if a file would overwrite the source or another file."""
-    given = {option: path for option, path in files.items() if path is not None}
-    for option, path in given.items():
+    paths = {option: path for option, path in files.items() if path is not None}
+    for option, path in paths.items():
         _check_file(option, path, source)
-    if len({os.path.realpath(path) for path in given.values()}) < len(given):
-        raise UsageError(f"{' and '.join(given)} name the same file: expected one for each")
+    if len({os.path.realpath(path) for path in paths.values()}) < len(paths):
+        raise UsageError(f"{' and '.join(paths)} name the same file: expected one for each")
 
 
 def _check_file(option: str, path: str, source: str) -> None:
@@ -174,11 +174,11 @@ def _write_page(
     from .page.content import gather
     from .page.document import document
 
-    source, place, reader, asked = run
+    source, place, reader, span_ids = run
     shown = shown_source(source)
     name = None if chosen.run is None else chosen.run.name
     content = gather(
-        shown, found, index, reader, asked, place.shortfalls(), place.findings(reader), name
+        shown, found, index, reader, span_ids, place.shortfalls(), place.findings(reader), name
     )
     with replacing(path) as file:
         for piece in document(content):

@@ -285,8 +285,10 @@ def _slowest(steps: list[SlowStep]) -> Table:
 
 
 def _most(step: SlowStep) -> str:
-    rest = step.duration_ns - sum(step.phases.values())
-    name, ns = max([*step.phases.items(), ("unattributed", rest)], key=lambda part: part[1])
+    unattributed_ns = step.duration_ns - sum(step.phases.values())
+    name, ns = max(
+        [*step.phases.items(), ("unattributed", unattributed_ns)], key=lambda part: part[1]
+    )
     return f"{name}, {100 * ns / max(step.duration_ns, 1):.0f} %"
 
 

@@ -114,11 +114,11 @@ def _hint(command: tuple[str, ...]) -> str:
 def _resolved(directory: str | None, name: str | None) -> Resolved:
     from ...core.config.resolve import resolve
 
-    given = {"output_dir": directory, "run_name": name}
-    found = resolve({key: value for key, value in given.items() if value is not None})
-    for problem in found.problems:
+    options = {"output_dir": directory, "run_name": name}
+    resolved = resolve({key: value for key, value in options.items() if value is not None})
+    for problem in resolved.problems:
         output.message(problem)
-    return found
+    return resolved
 
 
 def _open_job(directory: str | None, options: _Options) -> Job | None:
@@ -139,13 +139,13 @@ def _open_job(directory: str | None, options: _Options) -> Job | None:
 def _attributes(options: _Options) -> dict[str, Any]:
     """Return OpenTelemetry's attributes of the command."""
     shown = redacted(options.command)
-    made: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "process.command": shown[0],
         "process.command_line": shlex.join(shown)[:_MOST],
     }
     if options.has_arguments:
-        made["process.command_args"] = shown
-    return made
+        attributes["process.command_args"] = shown
+    return attributes
 
 
 def _finish(
@@ -197,20 +197,20 @@ def _send_rest(job: Job) -> list[TargetReport]:
 def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
     from .run_summary import places, report_of, show_report
 
-    found = None
+    report = None
     if not job.is_spooled:
         output.message("no spool is kept (output): there is nothing to sum up")
     elif not job.paths.spool.is_dir():
         output.message(f"no spool could be kept in {printable(str(job.paths.root))}")
     else:
-        found = report_of(batches)
-        if found.spans:
-            show_report(found)
+        report = report_of(batches)
+        if report.spans:
+            show_report(report)
         else:
             output.message(
                 "the command recorded nothing in this trace: it neither trained with PyTorch nor"
                 " opened a scope, or runs a Python without cirron-otel, or with -E, -I or -S, or"
                 " has options of its own (output, join)"
             )
-    for line in places(job.paths.spool, job.trace_id, found, targets):
+    for line in places(job.paths.spool, job.trace_id, report, targets):
         output.message(line)

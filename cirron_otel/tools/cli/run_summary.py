@@ -78,12 +78,12 @@ class RunBatches:
 
     def world_size(self) -> int | None:
         """Return the number of processes that the ranks record; None if no rank records it."""
-        found = [
+        sizes = [
             int(size)
             for batch in itertools.islice(self, _LOOKED_AT)
             for size in _WORLD_SIZE.findall(batch.data)
         ]
-        return max(found, default=None)
+        return max(sizes, default=None)
 
 
 def report_of(batches: RunBatches) -> RunReport:

@@ -55,14 +55,14 @@ def ls(directory: str, as_json: bool) -> int:
     from ...core.spool.reader import SpoolReader
 
     reader = SpoolReader(directory)
-    found = read_runs(reader)
-    shown = found.runs[-MOST_LISTED:]
+    listing = read_runs(reader)
+    shown = listing.runs[-MOST_LISTED:]
     if as_json:
         output.document({
             "path": str(reader.paths.spool),
             "runs": [run.to_json() for run in shown],
-            "run_count": len(found.runs),
-            "batches_unassigned": len(found.unassigned),
+            "run_count": len(listing.runs),
+            "batches_unassigned": len(listing.unassigned),
             "findings": [finding.to_json() for finding in reader.findings],
         })  # fmt: skip
     else:
@@ -70,10 +70,10 @@ def ls(directory: str, as_json: bool) -> int:
             output.show(rows_table(HEADS, _RIGHT, [_row(run, shown) for run in shown]))
         else:
             output.result(f"{printable(str(reader.paths.spool))}: no run")
-        if found.unassigned:
-            output.result(f"{count(len(found.unassigned), 'batch', 'batches')} of no run")
-        if len(shown) < len(found.runs):
-            output.message(f"the last {len(shown):,} of {len(found.runs):,} runs are listed")
+        if listing.unassigned:
+            output.result(f"{count(len(listing.unassigned), 'batch', 'batches')} of no run")
+        if len(shown) < len(listing.runs):
+            output.message(f"the last {len(shown):,} of {len(listing.runs):,} runs are listed")
     output.skipped(reader.findings, reader.skipped)
     return 1 if reader.skipped else 0
 

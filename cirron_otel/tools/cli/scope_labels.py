@@ -65,11 +65,11 @@ class Marks:
 def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
     """Return the marks of a scope without the SDK's own; `left_out` others are not known."""
     # The SDK's own mark is in every scope: --json has it.
-    found = Marks(left_out)
+    user_marks = Marks(left_out)
     for mark in marks:
         if mark.name != OVERHEAD_NS:
-            found.add(mark)
-    return found
+            user_marks.add(mark)
+    return user_marks
 
 
 def appendix(marks: Marks) -> str:

@@ -69,7 +69,7 @@ def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
             source=source, target=str(folder), source_format=source_format, target_format="spool"
         )
         with output.progress("reading") as progress:
-            made = convert(request, progress=progress)
+            conversion = convert(request, progress=progress)
         with writing_temporary_files():
             (folder / "spool").mkdir(exist_ok=True)
-        yield OpenedSource(str(folder), made)
+        yield OpenedSource(str(folder), conversion)

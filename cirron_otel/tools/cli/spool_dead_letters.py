@@ -46,16 +46,16 @@ def ls(directory: str, target: str | None, as_json: bool) -> int:
     """List the dead letters: target, batch, reason, attempts, first and last refusal."""
     paths, letters = _letters(directory, target)
     if as_json:
-        found = [_to_json(letter) for letter in letters]
-        output.document({"path": str(paths.state), "dead_letters": found})
+        rows = [_to_json(letter) for letter in letters]
+        output.document({"path": str(paths.state), "dead_letters": rows})
         return 0
     for letter in letters:
         why = letter.why
-        asked = ", retry requested" if letter.is_requested else ""
+        retry_note = ", retry requested" if letter.is_requested else ""
         output.result(f"{printable(letter.name)}  {letter.key}  {printable(why.target)}")
         output.result(
             f"    {count(why.attempts, 'attempt')}, {local_moment(why.first_ns)} to"
-            f" {local_moment(why.last_ns)}{asked}: {printable(why.reason)}"
+            f" {local_moment(why.last_ns)}{retry_note}: {printable(why.reason)}"
         )
     output.message(count(len(letters), "dead letter"))
     return 0
@@ -116,8 +116,8 @@ def _each(
     for letter in chosen:
         act(paths, letter)
     if as_json:
-        found = [{"target_key": letter.key, "batch": letter.name} for letter in chosen]
-        output.document({"path": str(paths.state), done: found, "missing": missing})
+        rows = [{"target_key": letter.key, "batch": letter.name} for letter in chosen]
+        output.document({"path": str(paths.state), done: rows, "missing": missing})
     else:
         output.result(f"{count(len(chosen), 'dead letter')} {done}")
         for name in missing:

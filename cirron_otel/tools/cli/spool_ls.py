@@ -76,17 +76,17 @@ def _lines(summary: SpoolSummary) -> list[str]:
 
 def _recorder(version: str) -> str:
     """Describe the recorder by its version: one of ours begins with the cirron-sdk's version."""
-    _, mark, own = version.partition("+cirron-otel.")
-    return f"cirron-otel {own}" if mark else f"cirron-sdk {version}"
+    _, mark, our_version = version.partition("+cirron-otel.")
+    return f"cirron-otel {our_version}" if mark else f"cirron-sdk {version}"
 
 
 def _session(session: SessionSummary) -> Iterator[str]:
     known = session.start_ns is not None and session.end_ns is not None
     took = duration((session.end_ns or 0) - (session.start_ns or 0)) if known else "?"
     place = [
-        f"{one} {numbers(found)}"
-        for one, found in (("rank", session.ranks), ("pid", session.pids))
-        if found
+        f"{one} {numbers(values)}"
+        for one, values in (("rank", session.ranks), ("pid", session.pids))
+        if values
     ]
     head = [printable(session.id) if session.id is not None else "(none)", session.state]
     if place:

@@ -45,16 +45,16 @@ def prune(
         )
     paths = find_spool(directory)
     before_ns = None if age_ns is None else time.time_ns() - age_ns
-    found = plan(paths, max_bytes=max_bytes, before_ns=before_ns)
-    for removal in found.removals:
+    prune_plan = plan(paths, max_bytes=max_bytes, before_ns=before_ns)
+    for removal in prune_plan.removals:
         if not dry_run:
             remove(paths, removal)
         if not as_json:
             _show(removal, dry_run)
     if as_json:
-        output.document({"path": str(paths.spool), "dry_run": dry_run, **_to_json(found)})
+        output.document({"path": str(paths.spool), "dry_run": dry_run, **_to_json(prune_plan)})
     else:
-        output.result(f"{printable(str(paths.spool))}: {_summary(found, dry_run)}")
+        output.result(f"{printable(str(paths.spool))}: {_summary(prune_plan, dry_run)}")
     return 0
 
 

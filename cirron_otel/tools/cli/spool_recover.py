@@ -30,15 +30,15 @@ def recover(directory: str, as_json: bool) -> int:
     from ...core.spool.recovery import recover as run
 
     paths = find_recoverable(directory)
-    found = run(paths)
+    recoveries = run(paths)
     if as_json:
-        output.document({"path": str(paths.spool), "recovered": to_json(found)})
+        output.document({"path": str(paths.spool), "recovered": to_json(recoveries)})
     else:
-        output.result(f"{printable(str(paths.spool))}: {summary(found)}")
-        for done in found:
+        output.result(f"{printable(str(paths.spool))}: {summary(recoveries)}")
+        for done in recoveries:
             if done.name is not None:
                 output.result(f"wrote {printable(done.name)}")
-    return 1 if damages(found) else 0
+    return 1 if damages(recoveries) else 0
 
 
 def summary(found: Sequence[Recovered]) -> str:

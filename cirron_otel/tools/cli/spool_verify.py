@@ -27,7 +27,7 @@ def verify(directory: str, as_json: bool) -> int:
 
     reader = SpoolReader(directory)
     errors = notes = 0
-    kept: list[Finding] = []
+    findings: list[Finding] = []
     for finding in verify_spool(reader):
         if finding.severity == "error":
             errors += 1
@@ -35,8 +35,8 @@ def verify(directory: str, as_json: bool) -> int:
             notes += 1
         if not as_json:
             output.result(printable(str(finding)))
-        elif len(kept) < _MAX_IN_DOCUMENT:
-            kept.append(finding)
+        elif len(findings) < _MAX_IN_DOCUMENT:
+            findings.append(finding)
     path = str(reader.paths.spool)
     if as_json:
         output.document(
@@ -44,8 +44,8 @@ def verify(directory: str, as_json: bool) -> int:
                 "path": path,
                 "errors": errors,
                 "notes": notes,
-                "findings": [finding.to_json() for finding in kept],
-                "findings_left_out": errors + notes - len(kept),
+                "findings": [finding.to_json() for finding in findings],
+                "findings_left_out": errors + notes - len(findings),
             }
         )
     else:

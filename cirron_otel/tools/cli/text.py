@@ -79,9 +79,9 @@ def value_text(value: str | None) -> str:
 
 def wrapped(text: str, head: str, indent: str) -> list[str]:
     """Return `head` and `text` as lines of 80 columns; later lines start with `indent`."""
-    kept = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+    glued_text = _UNITS.sub("\\1\N{NO-BREAK SPACE}\\2", text)
     lines = textwrap.wrap(
-        kept, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+        glued_text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
     return [line.replace("\xa0", " ") for line in lines]

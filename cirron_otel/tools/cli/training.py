@@ -49,11 +49,11 @@ def train(directory: Path, images: int | None = None, **settings: str) -> str:
     import subprocess
 
     command = [sys.executable, "-P", str(PROGRAM), str(directory)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_TAKEN)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_TAKEN)}
     try:
         done = subprocess.run(
             command if images is None else [*command, str(images)],
-            env={**kept, **_SETTINGS, **settings},
+            env={**environ, **_SETTINGS, **settings},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_LIMIT_S,

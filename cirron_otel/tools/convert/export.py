@@ -181,9 +181,9 @@ def _push_spool(
         report.skipped_count = 0
         job = EncodeJob(str(reader.paths.spool), index.path, options, MESSAGE)
         names = reader.names()
-        made = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
-        with contextlib.closing(made):
-            for chunk in made:
+        chunks = encode_all(job, reader.paths.spool, names, index, default_jobs(), total)
+        with contextlib.closing(chunks):
+            for chunk in chunks:
                 for finding in chunk.findings:
                     report.skip(finding)
                 for item in chunk.encoded:

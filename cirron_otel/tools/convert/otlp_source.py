@@ -127,13 +127,13 @@ def _batches_of(
 def _checked(decoded: Decoded, report: Report) -> NamedBatch:
     """Return a decoded batch, and report what it lacks."""
     if not decoded.complete:
-        found, whole = decoded.found, decoded.expected
+        actual, whole = decoded.found, decoded.expected
         line = (
-            f"{decoded.name}: {found.spans} of {whole.spans} spans, {found.marks} of"
-            f" {whole.marks} marks, {found.snapshots} of {whole.snapshots} snapshots"
+            f"{decoded.name}: {actual.spans} of {whole.spans} spans, {actual.marks} of"
+            f" {whole.marks} marks, {actual.snapshots} of {whole.snapshots} snapshots"
         )
-        if found.synthetic != whole.synthetic:
-            line += f", {found.synthetic} of {whole.synthetic} synthetic spans"
+        if actual.synthetic != whole.synthetic:
+            line += f", {actual.synthetic} of {whole.synthetic} synthetic spans"
         report.incomplete.append(line)
     if decoded.namesake is not None:
         what = f"another batch has this name but different content: stored as {decoded.name}"

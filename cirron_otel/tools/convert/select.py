@@ -32,17 +32,17 @@ class Selection:
 
         Raises UsageError for an invalid expression.
         """
-        found: dict[str, list[str]] = {"session": [], "rank": [], "epoch": [], "name": []}
+        values: dict[str, list[str]] = {"session": [], "rank": [], "epoch": [], "name": []}
         for expression in expressions:
             key, equals, value = expression.partition("=")
-            if not equals or key not in found or not value:
+            if not equals or key not in values or not value:
                 raise UsageError(f"cannot select by {expression!r}: {_USE}")
-            found[key].append(value)
+            values[key].append(value)
         return cls(
-            frozenset(found["session"]),
-            tuple(_range("rank", value) for value in found["rank"]),
-            tuple(_range("epoch", value) for value in found["epoch"]),
-            frozenset(found["name"]),
+            frozenset(values["session"]),
+            tuple(_range("rank", value) for value in values["rank"]),
+            tuple(_range("epoch", value) for value in values["epoch"]),
+            frozenset(values["name"]),
         )
 
     def with_sessions(self, known: Collection[str]) -> Selection:

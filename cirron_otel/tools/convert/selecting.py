@@ -48,54 +48,54 @@ class Selector:
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
         """Return the batch with the records that match; None if there are none."""
         index = self._index
-        seen = outline_of(batch)
-        by_id = {span.id: span for span in seen.spans}
-        positions = index.positions(seen, by_id)
+        outline = outline_of(batch)
+        by_id = {span.id: span for span in outline.spans}
+        positions = index.positions(outline, by_id)
         matches: dict[str, _Match] = {}
         records = batch.get("spans")
-        wanted: set[str] = set()
+        matching_ids: set[str] = set()
         spans = []
-        for number, span in enumerate(seen.spans):
+        for number, span in enumerate(outline.spans):
             record = records[number]  # type: ignore[index]
             match = self._match(span, by_id, matches)
             if self._wants(positions[number].session, record.get("rank"), match):
-                wanted.add(span.id)
+                matching_ids.add(span.id)
                 spans.append(record)
         # A scope in another batch has the rank of the process that wrote this batch.
-        ranks = [record.get("rank") for record in records] if seen.spans else []  # type: ignore[union-attr]
+        ranks = [record.get("rank") for record in records] if outline.spans else []  # type: ignore[union-attr]
         rank = ranks[0] if ranks else 0
         default = positions[0].session if positions else ""
-        for some_id in {r.span_id for r in (*seen.marks, *seen.snapshots)} - by_id.keys():
+        for some_id in {r.span_id for r in (*outline.marks, *outline.snapshots)} - by_id.keys():
             rootless = some_id in ("", "root")
-            if seen.session is not None:
-                session = seen.session
+            if outline.session is not None:
+                session = outline.session
             else:
                 session = default if rootless else index.resolve(some_id).session
             match = _Match() if rootless else self._outer(some_id)
             if self._wants(session, rank, match):
-                wanted.add(some_id)
-        marks = _riding(batch.get("marks"), seen.marks, wanted)
-        snapshots = _riding(batch.get("snapshots"), seen.snapshots, wanted)
+                matching_ids.add(some_id)
+        marks = _riding(batch.get("marks"), outline.marks, matching_ids)
+        snapshots = _riding(batch.get("snapshots"), outline.snapshots, matching_ids)
         if not spans and not marks and not snapshots:
             return None
         chosen = batch | {"spans": spans, "marks": marks, "snapshots": snapshots}
-        if seen.session is not None:
-            self._choose_running(chosen, rank, seen.session)
+        if outline.session is not None:
+            self._choose_running(chosen, rank, outline.session)
         return batch if exactjson.equal(chosen, batch) else _renamed(chosen)
 
     def _choose_running(self, chosen: dict[str, Any], rank: object, session: str) -> None:
         """Keep the running scopes that match."""
         running = chosen["otel"].get("running")
-        kept = []
+        retained = []
         for entry in running if isinstance(running, list) else ():
-            told = entry if isinstance(entry, dict) else {}
-            name, number, parent = told.get("name"), told.get("index"), told.get("parent_id")
-            above = self._outer(parent) if isinstance(parent, str) else _Match()
+            fields = entry if isinstance(entry, dict) else {}
+            name, number, parent = fields.get("name"), fields.get("index"), fields.get("parent_id")
+            outer = self._outer(parent) if isinstance(parent, str) else _Match()
             scope = Ancestor(str(name), number if isinstance(number, int) else None)
-            if self._wants(session, rank, self._below(above, scope)):
-                kept.append(entry)
-        if isinstance(running, list) and len(kept) < len(running):
-            chosen["otel"] = chosen["otel"] | {"running": kept}
+            if self._wants(session, rank, self._below(outer, scope)):
+                retained.append(entry)
+        if isinstance(running, list) and len(retained) < len(running):
+            chosen["otel"] = chosen["otel"] | {"running": retained}
 
     def _wants(self, session: str, rank: object, match: _Match) -> bool:
         selection = self._selection
@@ -176,7 +176,7 @@ def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
 
 def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
     """Return the sessions of the records of a spool, by its filled index."""
-    found: set[str] = set()
+    sessions: set[str] = set()
     for name in reader.names():
         file = reader.read(name, check=False)
         if file is None:
@@ -185,14 +185,14 @@ def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
             batch = read_outline(file.data)
         except InputError:
             continue  # the conversion reports it
-        found |= _sessions_of(batch, index)
-    return found
+        sessions |= _sessions_of(batch, index)
+    return sessions
 
 
 def _sessions_of(batch: BatchOutline, index: SessionIndex) -> set[str]:
     if batch.session is not None:
         return {batch.session}
     by_id = {span.id: span for span in batch.spans}
-    found = {position.session for position in index.positions(batch, by_id)}
+    sessions = {position.session for position in index.positions(batch, by_id)}
     refs = {ref.span_id for ref in (*batch.marks, *batch.snapshots)} - by_id.keys() - {"", "root"}
-    return found | {index.resolve(some_id).session for some_id in refs}
+    return sessions | {index.resolve(some_id).session for some_id in refs}

@@ -26,8 +26,8 @@ def _load(function: Loaded) -> Callable[..., Any]:
     if not isinstance(function, str):
         return function
     module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return loaded
 
 
 class SourceLocation(NamedTuple):
@@ -230,8 +230,8 @@ def location_of(source: str) -> SourceLocation:
         return SourceLocation(source, Path(source))
     row = SOURCES[match[0]]
     if row.locator is not None:
-        found = _load(row.locator)(source)
-        return SourceLocation(found.shown, found.path)
+        location = _load(row.locator)(source)
+        return SourceLocation(location.shown, location.path)
     if row.is_format:
         return SourceLocation(source, Path(source.removeprefix(match[1])))
     return SourceLocation(source, None)

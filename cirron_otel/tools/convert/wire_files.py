@@ -47,9 +47,9 @@ class WireTarget(TargetWriter):
         report = self._report
         try:
             batch = exactjson.loads(data)
-            made = to_proto(batch)
-            message = made.SerializeToString()
-            _check_density(made, len(message))
+            traces = to_proto(batch)
+            message = traces.SerializeToString()
+            _check_density(traces, len(message))
         except InputError as error:
             report.skip(Finding(name, "untranslatable", str(error)))
             return

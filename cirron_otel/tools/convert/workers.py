@@ -112,8 +112,8 @@ class Encoder:
             data = batch_bytes(chosen)
             name = file_name(chosen) or name
         if job.output == CIRRON:
-            seen = read_outline(data)
-            counts = len(seen.spans), len(seen.marks), len(seen.snapshots)
+            outline = read_outline(data)
+            counts = len(outline.spans), len(outline.marks), len(outline.snapshots)
             return Encoded(name, data, *counts, size)
         encoded = encode(name, data, self._index, job.options)
         if job.output == MESSAGE:
@@ -122,13 +122,13 @@ class Encoder:
 
     def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
         limit = self._job.limits.message_bytes
-        made = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
-        if len(made) > 1 and read_outline(batch).is_foreign:
+        parts = list(framed(encoded.data, limit, is_json=self._job.output == OTLP_JSON))
+        if len(parts) > 1 and read_outline(batch).is_foreign:
             raise MessageTooLongError(limit)  # its parts would become several batches
-        losses = {loss for _, found in made for loss in found}
+        losses = {loss for _, part_losses in parts for loss in part_losses}
         for loss in sorted(losses):
             self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
-        return encoded._replace(data=b"".join(data for data, _ in made), messages=len(made))
+        return encoded._replace(data=b"".join(data for data, _ in parts), messages=len(parts))
 
 
 _encoder: Encoder | None = None

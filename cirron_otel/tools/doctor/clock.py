@@ -25,13 +25,13 @@ def examine_clock() -> Check:
     if not _EARLIEST_S < wall < _LATEST_S:
         return warning("clock", f"it says {shown}, which cannot be", advice)
     if steady_took <= 0 or abs(wall_took - steady_took) > _APART_S:
-        found = (
+        finding = (
             f"the wall clock went on by {1000 * wall_took:.0f} ms and the monotonic clock by"
             f" {1000 * steady_took:.0f} ms"
         )
-        return warning("clock", found, "somebody sets it now; look again")
+        return warning("clock", finding, "somebody sets it now; look again")
     resolution = max(time.get_clock_info(name).resolution for name in ("time", "monotonic"))
     if resolution > _COARSE_S:
-        found = f"{shown}, in steps of {1000 * resolution:.3g} ms"
-        return warning("clock", found, "short scopes have no length here")
+        finding = f"{shown}, in steps of {1000 * resolution:.3g} ms"
+        return warning("clock", finding, "short scopes have no length here")
     return ok("clock", f"{shown}; the monotonic clock goes along")

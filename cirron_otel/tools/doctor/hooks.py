@@ -35,15 +35,15 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
 
     The phases of a step must be recorded, and the hooks must restore everything they replaced.
     """
-    wanted = config.frameworks
+    frameworks = config.frameworks
     if find_spec("torch") is None:
         advice = "pip install 'cirron-otel[torch]'"
-        if wanted is not None and "torch" in wanted:
+        if frameworks is not None and "torch" in frameworks:
             return failed("hooks", "torch is to be hooked, and is not installed", advice)
         return ok("hooks", f"PyTorch is not installed: scopes by hand are recorded ({advice})")
     try:
         with tempfile.TemporaryDirectory(prefix="cirron-otel-doctor-") as directory:
-            found = _probed(directory, environ)
+            report = _probed(directory, environ)
     except subprocess.TimeoutExpired:
         return failed(
             "hooks",
@@ -58,7 +58,7 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
             f"they could not be tried: {error.strerror or error}",
             "set TMPDIR to a directory that can be written; --no-hooks leaves this out",
         )
-    return _judged(found, wanted)
+    return _judged(report, frameworks)
 
 
 class ProbeError(Exception):
@@ -66,10 +66,10 @@ class ProbeError(Exception):
 
 
 def _probed(directory: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    kept = {k: v for k, v in environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
+    variables = {k: v for k, v in environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "cirron_otel.tools.doctor.hooks_probe", directory],
-        env={**kept, **_SETTINGS},
+        env={**variables, **_SETTINGS},
         cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -82,10 +82,10 @@ def _probed(directory: str, environ: Mapping[str, str]) -> dict[str, Any]:
         ended = f"it ended with {done.returncode}"
         raise ProbeError((last if last and done.returncode > 0 else ended)[:_MOST])
     try:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         raise ProbeError("it said nothing") from None
-    return found
+    return report
 
 
 def _judged(found: dict[str, Any], wanted: tuple[str, ...] | None) -> Check:

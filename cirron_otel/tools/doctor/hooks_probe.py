@@ -26,17 +26,17 @@ def main(directory: str) -> None:
 
     import cirron_otel as ci
 
-    found: dict[str, Any] = {"torch": torch.__version__, **_device(torch)}
+    report: dict[str, Any] = {"torch": torch.__version__, **_device(torch)}
     before = _callables()
     ci.profile(output_dir=directory, frameworks=["torch"])
     during = _changed(before)
     _train(torch)
     ci.shutdown()
-    found["hooked"] = len(during)
-    found["left"] = _unrestored(before, during)
-    found["swallowed"] = ci.health()["swallowed_errors"]
-    found["scopes"] = sorted(_recorded(Path(directory)))
-    print(json.dumps(found))
+    report["hooked"] = len(during)
+    report["left"] = _unrestored(before, during)
+    report["swallowed"] = ci.health()["swallowed_errors"]
+    report["scopes"] = sorted(_recorded(Path(directory)))
+    print(json.dumps(report))
 
 
 def _device(torch: Any) -> dict[str, Any]:
@@ -65,20 +65,20 @@ def _callables() -> dict[str, Any]:
 
     For a table of hooks for all modules or optimizers, the value is its length.
     """
-    found: dict[str, Any] = {}
+    callables: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != "torch" or not hasattr(module, "__dict__"):
             continue
         for attribute, value in list(vars(module).items()):
             if attribute.startswith(_GLOBAL) and hasattr(value, "__len__"):
-                found[f"{name}.{attribute}"] = len(value)
+                callables[f"{name}.{attribute}"] = len(value)
             elif callable(value):
-                found[f"{name}.{attribute}"] = value
+                callables[f"{name}.{attribute}"] = value
             if isinstance(value, type) and value.__module__ == name:
                 for each, inner in list(vars(value).items()):
                     if callable(inner) or isinstance(inner, staticmethod | classmethod):
-                        found[f"{name}.{attribute}.{each}"] = inner
-    return found
+                        callables[f"{name}.{attribute}.{each}"] = inner
+    return callables
 
 
 def _changed(before: dict[str, Any]) -> dict[str, Any]:

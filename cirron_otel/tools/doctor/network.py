@@ -187,24 +187,24 @@ def tls_problem(place: EndpointAddress, error: Exception) -> Problem:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _untrusted(place, error)
     reason = (getattr(error, "reason", None) or "").upper()
-    said = f"{type(error).__name__}" if not reason else reason.replace("_", " ").lower()
+    detail = f"{type(error).__name__}" if not reason else reason.replace("_", " ").lower()
     if any(word in reason for word in _NO_TLS) or isinstance(error, ConnectionResetError):
         return Problem(
-            f"{shown} does not speak TLS ({said})",
+            f"{shown} does not speak TLS ({detail})",
             f"say http:// in {words.endpoint}, if it is to be without, or check the port",
         )
     if words.client_certificate and any(word in reason for word in _REFUSES_CERTIFICATE):
         return Problem(
-            f"{shown} does not take our client certificate ({said})",
+            f"{shown} does not take our client certificate ({detail})",
             f"check {words.client_certificate}: who issued it, and until when it is valid",
         )
     if words.client_certificate and any(word in reason for word in _WANTS_CERTIFICATE):
         if place.client_certificate is None:
             return Problem(
-                f"{shown} wants a client certificate ({said})", f"set {words.client_certificate}"
+                f"{shown} wants a client certificate ({detail})", f"set {words.client_certificate}"
             )
         return Problem(
-            f"{shown} ends the handshake ({said})",
+            f"{shown} ends the handshake ({detail})",
             f"check {words.client_certificate}, and what versions of TLS it speaks",
         )
     if isinstance(error, TimeoutError):
@@ -212,7 +212,7 @@ def tls_problem(place: EndpointAddress, error: Exception) -> Problem:
             f"{shown} does not answer the TLS handshake in time",
             f"say http:// in {words.endpoint}, if it speaks no TLS; else it may hang",
         )
-    return Problem(f"no TLS with {shown}: {said}", f"check {words.endpoint}")
+    return Problem(f"no TLS with {shown}: {detail}", f"check {words.endpoint}")
 
 
 def _untrusted(place: EndpointAddress, error: ssl.SSLCertVerificationError) -> Problem:
@@ -247,26 +247,28 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
     if not isinstance(sock, ssl.SSLSocket):
         return ok(name, "no TLS")
     peer: dict[str, Any] = dict(sock.getpeercert() or {})
-    found = f"{sock.version()}, a certificate that is trusted"
+    finding = f"{sock.version()}, a certificate that is trusted"
     ends = peer.get("notAfter")
     days = (ssl.cert_time_to_seconds(ends) - time.time()) / 86_400 if ends else None
     if days is None:
-        return ok(name, found, version=sock.version())
-    found += f" until {ends}"
+        return ok(name, finding, version=sock.version())
+    finding += f" until {ends}"
     if days < DAYS_LEFT:
-        return warning(name, f"{found}: {days:.0f} days", "have it renewed", version=sock.version())
-    return ok(name, found, version=sock.version(), not_after=ends)
+        return warning(
+            name, f"{finding}: {days:.0f} days", "have it renewed", version=sock.version()
+        )
+    return ok(name, finding, version=sock.version(), not_after=ends)
 
 
 def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
     """Return the proxy that `requests` or gRPC takes from the environment for an address."""
     proxies = getproxies()
     names = ("grpc", "https", "http") if is_grpc else (scheme,)
-    found = next((proxies[name] for name in names if proxies.get(name)), None)
-    if found is None or proxy_bypass(netloc):
+    address = next((proxies[name] for name in names if proxies.get(name)), None)
+    if address is None or proxy_bypass(netloc):
         return None
     try:
-        proxy = urlsplit(found if "://" in found else f"http://{found}")
+        proxy = urlsplit(address if "://" in address else f"http://{address}")
         return proxy if proxy.hostname and proxy.port != 0 else None
     except ValueError:
         return None
@@ -278,15 +280,15 @@ def check_connection(
     """Resolve the name and connect; return the checks, and the endpoint if both succeed."""
     begun = time.monotonic()
     try:
-        found = resolve_host(place, deadline)
+        infos = resolve_host(place, deadline)
     except Problem as problem:
         return [unreachable(f"{prefix} dns", problem)], None
-    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in infos))
     took = f"{1000 * (time.monotonic() - begun):.0f} ms"
     checks = [ok(f"{prefix} dns", f"{place.host} is {', '.join(addresses)}", addresses=addresses)]
     if place.host in addresses:
         checks = []  # the host is an address, so nothing was looked up
-    line = Connector(place, found, deadline)
+    line = Connector(place, infos, deadline)
     begun = time.monotonic()
     try:
         with line.open(tls=False) as sock:

@@ -147,10 +147,10 @@ def _check_route(
         checks.append(unreachable(step if is_tls else "otlp protocol", problem))
         return checks, None
     what = "HTTP/2, which gRPC needs" if is_grpc(config) else "HTTP/1.1"
-    found = f"{place.shown} speaks {what}"
+    finding = f"{place.shown} speaks {what}"
     if heard.is_ours:
-        found += "; it is a cirron-otel collector"
-    checks.append(ok("otlp protocol", found, is_our_collector=heard.is_ours))
+        finding += "; it is a cirron-otel collector"
+    checks.append(ok("otlp protocol", finding, is_our_collector=heard.is_ours))
     return [*checks, *skew_check("otlp clock", heard)], heard
 
 
@@ -179,25 +179,25 @@ def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> 
         "took_ms": round(took, 1),
         "trace_id": trace_id.hex() if request.is_sent else None,
     }
-    said = f": {response.message}" if response.message else ""
+    suffix = f": {response.message}" if response.message else ""
     if response.outcome is not Outcome.ACCEPTED:
         advice = _advice(request, config, response, deadline)
-        found = f"not taken: {response.status}{said}"
-        return replace(unreachable(name, Problem(found, advice)), details=details)
+        finding = f"not taken: {response.status}{suffix}"
+        return replace(unreachable(name, Problem(finding, advice)), details=details)
     if response.rejected_spans and request.is_sent:
-        found = f"{response.status}, and the span was rejected{said}"
+        finding = f"{response.status}, and the span was rejected{suffix}"
         return replace(
-            unreachable(name, Problem(found, "what the endpoint says there is the reason")),
+            unreachable(name, Problem(finding, "what the endpoint says there is the reason")),
             details=details,
         )
     if not request.is_sent:
         return ok(
             name, f"{response.status} in {took:.0f} ms for a request without spans", **details
         )
-    found = f"taken: {response.status} in {took:.0f} ms{said}; look for trace {trace_id.hex()}"
+    finding = f"taken: {response.status} in {took:.0f} ms{suffix}; look for trace {trace_id.hex()}"
     if response.warnings:
-        return warning(name, found, "; ".join(response.warnings), **details)
-    return ok(name, found, **details)
+        return warning(name, finding, "; ".join(response.warnings), **details)
+    return ok(name, finding, **details)
 
 
 def _send(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:

@@ -30,15 +30,15 @@ def is_grpc(config: OtlpConfig) -> bool:
 def settings_check(config: OtlpConfig, environ: Mapping[str, str]) -> Check:
     """Check the endpoint, and whether its path and port are plausible."""
     name = variable(environ, "ENDPOINT")
-    is_said = bool(environ.get(name))
+    is_set = bool(environ.get(name))
     where = f"{config.protocol} to {config.shown_endpoint}"
-    found = f"{where} ({name if is_said else 'the default'})"
+    finding = f"{where} ({name if is_set else 'the default'})"
     problems = [each for each in config.warnings if "HEADERS" not in each]
-    given = environ.get(name, "")
-    if given[:1] in ("'", '"') or given != given.strip():
+    text = environ.get(name, "")
+    if text[:1] in ("'", '"') or text != text.strip():
         problems.append(f"{name} has quotes or spaces around it")
     advice = "see docs/configuration.md"
-    if odd := _odd_path(config, name, given):
+    if odd := _odd_path(config, name, text):
         problems.append(odd[0])
         advice = odd[1]
     details = {
@@ -48,8 +48,8 @@ def settings_check(config: OtlpConfig, environ: Mapping[str, str]) -> Check:
         "timeout_s": config.timeout,
     }
     if problems:
-        return warning("otlp settings", f"{found}: {'; '.join(problems)}", advice, **details)
-    return ok("otlp settings", found, **details)
+        return warning("otlp settings", f"{finding}: {'; '.join(problems)}", advice, **details)
+    return ok("otlp settings", finding, **details)
 
 
 def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | None:
@@ -79,21 +79,21 @@ def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | No
 def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Check]:
     """Check the headers; their values are never shown."""
     name = variable(environ, "HEADERS")
-    given = environ.get(name, "")
-    if not given:
+    text = environ.get(name, "")
+    if not text:
         return
-    _, bad = parse_headers(given)
+    _, bad = parse_headers(text)
     names = sorted(filter(None, map(_shown_name, config.headers.items())))
     nameless = len(config.headers) - len(names)
-    found = f"{name} has {listed(names)}" if names else f"{name} has none that can be read"
+    finding = f"{name} has {listed(names)}" if names else f"{name} has none that can be read"
     if bad or nameless:
-        colon = "; it is name=value, not name: value" if ":" in given.split("=")[0] else ""
+        colon = "; it is name=value, not name: value" if ":" in text.split("=")[0] else ""
         what = (
             f"{bad} of its entries ignored" if bad else f"{nameless} of its values without a name"
         )
         yield failed(
             "otlp headers",
-            f"{found}; {what}",
+            f"{finding}; {what}",
             f"expected name=value,name=value with the values URL-encoded (%20 for a space){colon}",
             names=names,
         )
@@ -104,9 +104,9 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
         problems.append("credentials go there unencrypted")
     if problems:
         advice = "say https:// in the endpoint" if is_open else f"check {name}"
-        yield warning("otlp headers", f"{found}: {'; '.join(problems)}", advice, names=names)
+        yield warning("otlp headers", f"{finding}: {'; '.join(problems)}", advice, names=names)
     else:
-        yield ok("otlp headers", f"{found} (values not shown)", names=names)
+        yield ok("otlp headers", f"{finding} (values not shown)", names=names)
 
 
 def _shown_name(header: tuple[str, str]) -> str:

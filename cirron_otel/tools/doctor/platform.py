@@ -78,10 +78,10 @@ def _check_route(place: EndpointAddress, deadline: Deadline) -> tuple[list[Check
         heard = find_protocol(line, ExpectedProtocol(False, "CIRRON_API_ENDPOINT", _WORDS.endpoint))
     except Problem as problem:
         return [*checks, unreachable(step, problem)], False
-    found = f"{place.shown} speaks HTTP/1.1"
+    finding = f"{place.shown} speaks HTTP/1.1"
     if heard.is_ours:
-        found += "; it is a cirron-otel collector"
-    checks.append(ok("cirron protocol", found, is_our_collector=heard.is_ours))
+        finding += "; it is a cirron-otel collector"
+    checks.append(ok("cirron protocol", finding, is_our_collector=heard.is_ours))
     return [*checks, *skew_check("cirron clock", heard)], True
 
 
@@ -126,8 +126,8 @@ def _check_key(config: Config, deadline: Deadline) -> Check:
 
 def _split_message(message: str) -> tuple[str, str]:
     """Split an error's message into the finding and the remedy."""
-    found, _, advice = message.partition("; ")
-    return found, advice
+    finding, _, advice = message.partition("; ")
+    return finding, advice
 
 
 def _batch() -> tuple[SealedBatch, str]:

@@ -148,11 +148,11 @@ def _skew(data: bytes, before: float, after: float) -> float | None:
         name, _, value = each.partition(b":")
         if name.strip().lower() == b"date":
             with contextlib.suppress(ValueError, OverflowError):
-                told = parsedate_to_datetime(value.strip().decode("latin-1")).timestamp()
+                server_time = parsedate_to_datetime(value.strip().decode("latin-1")).timestamp()
                 # The server read its clock between `before` and `after`, in whole seconds.
-                if told + 1 < before:
-                    return told + 1 - before
-                return max(told - after, 0.0)
+                if server_time + 1 < before:
+                    return server_time + 1 - before
+                return max(server_time - after, 0.0)
     return None
 
 
@@ -186,8 +186,8 @@ class ExpectedProtocol:
 def find_protocol(line: Connector, expected: ExpectedProtocol) -> ProbeReply:
     """Return the endpoint's answer in the expected protocol. Raises Problem for any other."""
     heard = (probe_http2 if expected.is_grpc else probe_http1)(line)
-    wanted = DetectedProtocol.HTTP2 if expected.is_grpc else DetectedProtocol.HTTP1
-    if heard.spoken is wanted:
+    protocol = DetectedProtocol.HTTP2 if expected.is_grpc else DetectedProtocol.HTTP1
+    if heard.spoken is protocol:
         return heard
     if heard.spoken in (DetectedProtocol.NOTHING, DetectedProtocol.OTHER):
         other = (probe_http1 if expected.is_grpc else probe_http2)(line)
@@ -195,7 +195,7 @@ def find_protocol(line: Connector, expected: ExpectedProtocol) -> ProbeReply:
             heard = other
         elif not line.place.is_tls and line.speaks_tls():
             heard = ProbeReply(DetectedProtocol.TLS)
-    if heard.spoken is wanted:
+    if heard.spoken is protocol:
         return heard
     raise _other_protocol(line, expected, heard)
 
@@ -220,11 +220,13 @@ def _other_protocol(line: Connector, expected: ExpectedProtocol, heard: ProbeRep
         )
     client = line.place.words.client_certificate
     if heard.spoken is DetectedProtocol.NOTHING and line.place.is_tls and client:
-        given = "does not take our client certificate, or" if line.place.client_certificate else ""
+        refusal = (
+            "does not take our client certificate, or" if line.place.client_certificate else ""
+        )
         return Problem(
             f"{shown} hangs up behind the TLS handshake: perhaps it"
-            f" {given or 'wants a client certificate, or'} something else is there",
-            f"{'check' if given else 'set'} {client}, or check the port",
+            f" {refusal or 'wants a client certificate, or'} something else is there",
+            f"{'check' if refusal else 'set'} {client}, or check the port",
         )
     what = {
         DetectedProtocol.NOTHING: "hangs up without an answer",

@@ -42,16 +42,16 @@ def _oldest_unsent_s(directory: Path, config: OtlpConfig) -> float:
 
 def _compared(slack: IngestionSlack, age_s: float) -> Check:
     default = "" if slack.is_read else " by default"
-    found = (
+    finding = (
         f"{slack.place} is a Tempo: its search finds spans that are up to"
         f" {shown_time(slack.seconds)} old when they arrive{default}"
     )
     details = {"place": slack.place, "slack_s": slack.seconds, "is_read": slack.is_read}
     if age_s <= slack.seconds:
-        return ok("otlp search", found, **details)
+        return ok("otlp search", finding, **details)
     return warning(
         "otlp search",
-        f"{found}; batches that were not sent are up to {shown_time(age_s)} old",
+        f"{finding}; batches that were not sent are up to {shown_time(age_s)} old",
         'raise its ingestion_time_range_slack, or ask by trace id: docs/backends.md, "Old runs in'
         ' Tempo"',
         **details,

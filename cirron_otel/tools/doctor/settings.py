@@ -52,10 +52,12 @@ def known_variables() -> set[str]:
     names |= {f"OTEL_EXPORTER_OTLP_{signal}{name}" for signal in _SIGNALS for name in _OTLP}
     for module in _MODULES:
         try:
-            found = vars(import_module(module))
+            constants = vars(import_module(module))
         except ImportError:
             continue
-        names |= {each for each in found.values() if isinstance(each, str) and _OURS.match(each)}
+        names |= {
+            each for each in constants.values() if isinstance(each, str) and _OURS.match(each)
+        }
     return names
 
 
@@ -74,7 +76,7 @@ def examine_variables(environ: Mapping[str, str]) -> Check:
             slips[name] = near[0]
         else:
             strange.append(name)
-    found = listed(read, 8) if read else "none is set"
+    finding = listed(read, 8) if read else "none is set"
     details = {"read": read, "misspelt": slips, "unknown": strange}
     if slips:
         meant = ", ".join(f"{name} (did you mean {near}?)" for name, near in slips.items())
@@ -83,13 +85,13 @@ def examine_variables(environ: Mapping[str, str]) -> Check:
     if lost:
         return warning(
             "variables",
-            f"{found}; {listed(lost)} is no option",
+            f"{finding}; {listed(lost)} is no option",
             "docs/configuration.md has the names of all",
             **details,
         )
     if strange:
-        found += f"; not known here: {listed(strange)}"
-    return ok("variables", found, **details)
+        finding += f"; not known here: {listed(strange)}"
+    return ok("variables", finding, **details)
 
 
 def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Iterator[Check]:
@@ -105,8 +107,8 @@ def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Ite
     if silent:
         yield warning("configuration", *silent)
     elif not problems and resolved.config.enabled:
-        said = sorted({place for place in resolved.places.values() if place != "the default"})
-        yield ok("configuration", f"from {listed(said)}" if said else "all by default")
+        places = sorted({place for place in resolved.places.values() if place != "the default"})
+        yield ok("configuration", f"from {listed(places)}" if places else "all by default")
 
 
 def _unsent(resolved: Resolved, environ: Mapping[str, str]) -> tuple[str, str] | None:

@@ -97,19 +97,19 @@ def _check_writing(directory: Path) -> Check:
         os.close(descriptor)
         path.unlink(missing_ok=True)
     took = time.monotonic() - begun
-    made = directory if place == directory else f"{directory} (not there yet, can be made)"
-    found = f"{made} can be written, fsync in {1000 * took:.0f} ms"
+    shown = directory if place == directory else f"{directory} (not there yet, can be made)"
+    finding = f"{shown} can be written, fsync in {1000 * took:.0f} ms"
     if not has_locks:
         return warning(
             "spool",
-            f"{found}; its file system has no locks",
+            f"{finding}; its file system has no locks",
             "use a directory on a disk of this machine: nobody can tell there who has died",
         )
     if place == directory and (open_to := _readers(directory)):
-        return warning("spool", f"{found}; {open_to}", f"chmod 700 {shlex.quote(str(directory))}")
+        return warning("spool", f"{finding}; {open_to}", f"chmod 700 {shlex.quote(str(directory))}")
     if took > _SLOW_FSYNC_S:
-        return warning("spool", f"{found}, which is slow", "use a disk of this machine")
-    return ok("spool", found, directory=str(directory), fsync_ms=round(1000 * took, 1))
+        return warning("spool", f"{finding}, which is slow", "use a disk of this machine")
+    return ok("spool", finding, directory=str(directory), fsync_ms=round(1000 * took, 1))
 
 
 def _lock(descriptor: int) -> bool:
@@ -137,14 +137,14 @@ def _check_room(directory: Path, cap: int) -> Check:
     free = shutil.disk_usage(place).free
     kind = filesystem_of(place)
     shown = f"{free / 1e9:.1f} GB free" if free >= 1e9 else f"{free / 1e6:.0f} MB free"
-    found = f"{shown} on {kind or 'a file system of unknown kind'}, cap {cap / 1e9:.3g} GB"
+    finding = f"{shown} on {kind or 'a file system of unknown kind'}, cap {cap / 1e9:.3g} GB"
     details = {"free_bytes": free, "filesystem": kind, "cap_bytes": cap}
     if free < _SPARE_BYTES:
-        return failed("spool disk", found, "make room, or set CIRRON_OUTPUT_DIR", **details)
+        return failed("spool disk", finding, "make room, or set CIRRON_OUTPUT_DIR", **details)
     if kind in _REMOTE or kind.startswith("fuse."):
         return warning(
             "spool disk",
-            f"{found}: a network file system",
+            f"{finding}: a network file system",
             "set CIRRON_OUTPUT_DIR to a disk of this machine: fsync and locks are slow or missing"
             " there",
             **details,
@@ -152,13 +152,15 @@ def _check_room(directory: Path, cap: int) -> Check:
     if kind in _IN_MEMORY:
         return warning(
             "spool disk",
-            f"{found}: it is in memory, and gone with the machine",
+            f"{finding}: it is in memory, and gone with the machine",
             "set CIRRON_OUTPUT_DIR, if what is recorded is to stay",
             **details,
         )
     if free < cap:
-        return warning("spool disk", found, "make room, or lower CIRRON_SPOOL_MAX_BYTES", **details)
-    return ok("spool disk", found, **details)
+        return warning(
+            "spool disk", finding, "make room, or lower CIRRON_SPOOL_MAX_BYTES", **details
+        )
+    return ok("spool disk", finding, **details)
 
 
 def filesystem_of(place: Path) -> str:
@@ -206,9 +208,9 @@ def _check_leftovers(
         return
     for name, key in targets.items():
         left = unsent(SpoolReader(paths.root), key, ())
-        found = f"{count:,} batches, {left:,} of them not sent to {name}{recording}"
+        finding = f"{count:,} batches, {left:,} of them not sent to {name}{recording}"
         details = {"batches": count, "unsent": left, "target": name}
         if left and not alive:
-            yield warning("spool batches", found, f"cirron-otel spool flush {shown}", **details)
+            yield warning("spool batches", finding, f"cirron-otel spool flush {shown}", **details)
         else:
-            yield ok("spool batches", found, **details)
+            yield ok("spool batches", finding, **details)

@@ -24,12 +24,12 @@ def examine_python() -> Check:
     """Check the interpreter's version against the package's metadata."""
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415
 
-    found = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
-    wanted = _field(metadata.metadata(DISTRIBUTION), "Requires-Python")
+    finding = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
+    specifier = _field(metadata.metadata(DISTRIBUTION), "Requires-Python")
     version = ".".join(map(str, sys.version_info[:3]))  # without suffixes of distributors
-    if not SpecifierSet(wanted).contains(version, prereleases=True):
-        return failed("python", f"{found}, expected {wanted}", "use another Python")
-    return ok("python", found, version=platform.python_version(), wanted=wanted)
+    if not SpecifierSet(specifier).contains(version, prereleases=True):
+        return failed("python", f"{finding}, expected {specifier}", "use another Python")
+    return ok("python", finding, version=platform.python_version(), wanted=specifier)
 
 
 def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
@@ -75,12 +75,12 @@ def _field(data: Any, name: str) -> str:
 def _installed() -> dict[str, str]:
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for each in metadata.distributions():
         name = _field(each.metadata, "Name")
         if name:
-            found.setdefault(canonicalize_name(name), each.version)
-    return found
+            versions.setdefault(canonicalize_name(name), each.version)
+    return versions
 
 
 def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
@@ -90,17 +90,17 @@ def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
 
     for text in metadata.requires(name) or ():
         try:
-            wanted = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
             continue
-        other = canonicalize_name(wanted.name)
-        is_always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-        found = versions.get(other)
-        if found is None:
+        other = canonicalize_name(requirement.name)
+        is_always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        version = versions.get(other)
+        if version is None:
             if is_always:
                 yield f"{name} wants {other}, which is not installed"
-        elif (is_always or name == DISTRIBUTION) and not _is_in(wanted.specifier, found):
-            yield f"{name} wants {other} {wanted.specifier}, found {found}"
+        elif (is_always or name == DISTRIBUTION) and not _is_in(requirement.specifier, version):
+            yield f"{name} wants {other} {requirement.specifier}, found {version}"
 
 
 def _is_in(wanted: SpecifierSet, version: str) -> bool:
@@ -117,10 +117,10 @@ def _missing(extra: str, versions: dict[str, str]) -> list[str]:
     from packaging.requirements import Requirement  # noqa: PLC0415
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 
-    wanted = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or ()]
+    requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or ()]
     return [
         name
-        for each in wanted
+        for each in requirements
         if each.marker is not None
         and each.marker.evaluate({"extra": extra})
         and not each.marker.evaluate({"extra": ""})

@@ -69,19 +69,21 @@ def parse_address(text: str, environ: Mapping[str, str]) -> QueryAddress:
 
     Headers come from CIRRON_QUERY_HEADERS in `environ`, and `tenant=` is the header X-Scope-OrgID.
     """
-    backend, _, rest = text.partition(":")
+    backend, _, url_text = text.partition(":")
     if backend not in BACKENDS:
         raise UsageError(f"no query address: {_EXAMPLE}")
-    url = _url(rest)
-    said = _parameters(url.query)
+    url = _url(url_text)
+    parameters = _parameters(url.query)
     headers = _headers(environ)
-    if tenant := said.get("tenant"):
+    if tenant := parameters.get("tenant"):
         headers[TENANT_HEADER] = tenant[-1]
     now = time.time_ns()
-    end_ns = _time(said["end"][-1], "end", now) if "end" in said else now + _AHEAD_S * 10**9
+    end_ns = (
+        _time(parameters["end"][-1], "end", now) if "end" in parameters else now + _AHEAD_S * 10**9
+    )
     start_ns = end_ns - _DEFAULT_AGE_S * 10**9
-    if "start" in said:
-        start_ns = _time(said["start"][-1], "start", now)
+    if "start" in parameters:
+        start_ns = _time(parameters["start"][-1], "start", now)
     if start_ns >= end_ns:
         raise UsageError("start is not before end: expected the earlier of the two first")
     if end_ns - start_ns > _LONGEST_SEARCH_S * 10**9:
@@ -91,10 +93,10 @@ def parse_address(text: str, environ: Mapping[str, str]) -> QueryAddress:
         urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", "")),
         start_ns,
         end_ns,
-        session=said.get("session", [None])[-1],
-        traces=tuple(map(_trace_id, said.get("trace", ()))),
-        service=said.get("service", [None])[-1],
-        limit=_limit(said.get("limit", [str(DEFAULT_LIMIT)])[-1]),
+        session=parameters.get("session", [None])[-1],
+        traces=tuple(map(_trace_id, parameters.get("trace", ()))),
+        service=parameters.get("service", [None])[-1],
+        limit=_limit(parameters.get("limit", [str(DEFAULT_LIMIT)])[-1]),
         headers=headers,
     )
 
@@ -118,7 +120,7 @@ def _url(rest: str) -> SplitResult:
 
 
 def _parameters(query: str) -> dict[str, list[str]]:
-    said: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=1000, errors="strict")
     except ValueError:
@@ -130,15 +132,15 @@ def _parameters(query: str) -> dict[str, list[str]]:
             raise UsageError(f"unknown parameter {key[:40]!a}: expected {', '.join(_KEYS)}")
         if not value or any(ord(letter) < 32 for letter in value):
             raise UsageError(f"the parameter {key} is empty, or no text: expected a value")
-        said.setdefault(key, []).append(value)
-    wanted = [key for key in _WHAT if key in said]
-    if len(wanted) != 1:
-        found = " and ".join(wanted) or "none of them"
-        raise UsageError(f"expected one of session=ID, trace=HEX and service=NAME, found {found}")
-    for key, values in said.items():
+        parameters.setdefault(key, []).append(value)
+    selectors = [key for key in _WHAT if key in parameters]
+    if len(selectors) != 1:
+        names = " and ".join(selectors) or "none of them"
+        raise UsageError(f"expected one of session=ID, trace=HEX and service=NAME, found {names}")
+    for key, values in parameters.items():
         if key != "trace" and len(values) > 1:
             raise UsageError(f"the parameter {key} is there {len(values)} times: expected one")
-    return said
+    return parameters
 
 
 def _trace_id(text: str) -> bytes:

@@ -70,16 +70,16 @@ def all_between(search: Search, start_ns: int, end_ns: int, longest_ns: int) -> 
         middle = (start + end) // 2
         can_be_cut = end - start > _SHORTEST_NS
         try:
-            found = search(start, end)
+            trace_ids = search(start, end)
         except ResponseTooLongError:
             if not can_be_cut:
                 raise
             windows += [(start, middle), (middle, end)]
             continue
-        new = found - seen
+        new = trace_ids - seen
         seen |= new
         yield from sorted(new)
-        if len(found) >= SEARCH_TRACES and can_be_cut:
+        if len(trace_ids) >= SEARCH_TRACES and can_be_cut:
             windows += [(start, middle), (middle, end)]
 
 

@@ -122,8 +122,8 @@ def _undo_sorting(span: Span) -> None:
 
 def _place(event: Span.Event) -> tuple[int, int, str]:
     kind = kind_of(event)
-    own = next((p.value.string_value for p in event.attributes if p.key == sc.MARK_ID), "")
-    return _FIRST.get(kind, 2), event.time_unix_nano, own
+    mark_id = next((p.value.string_value for p in event.attributes if p.key == sc.MARK_ID), "")
+    return _FIRST.get(kind, 2), event.time_unix_nano, mark_id
 
 
 def _warnings(value: AnyValue) -> list[str]:
@@ -139,11 +139,11 @@ def _warnings(value: AnyValue) -> list[str]:
 
 def _ends(warning: str) -> tuple[int, int] | None:
     """Return the original end and its replacement in a warning, ns; None for another warning."""
-    found = _NEGATIVE.fullmatch(warning)
-    if found is None:
+    match = _NEGATIVE.fullmatch(warning)
+    if match is None:
         return None
     try:
-        return _nanoseconds(found[1], found[2]), _nanoseconds(found[3], found[4])
+        return _nanoseconds(match[1], match[2]), _nanoseconds(match[3], match[4])
     except ValueError:
         return None
 
@@ -170,11 +170,11 @@ def _restore(owner: Any, limit: int) -> int:
     whole = residual_attributes(owner.attributes)
     left = 0
     for pair in long:
-        told = AnyValue()
-        write_value(told, whole.get(pair.key.removeprefix(sc.ESCAPE)))
+        original = AnyValue()
+        write_value(original, whole.get(pair.key.removeprefix(sc.ESCAPE)))
         cut = pair.value.string_value
-        if cut and told.string_value.startswith(cut):
-            pair.value.string_value = told.string_value
+        if cut and original.string_value.startswith(cut):
+            pair.value.string_value = original.string_value
         else:
             left += 1
     return left
@@ -184,12 +184,12 @@ def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """Return the `attrs` in the residual of a record."""
     try:
         ours, _ = split_attributes(pairs)
-        rest = residuals.parse(
+        residual = residuals.parse(
             residuals.joined(ours, sc.REST) or residuals.joined(ours, sc.SNAPSHOT_REST)
         )
     except UnencodableError:
         return {}
-    attrs = rest.get("set", {}).get("attrs")
+    attrs = residual.get("set", {}).get("attrs")
     return attrs if isinstance(attrs, dict) else {}
 
 
@@ -201,8 +201,8 @@ def _is_cut(value: AnyValue, limit: int) -> bool:
     kind = value.WhichOneof("value")
     if kind == "string_value":
         # Only the few texts of about that length are encoded to count their bytes.
-        said = value.string_value
-        return limit // 4 - 1 <= len(said) <= limit and limit - 3 <= len(said.encode()) <= limit
+        text = value.string_value
+        return limit // 4 - 1 <= len(text) <= limit and limit - 3 <= len(text.encode()) <= limit
     return kind == "bytes_value" and len(value.bytes_value) == limit
 
 

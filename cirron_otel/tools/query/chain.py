@@ -163,17 +163,17 @@ def _told(header: Header) -> Iterator[bytes]:
     except UnencodableError:
         return
     otel = (residual or {}).get("otel")
-    told = otel.get("set") if isinstance(otel, dict) else None
-    if not isinstance(told, dict):
+    values = otel.get("set") if isinstance(otel, dict) else None
+    if not isinstance(values, dict):
         return
-    entries = [*_listed(told.get("segments")), *_listed(told.get("running"))]
+    entries = [*_listed(values.get("segments")), *_listed(values.get("running"))]
     texts = [
         entry.get(key)
         for entry in entries
         if isinstance(entry, dict)
         for key in ("trace_id", "previous_trace_id", "parent_trace_id")
     ]
-    traces = told.get("traces")
+    traces = values.get("traces")
     texts += list(traces.values()) if isinstance(traces, dict) else []
     for text in texts:
         trace_id = unhex(text)

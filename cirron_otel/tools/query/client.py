@@ -148,14 +148,14 @@ class QueryClient:
             return answer
         if answer.status == 404 and absent and _NO_SUCH_PATH not in answer.content:
             return None
-        said = f"{shown} answered {answer.status}"
+        message = f"{shown} answered {answer.status}"
         if words := self._said(answer):
-            said += f": {words}"
+            message += f": {words}"
         if answer.status in (401, 403) or (answer.status == 400 and "org id" in words.lower()):
-            said += f"; headers come from {HEADERS_VARIABLE}, a tenant from tenant="
+            message += f"; headers come from {HEADERS_VARIABLE}, a tenant from tenant="
         elif 300 <= answer.status < 400:
-            said += ": a redirect, which is not followed; name the address that it leads to"
-        raise EndpointError(said)
+            message += ": a redirect, which is not followed; name the address that it leads to"
+        raise EndpointError(message)
 
     def _said(self, answer: QueryResponse) -> str:
         return self._one_line(answer.content[:_SHOWN_BYTES].decode("utf-8", "replace"))

@@ -84,8 +84,8 @@ class _Fetch:
         if address.session is not None:
             yield trace_id_for(address.session)
         elif address.service is not None:
-            found = self._backend.with_service(address.service, *self._window())
-            for number, trace_id in enumerate(found):
+            trace_ids = self._backend.with_service(address.service, *self._window())
+            for number, trace_id in enumerate(trace_ids):
                 if number == address.limit:
                     self.done.miss(
                         f"more than {address.limit} traces of the service match: raise limit, or"
@@ -126,8 +126,8 @@ class _Fetch:
                 continue
             last = min(self._chain.last_ns, 2**63 - 1) + _AROUND_NS
             first = max(self._chain.first_ns - _AROUND_NS, last - _LONGEST_NS, 0)
-            found = self._backend.with_session(session, first, max(last, first + 1), service)
-            self._bring_all(list(found))
+            trace_ids = self._backend.with_session(session, first, max(last, first + 1), service)
+            self._bring_all(list(trace_ids))
 
     def _bring(self, trace_id: bytes) -> bool:
         """Fetch a trace, once; return whether the backend has it."""

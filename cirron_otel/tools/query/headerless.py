@@ -126,12 +126,12 @@ def _restore(span: Span) -> None:
 
 
 def _restore_told(owner: Any) -> None:
-    told = residual_attributes(owner.attributes)
+    originals = residual_attributes(owner.attributes)
     for pair in owner.attributes:
         key = pair.key.removeprefix(sc.ESCAPE)
-        if key in told:
+        if key in originals:
             pair.value.Clear()
-            write_value(pair.value, told[key])
+            write_value(pair.value, originals[key])
 
 
 def _restore_list(pair: Any) -> None:

@@ -57,10 +57,10 @@ class Jaeger:
         if not data.resource_spans:
             return None
         notes = undo_jaeger_changes(data)
-        if bare := restore_headers(data, trace_id):
+        if unassigned := restore_headers(data, trace_id):
             notes.append(
-                f"the attributes of scopes are gone, and with them which of {bare} spans belong to"
-                " which batch: they come in one for each process"
+                f"the attributes of scopes are gone, and with them which of {unassigned} spans"
+                " belong to which batch: they come in one for each process"
             )
         return BackendTrace(data, notes)
 
@@ -95,14 +95,14 @@ class Jaeger:
             answer = self._client.get(_PATH, parameters, absent=True)
             if answer is None:
                 return set()
-            found: set[bytes] = set()
+            trace_ids: set[bytes] = set()
             for group in self._read(answer).resource_spans:
                 for scoped in group.scope_spans:
                     ids = {span.trace_id for span in scoped.spans}
-                    found |= ids
+                    trace_ids |= ids
                     if wanted(group):
                         matching.update(ids)
-            return found
+            return trace_ids
 
         matching: set[bytes] = set()
         for trace_id in all_between(search, start_ns, min(end_ns, _LATEST_NS), _YEAR_NS):
@@ -163,5 +163,5 @@ def _cut(content: bytes) -> list[bytes] | None:
 
 
 def _rfc3339(ns: int) -> str:
-    seconds, rest = divmod(max(ns, 0), 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    seconds, nanoseconds = divmod(max(ns, 0), 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

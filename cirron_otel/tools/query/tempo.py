@@ -128,8 +128,10 @@ class Tempo:
         if status == _PARTIAL:
             notes.append(f"Tempo gave a part only: {message[:200] or 'the trace is too large'}")
         if cut := restore_truncated(traces, _CUT_BYTES):
-            many = "1 attribute is" if cut == 1 else f"{cut} attributes are"
-            notes.append(f"{many} as long as Tempo cuts them ({_CUT_BYTES} bytes), or was longer")
+            subject = "1 attribute is" if cut == 1 else f"{cut} attributes are"
+            notes.append(
+                f"{subject} as long as Tempo cuts them ({_CUT_BYTES} bytes), or was longer"
+            )
         return BackendTrace(traces, notes)
 
 

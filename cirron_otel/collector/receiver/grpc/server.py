@@ -183,10 +183,10 @@ class GrpcReceiver:
         try:
             self._authenticate(metadata)
             coding = coding_of([value for name, value in metadata if name == ENCODING])
-            kept = self._kept.select(metadata)
+            headers = self._kept.select(metadata)
             with Reservation(self._consumer) as reservation:
                 answer = await self._consumer.consume(
-                    await self._request(signal, kept, coding, context, reservation)
+                    await self._request(signal, headers, coding, context, reservation)
                 )
         except RefusalError as error:
             status, reason = status_of(error), error.reason.value

@@ -107,8 +107,8 @@ def of_refusal(error: RefusalError) -> HttpError:
     """Return the HTTP error of a refusal, with Retry-After in whole seconds."""
     headers = {"WWW-Authenticate": "Bearer"} if error.reason is Reason.UNAUTHENTICATED else {}
     if error.reason in (Reason.BUSY, Reason.UNAVAILABLE):
-        asked = error.retry_after_s
-        seconds = _RETRY_AFTER_S if asked is None else max(math.ceil(asked), _RETRY_AFTER_S)
+        delay_s = error.retry_after_s
+        seconds = _RETRY_AFTER_S if delay_s is None else max(math.ceil(delay_s), _RETRY_AFTER_S)
         headers["Retry-After"] = str(seconds)
     status = _STATUSES[error.reason]
     return HttpError(status, error.message, headers, reason=error.reason.value)

@@ -171,10 +171,10 @@ async def pieces(
     RefusalError if it is aborted in favour of others.
     """
     now = asyncio.get_running_loop().time
-    came, waited, asked_at = 0, 0.0, limits.slow_s
+    came, waited, check_at_s = 0, 0.0, limits.slow_s
     while True:
-        if waited >= asked_at:
-            asked_at = waited + limits.slow_s / 2
+        if waited >= check_at_s:
+            check_at_s = waited + limits.slow_s / 2
             if is_scarce():
                 message = "too many bytes are in flight for a body that comes slowly: try again"
                 raise RefusalError(Reason.BUSY, message)
@@ -182,7 +182,7 @@ async def pieces(
         patience = limits.grace_s + came / limits.bytes_per_s
         start = now()
         try:
-            async with asyncio.timeout(min(patience, seconds, asked_at) - waited):
+            async with asyncio.timeout(min(patience, seconds, check_at_s) - waited):
                 piece = await request.content.readany()
         except TimeoutError:
             waited += now() - start

@@ -35,8 +35,8 @@ def encoding_of(content_type: str | None) -> BodyEncoding:
         if charset is None or charset[1].lower() in ("utf-8", "utf8", "us-ascii"):
             return BodyEncoding.JSON
         raise HttpError(415, f"expected JSON in UTF-8, found {_shown(charset[1])}")
-    found = _shown(media_type) if media_type else "none"
-    raise HttpError(415, f"expected the Content-Type {PROTOBUF} or {JSON}, found {found}")
+    shown_type = _shown(media_type) if media_type else "none"
+    raise HttpError(415, f"expected the Content-Type {PROTOBUF} or {JSON}, found {shown_type}")
 
 
 def content_coding(values: list[str]) -> str:

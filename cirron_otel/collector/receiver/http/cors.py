@@ -64,8 +64,8 @@ class Cors:
         if not self.allows(headers.get("Origin")):
             raise HttpError(403, "pages of this origin may not send requests here", reason="origin")
         allowed = {name.lower() for name in (*_ALWAYS, *self.headers)}
-        asked = headers.get("Access-Control-Request-Headers", "").split(",")
-        names = [name for each in asked if _TOKEN.fullmatch(name := each.strip().lower())]
+        raw_names = headers.get("Access-Control-Request-Headers", "").split(",")
+        names = [name for each in raw_names if _TOKEN.fullmatch(name := each.strip().lower())]
         if ANY not in allowed:
             names = [name for name in names if name in allowed]
         answer = {

@@ -186,8 +186,8 @@ class HttpReceiver:
         if route == "blobs" and self._uploads is not None:
             self._check(request, _BLOB_METHODS)
             key = BlobKey(*blob_names(path.partition("/blobs/")[2]))
-            kept = self._kept.select(request.headers.items())
-            key = tenant_key(key, tenant_of(tuple(sorted(kept.items()))))
+            headers = self._kept.select(request.headers.items())
+            key = tenant_key(key, tenant_of(tuple(sorted(headers.items()))))
             if request.method == "HEAD":
                 return await self._uploads.head(*key)
             return await self._uploads.put(request, *key)
@@ -215,13 +215,13 @@ class HttpReceiver:
         signal = _OTLP.get(route, ReceivedSignal.CIRRON)
         if signal is ReceivedSignal.CIRRON and encoding is not BodyEncoding.JSON:
             raise HttpError(415, "Cirron batches are taken as application/json")
-        kept = self._kept.select(request.headers.items())
+        headers = self._kept.select(request.headers.items())
         with Room(self._consumer) as room:
             body = await self._bodies.read(request, room)
             if encoding is BodyEncoding.JSON and signal is ReceivedSignal.TRACES:
                 signal = json_signal(body)
             answer = await self._consumer.consume(
-                ReceivedRequest(signal, encoding, body, received_ns, kept)
+                ReceivedRequest(signal, encoding, body, received_ns, headers)
             )
         if signal is ReceivedSignal.CIRRON:
             return cirron_reply(answer)

@@ -45,11 +45,11 @@ class DirectFile:
         for piece in pieces:
             begin = 0
             while begin < len(piece):
-                taken = min(len(piece) - begin, BUFFER - self._filled)
-                part = piece if taken == len(piece) else piece[begin : begin + taken]
-                self._buffer[self._filled : self._filled + taken] = part
-                self._filled += taken
-                begin += taken
+                size = min(len(piece) - begin, BUFFER - self._filled)
+                part = piece if size == len(piece) else piece[begin : begin + size]
+                self._buffer[self._filled : self._filled + size] = part
+                self._filled += size
+                begin += size
                 if self._filled == BUFFER:
                     self._write()
         if self._filled:
@@ -75,7 +75,7 @@ class DirectFile:
         with memoryview(self._buffer) as view, view[:end] as blocks:
             write_whole(self.descriptor, blocks, self._at)
         whole = self._filled // BLOCK * BLOCK
-        rest = self._filled - whole
-        self._buffer[:rest] = self._buffer[whole : self._filled]
+        remainder = self._filled - whole
+        self._buffer[:remainder] = self._buffer[whole : self._filled]
         self._at += whole
-        self._filled = rest
+        self._filled = remainder

@@ -240,11 +240,11 @@ class _Segment:
             self._break("no whole header: nothing in it can be read")
             return
         try:
-            rest = self._at(self.offset, 1)
+            next_byte = self._at(self.offset, 1)
         except OSError as error:
             self._break(f"cannot be read: {error.strerror or error}")
         else:
-            if rest and not self._is_padding():
+            if next_byte and not self._is_padding():
                 self._break("half a frame at the end")
 
     def _is_padding(self) -> bool:
@@ -279,9 +279,9 @@ class _Segment:
             offset = begin + index - PREFIX_BYTES
             prefix = decode_prefix(data[index - PREFIX_BYTES : index], self.number)
             if prefix is not None:
-                rest = data[index : index + prefix.head_bytes + prefix.body_bytes]
-                if len(rest) == prefix.head_bytes + prefix.body_bytes:
-                    if zlib.crc32(rest) == prefix.crc:
+                frame = data[index : index + prefix.head_bytes + prefix.body_bytes]
+                if len(frame) == prefix.head_bytes + prefix.body_bytes:
+                    if zlib.crc32(frame) == prefix.crc:
                         self.offset, self._searched = offset, None
                         return True
                 elif limit is None and not self.is_finished:  # it is being written
@@ -334,7 +334,11 @@ class _Segment:
 
 
 def _log(damage: Damage) -> None:
-    kept = damage.kept or "nowhere"
+    copy_path = damage.kept or "nowhere"
     _logger.warning(
-        "%s is damaged at byte %d: %s; kept as %s", damage.path, damage.offset, damage.reason, kept
+        "%s is damaged at byte %d: %s; kept as %s",
+        damage.path,
+        damage.offset,
+        damage.reason,
+        copy_path,
     )

@@ -58,10 +58,10 @@ class Scale:
 
 def durations_scale(points: Iterable[Point]) -> Scale:
     """Return a scale from 0 to a round maximum; logarithmic if that hides small values."""
-    found = [point for point in points if point.numbers]
-    low = min((point.low for point in found), default=0.0)
-    high = max((point.high for point in found), default=1.0)
-    middles = sorted(point.middle for point in found)
+    numeric = [point for point in points if point.numbers]
+    low = min((point.low for point in numeric), default=0.0)
+    high = max((point.high for point in numeric), default=1.0)
+    middles = sorted(point.middle for point in numeric)
     middle = middles[len(middles) // 2] if middles else high
     if low > 0 and high > _WIDE * middle:
         return Scale(low, high, is_log=True)
@@ -70,10 +70,10 @@ def durations_scale(points: Iterable[Point]) -> Scale:
 
 def values_scale(points: Iterable[Point]) -> Scale:
     """Return a scale from the least value to the greatest."""
-    found = [point for point in points if point.numbers]
+    numeric = [point for point in points if point.numbers]
     return Scale(
-        min((point.low for point in found), default=0.0),
-        max((point.high for point in found), default=0.0),
+        min((point.low for point in numeric), default=0.0),
+        max((point.high for point in numeric), default=0.0),
     )
 
 
@@ -196,12 +196,12 @@ def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
     right = max(total.right(point), left + _LEAST)
     last = point.first + point.count
     place = f"{point.first + 1:,}" if point.count == 1 else f"{point.first + 1:,} to {last:,}"
-    said = "no finite number"
+    text = "no finite number"
     if point.numbers:
-        said = told(point.middle)
+        text = told(point.middle)
         if point.high > point.low:
-            said += f" ({told(point.low)} to {told(point.high)})"
-    title = Element("title", f"{place} of {total.count:,}: {said}")
+            text += f" ({told(point.low)} to {told(point.high)})"
+    title = Element("title", f"{place} of {total.count:,}: {text}")
     return Element("rect", title, x=left, width=max(right - left, 1), height=HEIGHT)
 
 
@@ -209,11 +209,11 @@ def stacked(parts: Iterable[Part], whole: int, *, label: str) -> Element:
     """Draw parts side by side, in a bar of length `whole`."""
     drawn = []
     place = 0
-    for class_, size, said in parts:
+    for class_, size, text in parts:
         left, right = (round(WIDTH * each / max(whole, 1)) for each in (place, place + size))
         place += size
         if right > left:
-            title = Element("title", said)
+            title = Element("title", text)
             drawn.append(
                 Element("rect", title, class_=class_, x=left, y=0, width=right - left, height=_BAR)
             )

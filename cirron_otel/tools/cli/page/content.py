@@ -82,12 +82,12 @@ def gather(
     index.
     """
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
-    tops = _tops(index)
+    top_trees = _tops(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
     scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
     limits = TreeLimits(spans=scopes, children=scopes, marks=_MARKS)
     traces = step_traces(index, ranks[:TRACED_RANKS], asked, limits)
-    trees = [*tops, *(trace.step for trace in traces)]
+    trees = [*top_trees, *(trace.step for trace in traces)]
     ids = {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}
     sessions = sessions_of(index)
     if isinstance(reader, SpoolReader):
@@ -104,8 +104,8 @@ def gather(
             for each in report.ranks[:DRAWN_RANKS]
         },
         _mark_courses(index, report),
-        tops,
-        max(index.one(_COUNT_TOPS) - len(tops), 0),
+        top_trees,
+        max(index.one(_COUNT_TOPS) - len(top_trees), 0),
         traces,
         records_of(index, reader, ids),
         [*warnings, *_states(sessions), *_missing(index)],
@@ -124,30 +124,30 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
     drawn = {
         (each.name, each.rank, each.is_eval): each for each in report.marks if each.numbers > 1
     }
-    kept = dict(list(drawn.items())[:DRAWN_MARKS])
-    if not kept:
+    series = dict(list(drawn.items())[:DRAWN_MARKS])
+    if not series:
         return []
-    limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(kept))
-    return list(mark_points(index, lambda *key: kept.get(key), limit))
+    limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(series))
+    return list(mark_points(index, lambda *key: series.get(key), limit))
 
 
 def _tops(index: SpoolIndex) -> list[TreeNode]:
     """Read each tree on its own, so that one with many scopes leaves room for the others."""
     limits = TreeLimits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
-    found = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
-    return [each for each in found if each is not None]
+    trees = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
+    return [each for each in trees if each is not None]
 
 
 def _states(sessions: list[SessionSummary]) -> list[str]:
-    said = {
+    phrases = {
         "open": "still running when this was read",
         "unfinished": "without an end: still running, or killed",
         "killed": "killed",
         "failed": "failed",
     }
-    counts = {state: sum(each.state == state for each in sessions) for state in said}
+    counts = {state: sum(each.state == state for each in sessions) for state in phrases}
     return [
-        f"{count:,} {'session' if count == 1 else 'sessions'} {said[state]}"
+        f"{count:,} {'session' if count == 1 else 'sessions'} {phrases[state]}"
         for state, count in counts.items()
         if count
     ]

@@ -64,18 +64,18 @@ def _body(content: RunContent) -> Element:
         _run_section(content, palette, details),
         steps,
     ]
-    found = [each for each in parts if each is not None]
+    blocks = [each for each in parts if each is not None]
     links = [
         Element(
             "li", Element("a", _TITLES[each.attributes["id"]], href=f"#{each.attributes['id']}")
         )
-        for each in found
+        for each in blocks
     ]
     return Element(
         "body",
         _header(content),
         Element("nav", Element("ul", links), aria_label="Sections"),
-        Element("main", conclusions.failures_section(content), _warnings(content), found),
+        Element("main", conclusions.failures_section(content), _warnings(content), blocks),
         Element(
             "footer",
             f"Written by cirron-otel {metadata.version('cirron-otel')}. Times have their zone. The"
@@ -167,8 +167,8 @@ def _sessions(sessions: list[SessionSummary]) -> list[Content]:
              "snapshots")  # fmt: skip
     more = len(sessions) - len(rows)
     listed = table("The sessions of the run", heads, rows, right=heads[5:])
-    rest = note(f"and {more:,} more: ", code("spool ls"), " lists them")
-    return [listed, rest if more else None]
+    more_note = note(f"and {more:,} more: ", code("spool ls"), " lists them")
+    return [listed, more_note if more else None]
 
 
 def _length(session: SessionSummary) -> Content:

@@ -76,13 +76,13 @@ def _stack(rank: RankReport, palette: Palette, longest: int) -> Content:
     if not rank.steps.steps.durations:
         return Element("span", "no steps", class_="dim")
     times = {each.name: each.total_ns for each in rank.steps.phases}
-    rest = max(rank.steps.unattributed.total_ns, 0)
-    parts = _parts(times, rest, palette)
+    unattributed_ns = max(rank.steps.unattributed.total_ns, 0)
+    parts = _parts(times, unattributed_ns, palette)
     return stacked(parts, longest, label=_label(parts))
 
 
 def _label(parts: list[Part]) -> str:
-    return short("; ".join(said for _, ns, said in parts if ns), 250)
+    return short("; ".join(text for _, ns, text in parts if ns), 250)
 
 
 def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
@@ -99,31 +99,31 @@ def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
 
 
 def _phase_tables(content: RunContent) -> Iterator[Element]:
-    told = [each for each in content.report.ranks if each.steps.steps.durations]
-    for place, rank in enumerate(told[:DRAWN_RANKS]):
+    ranks = [each for each in content.report.ranks if each.steps.steps.durations]
+    for place, rank in enumerate(ranks[:DRAWN_RANKS]):
         heading = Element("summary", f"{rank_name(rank.rank).capitalize()} by phase")
         is_open = "" if place == 0 else None
-        drawn = phase_table(rank, max(_MOST_PHASES // min(len(told), DRAWN_RANKS), 10))
+        drawn = phase_table(rank, max(_MOST_PHASES // min(len(ranks), DRAWN_RANKS), 10))
         yield Element("details", heading, drawn, open=is_open)
-    if len(told) > DRAWN_RANKS:
-        more = f"{len(told) - DRAWN_RANKS:,} more ranks: "
+    if len(ranks) > DRAWN_RANKS:
+        more = f"{len(ranks) - DRAWN_RANKS:,} more ranks: "
         yield note(more, code("report --json"), " has their phases")
 
 
 def phase_table(rank: RankReport, most: int) -> list[Content]:
     """Return the figures of one rank, for at most `most` phases."""
-    found = rank.steps
-    more = len(found.phases) - most
+    steps = rank.steps
+    more = len(steps.phases) - most
     rows = [
         (short(each.name), number(len(each.durations)), took(each.total_ns),
-         share(found.share(each)), took(each.median_ns))
-        for each in (*found.phases[:most], found.unattributed, found.steps)
+         share(steps.share(each)), took(each.median_ns))
+        for each in (*steps.phases[:most], steps.unattributed, steps.steps)
     ]  # fmt: skip
     heads = ("phase", "times", "total", "share", "median")
     caption = f"The phases of the steps of {rank_name(rank.rank)}"
     listed = table(caption, heads, rows, right=heads[1:], class_="sum")
-    rest = note(f"and {more:,} more: ", code("report --json"), " has them")
-    return [listed, rest if more > 0 else None]
+    more_note = note(f"and {more:,} more: ", code("report --json"), " has them")
+    return [listed, more_note if more > 0 else None]
 
 
 def course_section(content: RunContent) -> Element | None:
@@ -152,13 +152,13 @@ def _step_course(
         duration(round(pick(getattr(p, name) for p in points)))
         for pick, name in ((min, "low"), (max, "high"))
     )
-    said = f"{count(steps, 'step')}, {low} to {high}" if low != high else f"{steps:,} steps, {low}"
+    text = f"{count(steps, 'step')}, {low} to {high}" if low != high else f"{steps:,} steps, {low}"
     drawn = course(
         points, scale, lambda value: duration(round(value)),
-        label=f"The time of the steps of {rank_name(rank)}: {said}",
+        label=f"The time of the steps of {rank_name(rank)}: {text}",
         epochs=content.epochs.get(rank, ()),
     )  # fmt: skip
-    caption = Element("figcaption", Element("strong", rank_name(rank)), f" {said}")
+    caption = Element("figcaption", Element("strong", rank_name(rank)), f" {text}")
     return Element("figure", caption, drawn)
 
 
@@ -198,21 +198,21 @@ def _linked(step: SlowStep, anchors: dict[str, str]) -> Content:
 
 
 def _slow_stack(step: SlowStep, palette: Palette, longest: int) -> Element:
-    rest = max(step.duration_ns - sum(step.phases.values()), 0)
-    parts = _parts(step.phases, rest, palette)
+    unattributed_ns = max(step.duration_ns - sum(step.phases.values()), 0)
+    parts = _parts(step.phases, unattributed_ns, palette)
     most = max(parts, key=lambda part: part[1])
     return stacked(parts, longest, label=f"most of it in {most[2]}")
 
 
 def gpu_section(content: RunContent) -> Element | None:
     """Return the device's time, if any is recorded."""
-    found = content.report.gpu
-    if not found:
+    scopes = content.report.gpu
+    if not scopes:
         return None
     rows = [
         (short(each.name), "-" if each.rank is None else str(each.rank), number(each.count),
          took(each.gpu_ns), took(each.wall_ns))
-        for each in found[:_MOST_ROWS]
+        for each in scopes[:_MOST_ROWS]
     ]  # fmt: skip
     heads = ("scope", "rank", "times", "on the GPU", "on the host")
     return section(
@@ -220,7 +220,7 @@ def gpu_section(content: RunContent) -> Element | None:
         "GPU time",
         note("Scopes that lie in one another count both."),
         table("The time of scopes on the device", heads, rows, right=heads[1:]),
-        note(f"and {len(found) - _MOST_ROWS:,} more") if len(found) > _MOST_ROWS else None,
+        note(f"and {len(scopes) - _MOST_ROWS:,} more") if len(scopes) > _MOST_ROWS else None,
     )
 
 

@@ -130,10 +130,10 @@ def _name(
         title.append(Element("span", " " + short(node.error), class_="bad"))
     if node.children_left_out:
         title.append(Element("span", f" + {node.children_left_out:,} in it", class_="dim"))
-    told = details.of(node)
-    if told is None:
+    body = details.of(node)
+    if body is None:
         return _indented(level, title)
-    shown = Element("details", Element("summary", title), told, open="" if is_open else None)
+    shown = Element("details", Element("summary", title), body, open="" if is_open else None)
     return _indented(level, shown)
 
 
