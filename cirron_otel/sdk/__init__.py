@@ -1,1 +1,1 @@
-"""The SDK: what a training process is, and what it makes of its scopes and marks."""
+"""The SDK, which runs in a training process and records its scopes, marks and snapshots."""

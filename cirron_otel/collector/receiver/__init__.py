@@ -1,1 +1,1 @@
-"""Servers that take OTLP and Cirron JSON, and what keeps their requests: one `export` for all."""
+"""Servers that accept OTLP and Cirron JSON, and the consumer that stores all their requests."""

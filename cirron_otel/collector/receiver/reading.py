@@ -91,7 +91,7 @@ def measured(body: bytes, signal: ReceivedSignal, most: int) -> RequestContent:
         reason, message = Reason.TOO_LARGE, str(error)
     except InputError as error:
         reason, message = Reason.INVALID, str(error)
-    # Not within `except`: the traceback of the error would keep the parsed body alive.
+    # Raise outside of `except`: the traceback of the error would keep the parsed body alive.
     raise RefusalError(reason, message)
 
 

@@ -47,7 +47,7 @@ class BlobSender:
         from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
 
         place, url = self._store.place, self._storage
-        # The rows of another database need the URIs of the objects, too.
+        # The key includes the database: the rows of another one would also need the objects' URIs.
         key = digest("uploads", place.key, "" if url is None else parse_url(url).key)[:8].hex()
         make_state(paths.state)
         self._pending = PendingUploads(paths.state / f"uploads-{key}.sqlite", time.monotonic)

@@ -111,7 +111,7 @@ def _merge(old: S, new: S, path: str, at_once: list[str], restart: list[str]) ->
 
 
 def _is_live(section: type[Section] | None) -> bool:
-    """Return whether all keys of a section take effect immediately; None stands for exporters."""
+    """Return whether all keys of a section take effect immediately; None means the exporters."""
     return section is None or all(
         field.key is not None and field.key.at_once for field in fields_of(section)
     )

@@ -1,4 +1,4 @@
-"""The delivery of a collector's batches to one OTLP endpoint, on a thread of its own."""
+"""The delivery of a collector's batches to one OTLP endpoint, on a separate thread."""
 
 from __future__ import annotations
 

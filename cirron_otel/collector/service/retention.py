@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Removes old rows on a thread of its own, one removal at a time."""
+    """Removes old rows on a separate thread, one removal at a time."""
 
     def __init__(self) -> None:
         """Begin idle; `start` begins a removal."""

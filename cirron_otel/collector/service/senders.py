@@ -1,4 +1,4 @@
-"""The senders: each delivers the spool's batches to one target, on a thread of its own.
+"""The senders: each delivers the spool's batches to one target, on a separate thread.
 
 The targets are the database, the blob store and the exporters.
 """

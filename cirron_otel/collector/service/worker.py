@@ -305,7 +305,7 @@ class Worker:
 def _consumer_lock(path: Path) -> int:
     """Return the lock of the journal's consumer, held until this process ends.
 
-    The second process of a killed collector may still hold it: wait for that one to end.
+    The second process of a killed collector may still hold it, so wait for that process to end.
     """
     make_state(path.parent)
     deadline = time.monotonic() + _PREDECESSOR_S
@@ -331,7 +331,7 @@ def listen(worker: Worker, source: BinaryIO) -> None:
 
 def main() -> None:
     """Run the second process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the receiving process tells it when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the receiving process decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     source = sys.stdin.buffer
     options: CollectorOptions = pickle.load(source)  # noqa: S301 - our parent wrote it

@@ -29,7 +29,7 @@ from .span_rows import recorded_above
 SAMPLES: Final = "samples"
 """The attribute of a step that contains its number of samples."""
 MOST_NAMES: Final = 100
-"""Maximum number of phase names, and of mark names, with a series of their own."""
+"""Maximum number of phase names, and of mark names, with separate series."""
 MEMORY: Final = {
     "cuda.allocated": "cuda.memory_peak_bytes",
     "cuda.reserved": "cuda.memory_reserved_peak_bytes",

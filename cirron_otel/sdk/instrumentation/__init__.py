@@ -1,1 +1,1 @@
-"""Hooks into frameworks. Each is imported only once the program imports its framework."""
+"""Hooks into frameworks, which are imported only once the program imports the framework."""

@@ -16,7 +16,7 @@ RankCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class HookContext:
-    """What a session provides to the hooks of one framework."""
+    """The part of a session that the hooks of one framework may use."""
 
     config: Config
     owns: Callable[[str], bool]

@@ -18,11 +18,11 @@ class Patches:
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._originals_by_id: dict[int, Any] = {}
-        """The originals by the ids of former replacements. `_keep_alive` keeps these ids from
-        reuse."""
+        """The originals by the ids of former replacements. `_keep_alive` prevents the reuse of
+        these ids."""
         self._keep_alive: list[Any] = []
         self._functions: dict[int, Any] = {}
-        """The replacements of functions whose copies are to be replaced, by the ids of the
+        """The replacements of functions whose copies `replace_copies` replaces, by the ids of the
         originals."""
         self._lock = threading.RLock()
         """Guards the lists, because models are discovered on several threads. It is re-entrant,
@@ -99,7 +99,7 @@ class Patches:
         """Restore everything, or only `owner.name`. Raises nothing.
 
         An attribute that other code has replaced in the meantime is left unchanged. That
-        replacement may call the one of this package, which then has no effect of its own.
+        replacement may call this package's, which then only calls the original.
         """
         with self._lock:
             self._undo(owner, name)

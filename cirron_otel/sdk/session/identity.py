@@ -43,7 +43,7 @@ class Identity:
     """
     node_rank: int | None = None
     restart_count: int = 0
-    """How often the launcher has restarted the job's processes."""
+    """Number of times that the launcher has restarted the job's processes."""
     source: str = NO_SOURCE
     """The source of the rank: torchrun, openmpi, pmix, pmi, slurm, kubernetes, torch.distributed,
     or none."""

@@ -46,7 +46,7 @@ class ProviderLink:
         self.processor = processor
         self.observers = Observers(provider, processor)
         self.on_application_exporters: Callable[[], None] | None = None
-        """Called once when the application has processors of its own that see every scope."""
+        """Called once when the application has added processors, which see every scope."""
         self._resource, self._joined, self._session = resource, joined, session
         self._is_own, self._has_costs, self._is_thinned = is_own, has_costs, is_thinned
         self._is_over = False

@@ -45,7 +45,7 @@ RESTART_COUNT: Final = "cirron.restart_count"
 # OTel Python's service name if none is configured.
 _UNKNOWN_SERVICE: Final = "unknown_service"
 _RECORDED: Final = frozenset({sc.PROCESS_PID, sc.RANK, sc.SESSION_ID})
-"""Attributes that are already in the records, from which the translator takes them."""
+"""Attributes that are already in the records; the translator reads them from there."""
 
 
 def resource_of(

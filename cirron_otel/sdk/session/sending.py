@@ -70,7 +70,7 @@ class Deliveries:
         self._config, self._environ = config, environ
         self._paths, self._owner = paths, owner
         self.automatic_otlp: Any = None
-        """The OTLP target of `exporters="auto"`, which gives way to the application's exporters."""
+        """The OTLP target of `exporters="auto"`, which the application's exporters supersede."""
 
     def start(self, exports: list[Export], resource: Resource) -> list[Exporter]:
         """Start a delivery for each target; one that cannot be started is reported and skipped."""

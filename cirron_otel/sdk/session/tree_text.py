@@ -52,7 +52,7 @@ def value_of(mark: MarkRow) -> Any:
 
 
 def is_users(mark: MarkRow) -> bool:
-    """Return whether a mark is the user's and not the SDK's mark of its own time."""
+    """Return whether a mark is the user's, rather than one with the SDK's own time."""
     return bool(mark.name != sc.OVERHEAD_NS)
 
 

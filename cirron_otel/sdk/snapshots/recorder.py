@@ -317,7 +317,7 @@ T = TypeVar("T")
 
 
 class Watched:
-    """A weak reference to the watched model: the SDK keeps no model alive."""
+    """A weak reference to the watched model, so that the SDK does not keep the model alive."""
 
     def __init__(self) -> None:
         self._reference: Any = None

@@ -178,8 +178,8 @@ def _stored_values(torch: Any, tensor: Any) -> tuple[Any, int]:
 def pieces(tensor: Any, limit: int) -> Iterator[Any]:
     """Yield views of at most about `limit` elements that together make up `tensor`, in any order.
 
-    A dense tensor is split into vectors, whatever the order of its dimensions; a tensor with gaps
-    is split until a copy of each piece is small.
+    A dense tensor is split into vectors, regardless of the order of its dimensions; a tensor with
+    gaps is split until a copy of each piece is small.
     """
     if not tensor.numel():
         return

@@ -1,1 +1,1 @@
-"""The hot path: scopes, spans, marks and loops, and the buffers that hold them."""
+"""The hot path: scopes, spans, marks and loops, and their buffers."""

@@ -26,7 +26,7 @@ EARLY_FLUSH = 4096
 """Number of scopes, or of marks of one thread, at which the flush thread is woken before its
 interval is over: a smaller flush pauses the training thread for a shorter time."""
 _IDS = 512
-"""Number of random ids that a thread draws from the operating system at once."""
+"""Number of random ids that a thread draws from the operating system at a time."""
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ local = Local()
 
 
 def reset_after_fork() -> None:
-    """In a forked child: discard what the parent's threads recorded; the child starts empty."""
+    """In a forked child, discard the records of the parent's threads; the child starts empty."""
     registry.clear()
     spared_scopes.clear()
     undroppable.scopes = frozenset()
@@ -200,7 +200,7 @@ ended_threads = EndedThreads()
 
 
 def release(buffers: Buffers) -> None:
-    """Release an ended thread's empty buffers, and keep their totals."""
+    """Release an ended thread's empty buffers, and add their counts to `ended_threads`."""
     ended_threads.recorded += buffers.recorded()
     ended_threads.dropped_scopes += buffers.dropped_scopes
     ended_threads.dropped_marks += buffers.dropped_marks

@@ -94,7 +94,7 @@ def _trace_of(context: SpanContext, parent_trace: Trace) -> Trace:
 
 
 def enclosing_of(span: Any) -> EnclosingSpan | None:
-    """Return the parent that stands in for `span`; None if the span is not recorded."""
+    """Return the EnclosingSpan that represents `span`; None if the span is not recorded."""
     enclosing = getattr(span, SEEN, None)
     return enclosing if type(enclosing) is EnclosingSpan else None
 

@@ -95,7 +95,7 @@ class Segments:
     ) -> None:
         """`recorded` returns the number of scopes and marks that the process has begun so far.
 
-        A trace is complete once it holds `limit` records or is `age_ns` nanoseconds old.
+        A trace is complete once it contains `limit` records or is `age_ns` nanoseconds old.
         """
         self._session = session
         self._recorded = recorded

@@ -101,7 +101,7 @@ def release(*, now: bool = False) -> None:
 
 
 def forget() -> None:
-    """In a forked child: forget the waiting scopes, which belong to the parent."""
+    """In a forked child, forget the waiting scopes, which belong to the parent."""
     _waiting.clear()
 
 

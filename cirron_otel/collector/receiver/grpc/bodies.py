@@ -32,7 +32,7 @@ _YIELD_EVERY = 1024 * 1024
 
 
 class Reservation:
-    """Reserved bytes in flight, which a call holds until it ends.
+    """Reserved bytes in flight of one call, which are released when the call ends.
 
     A call never reserves more than the size of the largest body, even while a body is in memory
     twice, compressed and decompressed. Otherwise a large call might never fit, and would be resent

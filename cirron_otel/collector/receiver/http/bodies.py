@@ -121,7 +121,7 @@ class Bodies:
                     raise too_large(largest)
                 room.hold(size)
                 if body:
-                    # Not a list of parts: they may be smaller than the objects that hold them.
+                    # Do not collect a list: small parts take less memory than their objects.
                     body = body if isinstance(body, bytearray) else bytearray(body)
                     body += part
                 else:

@@ -84,7 +84,7 @@ class HttpReceiver:
         refused: Observer = ignore,
         cors: Cors | None = None,
     ) -> None:
-        """Keep the arguments; `start` listens. Port 0 takes a free one.
+        """Keep the arguments; `start` listens. Port 0 selects a free one.
 
         Without `auth`, every client is accepted; /health and /ready never need a token. Snapshot
         files are accepted if there is a store `blobs`; uploads in parts also need a directory
@@ -108,7 +108,7 @@ class HttpReceiver:
         self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
-        """The number of responses by route and status; `-` stands for unknown routes."""
+        """The number of responses by route and status; `-` means unknown routes."""
 
     def pass_on(self, names: Collection[str]) -> None:
         """Change the headers that are kept, from now on."""
@@ -240,7 +240,7 @@ class HttpReceiver:
         return Reply(200, b'{"status": "ok"}')
 
     def _observe(self, route: str, failure: HttpError) -> None:
-        """Report a refusal; the 503 of /ready, or a 404 of such a path, is not a refusal."""
+        """Report a refusal; a 404 or 503 of an operational endpoint does not count as one."""
         if route in _OPERATION and failure.status in (404, 503):
             return
         signal = _SIGNALS.get(route, NO_SIGNAL)

@@ -139,9 +139,9 @@ class IntakeJournal:
         """Append a request, and return the position of the end of its frame.
 
         When this returns, the request survives a power cut. Frames are written in the order of the
-        calls. Raises JournalFullError if the request cannot be
-        stored now, and UsageError if it is too large for the journal. If the caller is cancelled
-        while it waits, the frame may still be in the journal.
+        calls. Raises JournalFullError if the request cannot be stored now, and UsageError if it is
+        too large for the journal. If the caller is cancelled while it waits, the frame may still be
+        in the journal.
         """
         text = encode_head(head)
         size = PREFIX_BYTES + len(text) + len(body)
@@ -276,7 +276,7 @@ class IntakeJournal:
         return ends
 
     def _hold(self) -> None:
-        """If the directory has been removed, recreate and lock it. Raises TargetError."""
+        """Recreate and lock the directory if it has been removed. Raises TargetError."""
         lock = self._lock
         if lock is None or has_name(lock, self.directory / _LOCK):
             return

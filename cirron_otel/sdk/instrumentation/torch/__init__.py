@@ -1,1 +1,1 @@
-"""Records the tree of a PyTorch training loop, by hooks that can be removed."""
+"""Record the tree of a PyTorch training loop with hooks that can be removed."""

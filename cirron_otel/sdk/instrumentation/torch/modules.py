@@ -238,7 +238,7 @@ class Modules:
             loaderless.model, torch_state.parameter = known.attrs, known.parameter
 
     def _is_on_devices_thread(self, tracker: Tracker) -> bool:
-        """Return whether autograd runs this, on a thread of its own."""
+        """Return whether autograd runs this call on one of its own threads."""
         return not tracker.inside & BACKWARD and self._graph_task() != -1
 
     def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:

@@ -218,7 +218,7 @@ class Pass:
         self.leave()
 
     def undo(self) -> None:
-        """Discard the pass and move the phases it holds to its parent."""
+        """Discard the pass, and move its held phases to its parent."""
         scope = self.scope
         for phase in self.held:
             self.settle(phase)

@@ -51,7 +51,7 @@ class TorchState:
         self.poll_rank: Callable[[], None] = _nothing
         """Polls torch.distributed for the rank of this process; called when a loop begins."""
         self.has_tasks = False
-        """Whether asyncio tasks have trackers of their own."""
+        """Whether each asyncio task has its own tracker."""
         self.use_task_trackers: Callable[[], None] = _nothing
         """Gives each task a tracker; called when a hook runs in an event loop."""
         self.epoch_ended: Callable[[Any], None] = _ignore
