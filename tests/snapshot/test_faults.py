@@ -240,7 +240,7 @@ def test_killed_while_it_writes_it_leaves_no_torn_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "part"),
-    [(sdk.Snapshots, "hand_over"), (sdk.TakenSnapshot, "rows"), (assembly, "batch_text")],
+    [(sdk.Snapshots, "move_ready"), (sdk.TakenSnapshot, "rows"), (assembly, "batch_text")],
 )
 @pytest.mark.usefixtures("watched")
 def test_a_flush_thread_that_dies_at_it_loses_and_doubles_nothing(

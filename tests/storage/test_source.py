@@ -146,7 +146,7 @@ def output_of(script: str) -> str:
 
 def test_the_driver_is_imported_only_when_it_is_needed(tmp_path: Path) -> None:
     script = (
-        "import sys, cirron_otel.core.targets.sql as s;"
+        "import sys, cirron_otel.core.targets.sql.storage as s;"
         f"s.Storage.open('sqlite:///{tmp_path}/x.db').close();"
         "print([n for n in ('psycopg', 'grpc', 'requests', 'sqlalchemy') if n in sys.modules])"
     )

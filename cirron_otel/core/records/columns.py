@@ -266,8 +266,9 @@ class Columns:
 
 
 def _compiled(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
-    # The source consists of the names of fields only.
-    function: Callable[..., Any] = eval(f"lambda {parameters}: {body}", names)  # noqa: S307
+    # The source consists of the names of fields only. The function is one of this module.
+    scope = {"__name__": __name__, **names}
+    function: Callable[..., Any] = eval(f"lambda {parameters}: {body}", scope)  # noqa: S307
     return function
 
 
