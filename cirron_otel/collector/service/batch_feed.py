@@ -57,9 +57,10 @@ class BatchFeed:
 
 
 def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
-    """Return the batches in the spool that a target lacks and that no other process sends to it.
+    """Return the batches in the spool that are to be sent to a target by this process.
 
-    An owner that is alive sends its own batches. The delivery itself finds the batches of dead
+    These are batches that the target has not received and that no other process sends. An owner
+    that is alive sends its own batches. The delivery itself finds the batches of dead
     owners that had begun to send to the same target.
     """
     others = {
@@ -78,7 +79,7 @@ class DeliveryProgress(NamedTuple):
     """The progress of the delivery to one target."""
 
     waiting: int
-    """Batches of the spool that the target lacks."""
+    """The number of batches in the spool that the target has not received yet."""
     age_s: float
     """How long the oldest of them has been in the spool, seconds."""
     evicted: int = 0
@@ -99,8 +100,8 @@ class UnsentBatches:
     def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> DeliveryProgress:
         """Return the number of unsent batches and the age of the oldest.
 
-        The result may be several seconds old. `left` returns the batches that the target may lack,
-        or None if that is not known; then the directory is read.
+        The result may be several seconds old. `left` returns the batches that the target may
+        not have received, or None if they are not known; the directory is then read.
         """
         begun = time.monotonic()
         if begun >= self._look_at:
@@ -112,19 +113,19 @@ class UnsentBatches:
         return DeliveryProgress(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
 
     def count(self) -> int:
-        """Read the directory and return how many batches the target lacks now."""
+        """Read the directory, and return the number of batches that the target has not received."""
         with contextlib.suppress(OSError):
             self._found = self._count(None)
         return self._found[0]
 
     def lacks(self, name: str) -> bool:
-        """Return whether the target lacks a batch that has no owner."""
+        """Return whether the batch has no owner and the target has not received it."""
         if self._ledger.has(NONE, name):
             return False
         return group_of(name, known_owners(self._paths)) == NONE
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Return the batches of `names` that are in the spool and that the target lacks."""
+        """Return those of `names` that are in the spool and that the target has not received."""
         left = self._ledger.lacking_of(NONE, names)
         return [name for name in left if (self._paths.spool / name).exists()]
 

@@ -64,7 +64,7 @@ class BlobSender:
         return tenant_key(key, tenant_of(self._headers_of(batch)))
 
     def finish(self, timeout: float) -> None:
-        """Upload what is left, for at most `timeout` seconds."""
+        """Upload the remaining files, for at most `timeout` seconds."""
         self._uploader.finish(timeout)
 
     def undelivered(self) -> int:
@@ -72,7 +72,7 @@ class BlobSender:
         return self._uploader.undelivered()
 
     def set_context(self, context: Any) -> None:
-        """Set the owner of snapshots that do not name one, from now on."""
+        """Set the owner of subsequent snapshots that do not name one."""
         self._rows.context = context
 
     def stats(self) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class OtlpSender:
         self._thread.join(timeout)
 
     def finish(self, timeout: float) -> None:
-        """Send what is left, for at most `timeout` seconds, and stop."""
+        """Send the remaining batches, for at most `timeout` seconds, and stop."""
         deadline = time.monotonic() + timeout
         self.end(timeout)
         if self._thread.is_alive():

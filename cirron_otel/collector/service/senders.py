@@ -157,7 +157,7 @@ class Senders:
             self._blobs.finish(max(deadline - time.monotonic(), 0.0))
 
     def undelivered(self) -> dict[str, int]:
-        """Count the batches that each target lacks after `finish`, for targets that lack any.
+        """Return the number of undelivered batches after `finish`, for each target that has any.
 
         Exporters with the same name are counted together: an endpoint may have one per protocol.
         The count for `blobs` includes snapshot files that were received but not uploaded.

@@ -37,7 +37,7 @@ _WAKE_S = 0.02
 _LOOK_S = 0.5
 """The time between two reports to the translation while requests wait."""
 UNDELIVERED = 7
-"""The exit code if everything is in the spool, but a target lacks some of it."""
+"""The exit code if everything is in the spool, but a target has not received all of it."""
 _LATE_S = 10.0
 """Translation does not yield the CPU to other processes after requests waited this long."""
 
@@ -180,7 +180,7 @@ class CollectorService:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether a target lacks batches at the end."""
+        """Whether a target has not received all batches at the end."""
         return bool(self._translator.undelivered)
 
     async def _break_off(self) -> None:
@@ -219,7 +219,7 @@ async def run(
     """Run a collector until SIGTERM or SIGINT; return its exit code.
 
     The code is 0 if all requests are stored and delivered, 1 if not all are in the spool, and
-    UNDELIVERED if a target lacks some of them.
+    UNDELIVERED if a target has not received all of them.
 
     `announce` is called with the addresses once all receivers listen. `read` rereads the
     configuration on SIGHUP. `logs` are the logs of this process. Raises UsageError, TargetError.

@@ -58,7 +58,7 @@ class TargetSender:
         self.delivery.finish(timeout)
 
     def finish(self, timeout: float) -> None:
-        """Send what is left, and stop."""
+        """Send the remaining batches, and stop."""
         self.delivery.finish(timeout)
 
     def undelivered(self) -> int:

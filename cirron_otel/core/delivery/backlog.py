@@ -1,4 +1,4 @@
-"""The batches of one owner that one target still lacks."""
+"""The batches of one owner that one target has not received yet."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Backlog:
         self._queue.forget(name)
 
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
-        """Queue batches that the target lacks; return how many did not fit.
+        """Queue batches that the target has not received; return how many did not fit.
 
         `are_first` puts them ahead of the batches that are queued already.
         """

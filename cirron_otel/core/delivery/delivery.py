@@ -128,9 +128,9 @@ class Delivery(DeliveryEngine):
                 self._changed.notify_all()
 
     def finish(self, timeout: float) -> bool:
-        """Send what is left, for at most `timeout` seconds; return whether the target has it all.
+        """Send the remaining batches for at most `timeout` seconds; return whether all are sent.
 
-        The thread ends, and the next process sends what is left. At the deadline a request in
+        The thread ends, and the next process sends any unsent batches. At the deadline a request in
         flight is cancelled if that is possible, and otherwise abandoned. The method returns early
         if the target asked for a longer wait.
         """
@@ -329,7 +329,7 @@ class Delivery(DeliveryEngine):
         return not own_backlog.waiting and bool(self._unnoted or self._is_scan_due)
 
     def _next(self) -> float:
-        """Return the time of the next action, as far as it is known now."""
+        """Return the time of the next known action."""
         backlogs, own_backlog = self._backlogs(), self._own
         times = [max(backlog.opens, self._own_gate.opens) for backlog in backlogs]
         if self._has_noted():

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.2
 
 
 class Follower:
-    """Exports the batches that an endpoint lacks, of every owner whose lease is free.
+    """Exports the unsent batches of every owner whose lease is free to an endpoint.
 
     A batch that does not name its session waits on disk until the scopes that it refers to are
     recorded, but no longer than `undecided_seconds`. Cursors record the batches that the endpoint
@@ -91,7 +91,7 @@ class Follower:
             work.request_room()
 
     def unsent(self) -> int:
-        """Return the number of batches that the endpoint lacks."""
+        """Return the number of batches that the endpoint has not received yet."""
         return unsent(self._reader, self._key, self._broken)
 
     def left(self) -> list[str] | None:
@@ -170,6 +170,6 @@ def _index_at(path: Path) -> FollowIndex:
 
 
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
-    """Count the batches of a spool that a target lacks, by the cursors that can be read."""
+    """Count the unsent batches of a spool for a target, using the cursors that can be read."""
     with contextlib.closing(Ledger(reader.paths, key)) as ledger:
         return len(ledger.lacking(name for name in reader.names() if name not in broken))

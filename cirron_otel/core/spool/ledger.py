@@ -52,12 +52,12 @@ class Ledger:
         return cursor is not None and name in cursor
 
     def lacking_of(self, owner: str, names: Iterable[str]) -> list[str]:
-        """Return those `names` of an owner's batches that the target lacks, in their order."""
+        """Return those of an owner's batches `names` that the target does not have, in order."""
         cursor = self._cursor(owner)
         return list(names) if cursor is None else cursor.undone(names)
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Return those `names` of batches that the target lacks, in no order."""
+        """Return those `names` of batches that the target does not have, in no particular order."""
         return [
             name
             for owner, owned in by_owner(names, known_owners(self._paths)).items()

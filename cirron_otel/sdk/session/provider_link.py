@@ -133,12 +133,12 @@ class ProviderLink:
         self.observers.end(scope)
 
     def end(self) -> None:
-        """Accept no more foreign spans and no other provider, because the session is closing."""
+        """Stop accepting foreign spans and other providers, because the session is closing."""
         self._is_over = True
         self.processor.is_on = False
 
     def disconnect(self) -> None:
-        """Observe no more scopes and no more providers."""
+        """Stop observing scopes and providers."""
         state.special = False
         listener.rest()
         unwatch(self.provider)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 STATS, SAMPLED, FULL = "stats", "sampled", "full"
 
 MOST_BYTES = 4 << 30
-"""Maximum bytes of copied tensors that wait to be written; further ones get no file."""
+"""Maximum bytes of copied tensors that wait to be written; beyond that, tensors get no file."""
 MOST_WAITING = 1_000
 """Maximum number of snapshots that wait to be written, however small."""
 _ATTEMPTS = 2
@@ -132,7 +132,7 @@ class Snapshots:
         state.epoch_ended = self.epoch_ended
 
     def close(self) -> None:
-        """Take no more snapshots; those already taken are still written."""
+        """Stop taking snapshots; those already taken are still written."""
         if state.epoch_ended == self.epoch_ended:
             state.epoch_ended = ignore_epoch
 

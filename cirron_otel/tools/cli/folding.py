@@ -128,7 +128,7 @@ class Fold:
         self.first = first
         self.shape = 0
         self.lines = 1
-        """The number of lines of the tree from here on, this one included."""
+        """The number of lines of the subtree, including this one."""
         self.times = 1
         self.each = 1
         """How many of these scopes are in each scope of the parent's line."""

@@ -56,7 +56,7 @@ def export(
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ExportReport:
-    """Push a source; `say` receives messages for the user meanwhile.
+    """Push a source; `say` receives messages for the user.
 
     Raises UsageError, InputError, TargetError, and EndpointError if the endpoint fails.
     """

@@ -31,7 +31,7 @@ _UNKNOWN_FIELDS = "unknown protobuf fields of TracesData itself"
 def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
     """Copy the traces of Jaeger or Tempo into a temporary OTLP file.
 
-    `context.report` lists what the backend lacks.
+    `context.report` lists the data that the backend does not have.
     """
     from ..query.address import parse_address  # noqa: PLC0415 - needs an extra
     from ..query.fetch import fetch  # noqa: PLC0415
@@ -125,7 +125,7 @@ def _batches_of(
 
 
 def _checked(decoded: Decoded, report: Report) -> NamedBatch:
-    """Return a decoded batch, and report what it lacks."""
+    """Return a decoded batch, and report records and attributes that it does not contain."""
     if not decoded.complete:
         actual, whole = decoded.found, decoded.expected
         line = (

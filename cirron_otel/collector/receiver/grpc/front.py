@@ -62,7 +62,7 @@ class Front:
         return self._clients
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

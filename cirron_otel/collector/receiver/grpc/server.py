@@ -114,7 +114,7 @@ class GrpcReceiver:
         self._socket: PrivateSocket
 
     def pass_on(self, names: Collection[str]) -> None:
-        """Change the headers that are kept, from now on."""
+        """Set the headers that are stored with subsequent requests."""
         self._kept = KeptHeaders(names)
 
     @property
@@ -146,7 +146,7 @@ class GrpcReceiver:
         return host, port
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more calls, and end those that are not answered within `grace_s` seconds."""
+        """Stop accepting calls, and end those that are not answered within `grace_s` seconds."""
         server, self._server = self._server, None
         if server is None:
             return

@@ -111,7 +111,7 @@ class HttpReceiver:
         """The number of responses by route and status; `-` means unknown routes."""
 
     def pass_on(self, names: Collection[str]) -> None:
-        """Change the headers that are kept, from now on."""
+        """Set the headers that are stored with subsequent requests."""
         self._kept = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:

@@ -106,7 +106,7 @@ class Uploader:
             self._changed.notify_all()
 
     def finish(self, timeout: float) -> None:
-        """Upload what is left, for at most `timeout` seconds, and end the thread."""
+        """Upload the remaining files, for at most `timeout` seconds, and end the thread."""
         with self._changed:
             self._deadline = time.monotonic() + timeout
             self._changed.notify_all()

@@ -28,7 +28,7 @@ class Database(Protocol):
         """Read everything in the block from one snapshot of the database."""
 
     def serialize(self) -> None:
-        """In a transaction: wait for all others that have called it, then see their changes."""
+        """In a transaction, wait for all others that have called it, then see their changes."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
