@@ -3,7 +3,7 @@
 Sources: github.com/google/snappy, format_description.txt and framing_format.txt. Over HTTP, the
 coding `snappy` means a block, but older OpenTelemetry Collectors and gRPC clients send frames under
 that name. The first bytes distinguish them: a block that begins like a stream would contain a copy
-from a position ahead of its beginning, which is invalid.
+from a position before its beginning, which is invalid.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
     """The place where it was found, as shown in messages."""
     value: object
     is_hidden: bool = False
-    """Messages do not show the value, although the option is no secret."""
+    """Messages do not show the value, although the option is not a secret."""
 
 
 class Reading(NamedTuple):

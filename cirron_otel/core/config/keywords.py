@@ -55,7 +55,7 @@ class SharedOptions(TypedDict, total=False):
 
 
 class ProfileOptions(SharedOptions, total=False):
-    """The further keywords of `profile()`."""
+    """The additional keywords of `profile()`."""
 
     api_key: str | None
     api_endpoint: str | None
@@ -67,7 +67,7 @@ class ProfileOptions(SharedOptions, total=False):
 
 
 class CirronOptions(SharedOptions, total=False):
-    """The further keywords of `Cirron()`."""
+    """The additional keywords of `Cirron()`."""
 
     enabled: bool | None
     frameworks: str | Sequence[str] | None

@@ -49,7 +49,7 @@ class NotGiven(Enum):
 
 
 NOT_GIVEN: Final = NotGiven.NOT_GIVEN
-"""The default of keyword arguments: `snapshots=None` is off, `snapshots` not given the default."""
+"""The default of keyword arguments, as opposed to None: `snapshots=None` means off."""
 
 
 def _option(

@@ -13,7 +13,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 class AwaitedBlobs:
     """Schedules the next look at each missing file: after 1 s, 2 s, 4 s and so on, up to 30 s.
 
-    Only a process that receives files awaits them: clients send a batch ahead of its files.
+    Only a process that receives files awaits them: clients send a batch before its files.
     """
 
     def __init__(self, most: int) -> None:

@@ -72,7 +72,7 @@ def read_messages(
     with `on_error` it is reported and skipped instead. The same applies to lines of other signals
     (metrics, logs), which a Collector's file may contain; without `on_error` these come as empty
     messages with a warning. If the stream itself is broken (cut off, damaged, of another format),
-    reading cannot continue: InputError, after everything ahead of it was yielded.
+    reading cannot continue: InputError, after everything before it was yielded.
 
     With `validate=False`, the caller must find out whether protobuf messages parse.
     """

@@ -88,7 +88,7 @@ def blob_key(uri: str, span_id: str, tensor_name: str) -> BlobKey | None:
 
 
 def file_path(uri: str) -> str:
-    """Return the path in a `file://` URI: the text after the prefix, verbatim, by the format."""
+    """Return the path in a `file://` URI: the text after the prefix, verbatim, as specified."""
     return uri.removeprefix("file://")
 
 

@@ -64,7 +64,7 @@ def write(path: Path, tensors: Mapping[str, Any]) -> int:
 
 
 def header(tensors: Mapping[str, Any]) -> bytes:
-    """Return the part of the file ahead of the tensors' bytes; its length is a multiple of 8."""
+    """Return the part of the file before the tensors' bytes; its length is a multiple of 8."""
     entries: dict[str, Any] = {}
     at = 0
     for name, tensor in _ordered(tensors).items():

@@ -20,7 +20,7 @@ from .statistics import BINS, LARGE, NUDGE
 from .tensors import pieces
 
 COLUMNS = ("count", "nans", "infs", "neg_infs", "low", "high", "mean", "squares", "exponent")
-"""The columns of the result, ahead of the 16 counts of the histogram."""
+"""The columns of the result, before the 16 counts of the histogram."""
 ON_DEVICE = 1 << 21
 """Maximum elements of a matrix on an accelerator: about 64 MB with all intermediate results."""
 ON_HOST = 1 << 15

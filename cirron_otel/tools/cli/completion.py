@@ -52,7 +52,7 @@ class _RunName(click.ParamType):  # type: ignore[type-arg]
         from ...core.analysis.runs import read_runs  # noqa: PLC0415 - the same
         from ...core.spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
 
-        # `--run` without its value ends the parsing: the words ahead of it are not assigned yet.
+        # `--run` without its value ends the parsing: the words before it are not assigned yet.
         words = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
         place = next((each for each in words if isinstance(each, str)), DEFAULT_NAME)
         try:

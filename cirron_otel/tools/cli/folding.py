@@ -239,7 +239,7 @@ class _Folding:
         return _Open(folded, self._source.children(node, level), {})
 
     def _close(self, of: _Open) -> Fold:
-        """Complete a scope with its children, and give it its shape: equal scopes have the same."""
+        """Complete a scope with its children, and set its shape: equal scopes have equal shapes."""
         folded, node = of.fold, of.fold.first
         folded.children = list(of.groups.values())
         folded.children_left_out = node.children_left_out

@@ -37,8 +37,8 @@ class RunBatches:
     """The batches of one run, in a spool that may hold others.
 
     A batch belongs to the run if it was not there at its start, and its ids end in the lower half
-    of the run's trace id. Times cannot decide it: other nodes have other clocks, and clocks are
-    changed.
+    of the run's trace id. Times cannot decide it: the clocks of other nodes differ, and
+    clocks are changed.
     """
 
     paths: SpoolPaths

@@ -44,7 +44,7 @@ def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
 
 
 class OtlpSource(BatchSource):
-    """OTLP messages: Cirron's batches, regrouped and decoded, or anyone's traces."""
+    """OTLP messages: Cirron's batches, regrouped and decoded, or foreign traces."""
 
     is_streamed = True
     has_messages = True

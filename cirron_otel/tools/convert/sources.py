@@ -63,7 +63,7 @@ class BatchSource(ABC):
     """A source that was opened.
 
     A source yields batches, and reports as findings what it cannot read. Reading it again yields
-    the same batches, except from a pipe. It never writes to its place.
+    the same batches, except from a pipe. It never writes to its location.
 
     Openers and methods raise InputError if the place is missing or is not of the expected kind,
     UsageError if the address is not valid, and EndpointError if a server fails.

@@ -239,7 +239,7 @@ def encode_prefix(number: int, head: bytes, body: bytes, crc: int) -> bytes:
 
 
 class Prefix(NamedTuple):
-    """The first bytes of a frame, ahead of its head and body."""
+    """The first bytes of a frame, which precede its head and body."""
 
     head_bytes: int
     body_bytes: int

@@ -145,7 +145,7 @@ def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record
 
 
 def with_key(record: Record, key: str, value: Any) -> Record:
-    """Return the record with an additional key, ahead of `raw`."""
+    """Return the record with an additional key before `raw`."""
     raw = record.pop(RAW, None)
     record[key] = value
     if raw is not None:

@@ -206,7 +206,7 @@ class Modules:
 
         It follows a forward. Without a loader nothing shows where a batch begins, so it must also
         be a function of something that is trained, or of several arguments if gradients are off. A
-        module that was called ahead of a model, once, is never a loss there.
+        module that was called before a model, once, is never a loss there.
         """
         is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
         if is_in_pass or known.is_proven:

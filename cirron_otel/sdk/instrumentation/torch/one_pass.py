@@ -267,7 +267,7 @@ class OtherFetches:
 class FirstBatch:
     """The first batch of a pass, if another iterator that drives steps follows it.
 
-    The batch belongs to an outer loop, or the program inspected it ahead of the loop and its
+    The batch belongs to an outer loop, or the program inspected it before the loop and its
     iterator is still alive.
     """
 
