@@ -55,7 +55,7 @@ class MarkSeries:
     is_eval: bool = False
     """Whether the marks were made in evaluations."""
     epochs: list[EpochMean] = field(default_factory=list)
-    """One entry an epoch, in order of time; at most 1,000. Marks outside epochs are left out."""
+    """One entry per epoch, in order of time; at most 1,000. Marks outside epochs are left out."""
 
     @property
     def title(self) -> str:

@@ -68,7 +68,7 @@ class RunBatchOutline:
     trace_halves: frozenset[str] = frozenset()
     """The lower halves of the traces of a foreign batch's spans."""
     status: str | None = None
-    """The status of the session, if its own span is in the batch; of a failed job `failed`."""
+    """The status of the session, if its own span is in the batch; `failed` for a failed job."""
 
     def text(self, attribute: str) -> str | None:
         """Return an attribute of the resource if it is a non-empty string."""

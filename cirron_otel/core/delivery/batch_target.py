@@ -39,9 +39,9 @@ class BlobSink(Protocol):
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
         """Upload the next part of the file `key` below `snapshots`; return whether it is complete.
 
-        Parts that the target has already are not sent again, whoever sent them. Raises
-        FileNotFoundError if there is no such file, RefusedError if the target will never accept it,
-        and UnreachableError.
+        Parts that the target already has are not sent again, even if another client sent them.
+        Raises FileNotFoundError if there is no such file, RefusedError if the target will never
+        accept it, and UnreachableError.
         """
 
 

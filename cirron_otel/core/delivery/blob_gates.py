@@ -19,7 +19,7 @@ class BlobGates:
     """
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        """Create it with all gates open. `clock` returns seconds."""
+        """Create an instance with all gates open. `clock` returns seconds."""
         self._policy, self._clock = policy, clock
         self._target = RetryGate(policy, clock)
         self._tenants: dict[str, RetryGate] = {}

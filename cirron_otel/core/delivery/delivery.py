@@ -1,4 +1,4 @@
-"""The delivery engine on a thread of its own, in a recording process or a collector.
+"""The delivery engine on its own thread, in a recording process or a collector.
 
 The thread sends the batches of one owner. After these, it claims and sends the batches that dead
 owners left for the same target.
@@ -155,7 +155,7 @@ class Delivery(DeliveryEngine):
     def stats(self) -> dict[str, Any]:
         """Return `target`, the counts of DeliveryStats, `waiting` batches and `waiting_blobs`.
 
-        `waiting` includes the claimed batches of dead owners. Nothing in it is secret. No lock is
+        `waiting` includes the claimed batches of dead owners. It contains no secrets. No lock is
         taken, so during work the counts may be from different moments.
         """
         backlogs = self._held()

@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DeliveryStats:
-    """Count the results of one delivery, and log each cause of an error once, at WARNING."""
+    """Counts the results of one delivery, and logs each cause of an error once, at WARNING."""
 
     _target: str
     """The target's address for messages."""

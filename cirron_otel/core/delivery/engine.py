@@ -144,7 +144,8 @@ class DeliveryEngine:
     def send_group(self, backlog: Backlog) -> bool:
         """Send the next group of a backlog; return whether there was one, or the lease was lost.
 
-        Raises StoppedError, TargetError if the result cannot be saved, and what the driver raises.
+        Raises StoppedError, TargetError if the result cannot be saved, and the errors of the
+        driver.
         """
         if not self._is_held(backlog):
             return True

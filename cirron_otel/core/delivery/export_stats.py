@@ -15,7 +15,7 @@ _MOST_FINDINGS = 10_000
 
 @dataclass(slots=True)
 class ExportStats(DeliveryStats):
-    """Count the sent records, too, and keep a finding for each batch that was not sent.
+    """Also counts the sent records, and keeps a finding for each batch that was not sent.
 
     Errors are not logged: the driver of the delivery raises or reports them.
     """
