@@ -36,7 +36,7 @@ _LARGEST_KNOWN = 2048
 4 MiB in all.
 """
 _LASTING = 16
-"""The number of times that the cache is cleared before keys with many values are cleared, too."""
+"""Each time the cache was cleared this often, keys with many values may be cached again."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
 _double = struct.Struct("<d").unpack_from

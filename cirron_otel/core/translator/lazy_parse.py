@@ -1,4 +1,4 @@
-"""Parse requests with few objects: to create objects is most of the cost of parsing.
+"""Parse requests with few objects: creating objects is most of the cost of parsing.
 
 The messages have OTLP's field numbers, but spans, resources, scopes and texts stay bytes. If data
 parses as such a message and serialises to the same bytes after its unknown fields are discarded,

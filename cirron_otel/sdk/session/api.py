@@ -1,4 +1,4 @@
-"""The composition root: sessions, opened and closed. One is open in a process at a time."""
+"""The composition root: it opens and closes sessions, at most one at a time in a process."""
 
 from ..snapshots.recorder import watch
 from ..tracing.inference import inference

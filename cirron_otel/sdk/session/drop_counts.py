@@ -69,7 +69,7 @@ class DropCounts:
             session.set_attribute(DROPS + reason, count)
 
     def warn(self) -> None:
-        """Log a warning if anything was dropped that no option asks for."""
+        """Log a warning if anything was dropped that no option requests to drop."""
         counts = ", ".join(f"{number:,} {reason}" for reason, number in self._unwanted())
         if counts:
             logger.warning(

@@ -87,7 +87,8 @@ class Profiler:
     def flush(self, timeout: float | None = None) -> bool:
         """Seal all records made so far into the spool; return whether that succeeded.
 
-        It waits at most `timeout` seconds (`shutdown_timeout` by default) and not for exporters.
+        Waits at most `timeout` seconds (`shutdown_timeout` by default), and does not wait for
+        exporters.
         """
         runtime = self.runtime
         if runtime is None or runtime.is_over:

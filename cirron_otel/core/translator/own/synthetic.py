@@ -47,7 +47,7 @@ class Carrier:
     mark_ids: list[Any] = field(default_factory=list)
     """The ids of all marks of a decoded carrier."""
     dropped: list[str] = field(default_factory=list)
-    """See `SpanSet.dropped`: keys of added attributes that the record cannot keep."""
+    """The keys of added attributes that the record cannot keep, as in `SpanSet.dropped`."""
 
 
 def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
