@@ -45,7 +45,7 @@ class EventStreamTarget:
 
     awaits_files = False
     key = "event-stream"
-    """The same for all runs, so that no run repeats the batches of an earlier one."""
+    """The key is the same for all runs, so that no run repeats the batches of an earlier one."""
     request_bytes = 0
 
     def __init__(self, sdk_version: str, stream: TextIO | None = None) -> None:

@@ -277,7 +277,7 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
         try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
             _reset(token)
         except (ValueError, RuntimeError):
-            pass  # left in another context than entered
+            pass  # left in a context other than its own
 
 
 class LoopFetches:

@@ -128,7 +128,7 @@ class Scope(RecordedScope):
             try:  # noqa: SIM105 - contextlib.suppress costs a fifth of this method
                 _reset(token)
             except (ValueError, RuntimeError):
-                pass  # left in another context than entered: a generator closed elsewhere
+                pass  # left in a context other than its own: a generator closed elsewhere
             if state.special:
                 self._notify_end(end)
             elif not self._end:

@@ -139,7 +139,7 @@ def storing(place: Path) -> Iterator[Storing]:
 @contextlib.contextmanager
 def _without_proxy() -> Iterator[None]:
     """Keep gRPC from using a proxy for this machine, as it does by default."""
-    name = "no_grpc_proxy"  # gRPC reads it ahead of the other variables for this
+    name = "no_grpc_proxy"  # gRPC reads it before the other variables for this
     before = os.environ.get(name)
     os.environ[name] = "127.0.0.1"
     try:

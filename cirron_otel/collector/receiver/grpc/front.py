@@ -130,7 +130,7 @@ class _Side(asyncio.Protocol):
         self.other: _Side | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:

@@ -70,7 +70,7 @@ class _Connection(web.RequestHandler):
         if self._owner.is_full:
             self._owner.refused(_CONNECTIONS)
             self.close()
-            stream = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+            stream = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
             stream.write(_FULL)
             stream.close()
             return

@@ -143,7 +143,7 @@ class Tracker(OpenStep):
                 try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
                     _reset(token)
                 except (ValueError, RuntimeError):
-                    pass  # left in another context than entered
+                    pass  # left in a context other than its own
             self.open = None
             self.inside = phase._before
             iteration.children.append(phase)
@@ -232,7 +232,7 @@ class Tracker(OpenStep):
                 try:  # noqa: SIM105 - contextlib.suppress costs as much as all this
                     _reset(token)
                 except (ValueError, RuntimeError):
-                    pass  # left in another context than entered
+                    pass  # left in a context other than its own
             self.inside = phase._before
             if error is not None:
                 kind = 0  # a failed phase decides nothing
