@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sdk.opened import opened
+
 ROOT = Path(__file__).parents[1]
 
 GOOD = """
@@ -108,11 +110,12 @@ def test_mypy_accepts_right_programs_and_refuses_wrong_ones(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["scope", "inference"])
-def test_what_the_types_promise_is_so(name: str) -> None:
+def test_what_the_types_promise_is_so(name: str, tmp_path: Path) -> None:
     from opentelemetry.trace import Span
 
     import cirron_otel as ci
 
-    opened = ci.scope("a") if name == "scope" else ci.inference()
-    with opened as span:
-        assert isinstance(span, Span)
+    with opened(tmp_path):  # without a session, the next one in this process would get the scope
+        scope = ci.scope("a") if name == "scope" else ci.inference()
+        with scope as span:
+            assert isinstance(span, Span)
