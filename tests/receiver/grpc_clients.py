@@ -22,7 +22,12 @@ TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 
-NO_LIMITS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Above 8 KiB, a client rejects metadata at random by default. Here it always does.
+    ("grpc.absolute_max_metadata_size", 8192),
+)
 
 
 @dataclass
@@ -37,7 +42,7 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def channel(self, **options: Any) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(self.address, options=NO_LIMITS, **options)
+        return grpc.aio.insecure_channel(self.address, options=OPTIONS, **options)
 
     async def send(self, body: bytes, method: str = TRACES, **options: Any) -> bytes:
         """One call on a connection of its own; its answer's bytes."""

@@ -178,13 +178,14 @@ def test_refusals(
     against_server(test)
 
 
-def test_a_long_message_is_cut() -> None:
-    """Trailing metadata beyond what clients take would be another error to them."""
+@pytest.mark.parametrize("character", ["a", "%", "é", "語", "😀"])
+def test_a_long_message_is_cut(character: str) -> None:
+    """A client that receives more trailing metadata than it accepts reports another error."""
 
     async def test(server: Server, intake: FakeIntake) -> None:
-        intake.refusal = RefusalError(Reason.BUSY, "é" * 100_000)
+        intake.refusal = RefusalError(Reason.BUSY, character * 100_000)
         refusal = await server.refusal(b"")
-        assert (refusal.code, set(refusal.message)) == ("UNAVAILABLE", {"é"})
+        assert (refusal.code, set(refusal.message)) == ("UNAVAILABLE", {character})
 
     against_server(test)
 

@@ -20,7 +20,7 @@ import zstandard
 from cirron_otel.collector.receiver.grpc.http2_headers import ENCODING
 
 from ..exporter.servers import traces
-from .grpc_clients import NO_LIMITS, TRACES, Refusal
+from .grpc_clients import OPTIONS, TRACES, Refusal
 from .measure_hostile import IN_SCOPE, IN_SPAN, MIB, VALUE, nested
 
 MOST_MIB = 300
@@ -47,7 +47,7 @@ class Program:
     async def _send(self, bodies: tuple[bytes, ...], count: int, at_once: int) -> Counter[str]:
         codes: Counter[str] = Counter()
         address = f"127.0.0.1:{self.port}"
-        options = (*NO_LIMITS, ("grpc.use_local_subchannel_pool", 1))
+        options = (*OPTIONS, ("grpc.use_local_subchannel_pool", 1))
         channels = [grpc.aio.insecure_channel(address, options) for _ in range(count)]
         waiting = iter(enumerate(bodies))
 

@@ -26,7 +26,11 @@ _RETRY_AFTER_S = 1.0
 """The delay for retries if the refusal specifies none."""
 
 _LONGEST_MESSAGE = 1000
-"""Characters; clients accept 8 KiB of trailing metadata, percent-encoded."""
+"""Characters."""
+
+_MOST_MESSAGE_BYTES = 7000
+"""The maximum of a message's two copies in the trailing metadata, encoded. Clients of gRPC accept
+8 KiB of metadata, and reject more than that at random."""
 
 
 def answer_bytes(answer: ConsumeResult) -> bytes:
@@ -46,7 +50,7 @@ def status_of(refusal: RefusalError) -> tuple[grpc.StatusCode, str, tuple[tuple[
     succeed later.
     """
     code = _CODES[refusal.reason]
-    message = refusal.message[:_LONGEST_MESSAGE]
+    message = _shortened(refusal.message)
     if code is not grpc.StatusCode.UNAVAILABLE:
         return code, message, ()
     after = _RETRY_AFTER_S if refusal.retry_after_s is None else max(refusal.retry_after_s, 0.0)
@@ -56,3 +60,19 @@ def status_of(refusal: RefusalError) -> tuple[grpc.StatusCode, str, tuple[tuple[
     detail.Pack(RetryInfo(retry_delay=delay))
     status = Status(code=code.value[0], message=message, details=[detail])
     return code, message, (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def _shortened(message: str) -> str:
+    """Cut a message so that the trailing metadata, which contains it twice, is not too large.
+
+    `grpc-message` is percent-encoded (gRPC over HTTP/2, "Responses"); the copy in the details is
+    base64 if the client does not support binary metadata.
+    """
+    size = 0
+    for position, character in enumerate(message[:_LONGEST_MESSAGE]):
+        length = len(character.encode("utf-8", "surrogatepass"))
+        is_plain = " " <= character <= "~" and character != "%"
+        size += (1 if is_plain else 3 * length) + 2 * length
+        if size > _MOST_MESSAGE_BYTES:
+            return message[:position]
+    return message[:_LONGEST_MESSAGE]
