@@ -28,7 +28,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEX
 
 
 @dataclass(frozen=True, slots=True)
-class SettingNames:
+class EndpointSettings:
     """The names of an endpoint's settings, for advice."""
 
     endpoint: str
@@ -44,7 +44,7 @@ class EndpointAddress:
     host: str
     port: int
     is_tls: bool
-    words: SettingNames
+    words: EndpointSettings
     alpn: str = "http/1.1"
     ca: str | None = None
     """A file of CA certificates; None means the system's."""

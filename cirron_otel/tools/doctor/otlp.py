@@ -13,7 +13,13 @@ from ...core.targets.otlp.pusher import transport_for
 from ...core.targets.otlp.transport import Outcome, Response
 from ...errors import CirronOtelError, MissingExtraError, UsageError
 from .check import Check, Deadline, Problem, failed, ok, unreachable, warning, within
-from .network import EndpointAddress, SettingNames, certificate_check, check_connection, proxy_of
+from .network import (
+    EndpointAddress,
+    EndpointSettings,
+    certificate_check,
+    check_connection,
+    proxy_of,
+)
 from .otlp_settings import TRACES_PATH, headers_check, is_grpc, settings_check, variable
 from .protocol import ExpectedProtocol, ProbeReply, find_protocol, skew_check
 
@@ -84,7 +90,7 @@ def _address(config: OtlpConfig, environ: Mapping[str, str]) -> EndpointAddress 
         host=host,
         port=port or (443 if by_grpc or is_tls else 80),
         is_tls=is_tls,
-        words=SettingNames(
+        words=EndpointSettings(
             named,
             variable(environ, "CERTIFICATE"),
             variable(environ, "CLIENT_CERTIFICATE"),

@@ -25,11 +25,17 @@ from ...errors import CirronOtelError
 from ...ids import uuid4_shaped
 from ...semconv import COSTS
 from .check import Check, Deadline, Problem, failed, ok, unreachable, warning, within
-from .network import EndpointAddress, SettingNames, certificate_check, check_connection, proxy_of
+from .network import (
+    EndpointAddress,
+    EndpointSettings,
+    certificate_check,
+    check_connection,
+    proxy_of,
+)
 from .otlp import SPAN_NAME
 from .protocol import ExpectedProtocol, find_protocol, skew_check
 
-_WORDS = SettingNames("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
+_WORDS = EndpointSettings("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
 
 
 def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterator[Check]:
