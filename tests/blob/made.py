@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cirron_otel.core.targets.objects import BlobStore
-from cirron_otel.core.targets.objects.content import BlobContent, file_content
+from cirron_otel.core.targets.objects.store import BlobContent, file_content
 
 
 @contextlib.contextmanager

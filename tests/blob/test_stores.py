@@ -14,8 +14,8 @@ import pytest
 
 from cirron_otel.core.delivery.errors import StoppedError
 from cirron_otel.core.targets.objects import BlobStore, DifferentError, StoredObject, open_store
-from cirron_otel.core.targets.objects.content import BlobContent
 from cirron_otel.core.targets.objects.s3 import PART_BYTES
+from cirron_otel.core.targets.objects.store import BlobContent
 from cirron_otel.errors import UsageError
 
 from .made import content_of, noise, put, written
@@ -116,7 +116,7 @@ def test_of_several_contents_of_one_key_one_wins(url: str, tmp_path: Path) -> No
 PROGRAM = """
 import sys, time
 from cirron_otel.core.targets.objects import open_store
-from cirron_otel.core.targets.objects.content import BlobContent
+from cirron_otel.core.targets.objects.store import BlobContent
 
 class Stuck(BlobContent):
     def checked_pieces(self, size=1 << 20):

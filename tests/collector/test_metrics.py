@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from cirron_otel.collector.service import metrics as m
 from cirron_otel.collector.service.exporter_options import MetricsPushOptions
 from cirron_otel.collector.service.metrics_push import MetricsPusher
-from cirron_otel.collector.service.secret import SecretHeader
+from cirron_otel.collector.service.values import SecretHeader
 from cirron_otel.errors import MissingExtraError
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.collector.receiver.measure import TooManyElementsError, measure
-from cirron_otel.collector.receiver.measure_json import check_json
+from cirron_otel.collector.receiver.reading import check_json
 from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from tests.otlp import generated
 

@@ -13,10 +13,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.collector.receiver.consumer import ReceivedSignal, RefusalError
-from cirron_otel.collector.receiver.http.content import json_signal
+from cirron_otel.collector.receiver.http.bodies import json_signal
 from cirron_otel.collector.receiver.inflating import CODINGS, inflater
 from cirron_otel.collector.receiver.measure import measure
-from cirron_otel.collector.receiver.measure_json import check_json
+from cirron_otel.collector.receiver.reading import check_json
 from cirron_otel.core.otlp.json_codec import json_losses, traces_from_json, traces_to_json
 from cirron_otel.core.records.check import check_batch, check_value_of
 from cirron_otel.core.translator.foreign.batch_header import drop_headers

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from cirron_otel.sdk.session.detector import GPU_COUNT, GPU_MODEL, surroundings
+from cirron_otel.sdk.session.resource import GPU_COUNT, GPU_MODEL, surroundings
 
 from .machine import Machine, Unavailable, expect, traced
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cirron_otel.sdk.instrumentation.owners import PRIORITY, ScopeOwners
+from cirron_otel.sdk.instrumentation.installing import PRIORITY, ScopeOwners
 
 
 def owner(owners: ScopeOwners, name: str) -> list[str]:

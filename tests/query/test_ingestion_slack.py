@@ -17,7 +17,7 @@ import yaml
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.tools.cli.main import run as run_here
 from cirron_otel.tools.doctor.check import CheckState
-from cirron_otel.tools.doctor.search import examine_search
+from cirron_otel.tools.doctor.endpoints import examine_search
 from cirron_otel.tools.query import ingestion_slack
 from cirron_otel.tools.query.ingestion_slack import IngestionSlack, find_slack, slack_in
 from tests.backends import tempo as tempo_backend

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from cirron_otel.collector.receiver.journal import direct_file
-from cirron_otel.collector.receiver.journal.direct_file import DirectFile
+from cirron_otel.collector.receiver.journal import segment
+from cirron_otel.collector.receiver.journal.segment import DirectFile
 from cirron_otel.core.spool.direct import BLOCK, DIRECT
 
 SIZES = (0, 1, 15, 100, BLOCK - 1, BLOCK, BLOCK + 1, 70_000, 2**20 - 1, 2**20, 2**20 + 5)
@@ -80,7 +80,7 @@ def test_no_file_is_left_where_there_is_no_memory(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(direct_file.mmap, "mmap", refuse)
+    monkeypatch.setattr(segment.mmap, "mmap", refuse)
     with pytest.raises(OSError, match="memory"):
         DirectFile(tmp_path / "file")
     assert not (tmp_path / "file").exists()

@@ -10,9 +10,9 @@ import cramjam
 import pytest
 import zstandard
 
+from cirron_otel.collector.receiver.consumer import Refused
 from cirron_otel.collector.receiver.grpc import front
 from cirron_otel.collector.receiver.grpc.server import GrpcLimits
-from cirron_otel.collector.receiver.refusals import Refused
 
 from ..exporter.servers import traces
 from .fake_intake import FakeIntake

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.collector.receiver.consumer import ignore
 from cirron_otel.collector.receiver.grpc import front as grpc_front
 from cirron_otel.collector.receiver.grpc.front import Front
-from cirron_otel.collector.receiver.refusals import ignore
 from cirron_otel.collector.service.event_loop import new_event_loop
 
 from .http2_frames import PREFACE

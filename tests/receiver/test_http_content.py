@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.collector.receiver.consumer import ReceivedSignal
-from cirron_otel.collector.receiver.http.content import json_signal
+from cirron_otel.collector.receiver.http.bodies import json_signal
 
 from .http_serving import BATCH, JSON, Served, serving
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from cirron_otel.collector.receiver import listening
+from cirron_otel.collector.receiver.consumer import Refused
 from cirron_otel.collector.receiver.grpc import front
 from cirron_otel.collector.receiver.grpc.certificates import GrpcTls
 from cirron_otel.collector.receiver.grpc.server import GrpcReceiver
 from cirron_otel.collector.receiver.http.bodies import HttpLimits
 from cirron_otel.collector.receiver.http.server import HttpReceiver
-from cirron_otel.collector.receiver.refusals import Refused
 from cirron_otel.collector.receiver.tls import server_context
 from cirron_otel.collector.service.event_loop import new_event_loop
 from tests.exporter.servers import Certificates, make_certificates

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.collector.receiver import measure_json, reading
+from cirron_otel.collector.receiver import reading
 from cirron_otel.collector.receiver.consumer import (
     BodyEncoding,
     Reason,
@@ -77,8 +77,8 @@ def refusal(work: Callable[[], object]) -> RefusalError:
 )
 def test_texts_are_left_out_wherever_a_step_ends(body: bytes, step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure_json, "_STEP", step)
-        assert b"".join(measure_json._outside_texts(body)) == TEXT.sub(b"", body)
+        patch.setattr(reading, "_STEP", step)
+        assert b"".join(reading._outside_texts(body)) == TEXT.sub(b"", body)
 
 
 def test_what_is_too_much_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

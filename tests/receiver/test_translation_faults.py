@@ -16,7 +16,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel.collector.receiver import state_file
 from cirron_otel.collector.receiver.consumer import BodyEncoding, ReceivedSignal
-from cirron_otel.collector.receiver.damaged_copies import remove_damaged
 from cirron_otel.collector.receiver.journal.files import (
     Head,
     Position,
@@ -28,7 +27,7 @@ from cirron_otel.collector.receiver.journal.files import (
 from cirron_otel.collector.receiver.journal.writer import IntakeJournal
 from cirron_otel.collector.receiver.seen import Seen
 from cirron_otel.collector.receiver.tenancy import TenantStore
-from cirron_otel.collector.receiver.translation import Translation
+from cirron_otel.collector.receiver.translation import Translation, remove_damaged
 from cirron_otel.core.spool.writer import SpoolWriter
 
 DYING = """

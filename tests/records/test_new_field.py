@@ -14,11 +14,11 @@ import pytest
 import cirron_otel
 from cirron_otel import semconv
 from cirron_otel.core.records import columns, schema
-from cirron_otel.core.targets.sql import migrate
+from cirron_otel.core.targets.sql import database
 from tests.spool.made import encoded, made, span
 
 PACKAGE = Path(str(cirron_otel.__file__)).parent
-MIGRATIONS = Path(str(migrate.__file__)).with_name("migrations")
+MIGRATIONS = Path(str(database.__file__)).with_name("migrations")
 CHANGES = {
     schema: (
         "    otel: Otel = UNSET\n\n\nclass MarkFields",
@@ -66,7 +66,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = path.read_text()
         assert text.count(change[0]) == 1, path
         path.write_text(text.replace(*change))
-    number = migrate.current("sqlite") + 1
+    number = database.current("sqlite") + 1
     (copy / MIGRATIONS.relative_to(PACKAGE) / f"{number:04}_probes.sql").write_text(MIGRATION)
     return folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from cirron_otel.sdk.session.detector import CirronDetector, surroundings
+from cirron_otel.sdk.session.resource import CirronDetector, surroundings
 from tests.sdk.processes import environment
 
 

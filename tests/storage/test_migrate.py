@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
-from cirron_otel.core.targets.sql.database import Database
-from cirron_otel.core.targets.sql.migrate import current, migrate, steps, version_of
+from cirron_otel.core.targets.sql.database import Database, current, migrate, steps, version_of
 from cirron_otel.core.targets.sql.storage import Storage, connect
 from cirron_otel.core.targets.sql.target import StorageTarget
 from cirron_otel.core.targets.sql.url import parse_url

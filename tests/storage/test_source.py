@@ -13,7 +13,7 @@ from cirron_otel import exactjson
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.targets.sql.source import copy_to_spool
 from cirron_otel.core.targets.sql.storage import Storage
-from cirron_otel.core.targets.sql.stored import Select
+from cirron_otel.core.targets.sql.store import Select
 from cirron_otel.core.targets.sql.url import is_storage_url, parse_url
 from cirron_otel.errors import EndpointError, InputError, UsageError
 from tests.backends.process import free_endpoints

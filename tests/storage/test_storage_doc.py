@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.core.targets.sql.migrate import steps
+from cirron_otel.core.targets.sql.database import steps
 from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.recorded import SPOOLS, batch_files
 

@@ -13,7 +13,7 @@ from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import RefusedError
 from cirron_otel.core.targets.sql.ownership import OwnerContext
 from cirron_otel.core.targets.sql.storage import Storage
-from cirron_otel.core.targets.sql.stored import Select
+from cirron_otel.core.targets.sql.store import Select
 from cirron_otel.errors import TargetError, UsageError
 from tests.spool.made import EPOCH_NS, made, mark, snapshot, span, span_id
 from tests.wire.test_platform import TABLES

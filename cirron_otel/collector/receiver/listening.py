@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from .refusals import NO_SIGNAL, Observer, Refused
+from .consumer import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
 """The most concurrent handshakes; one more cancels the oldest. A normal handshake takes hundredths

@@ -5,11 +5,18 @@ as an intent. So the same group is formed again after a crash, with the same bat
 batch that was written before the crash is found instead of written twice. A group is done when its
 batches are in the spool and its keys are in `Seen`; then the next one may begin. So a frame with a
 known key is done, even if the position has been lost.
+
+Each crash may leave a damaged segment, of which a copy is kept. All its readable data is in the
+spool before the segment is removed, so the copy only serves later examination.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import re
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +25,60 @@ import msgspec
 
 from ...core.spool.writer import SpoolWriter
 from ...ids import digest
-from .damaged_copies import remove_damaged
-from .journal.files import GROUP_BYTES, Damage, Frame, Position, remove_before, segment_numbers
+from .journal.files import (
+    DAMAGED_SUFFIX,
+    GROUP_BYTES,
+    Damage,
+    Frame,
+    Position,
+    remove_before,
+    segment_numbers,
+)
 from .journal.position import ConsumerPosition, read_position, write_position
 from .journal.reader import JournalReader
 from .seen import Seen
 from .storing import FrameStorage
 from .tenancy import TenantStore, tenant_headers
+
+_SEGMENT = re.compile(r"intake-([0-9a-f]{16})\.log" + re.escape(DAMAGED_SUFFIX), re.ASCII)
+
+
+class Removed(NamedTuple):
+    """A copy of a damaged file that was removed."""
+
+    path: Path
+    size: int
+    """Bytes."""
+
+
+def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
+    """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
+
+    A copy is retained if it is a hard link to a segment of the journal, since it takes no space
+    then. Copies of other files, such as `seen.sqlite`, are removed first. The order is that of
+    segment numbers rather than of times, because the clock may be wrong.
+    """
+    copies = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if DAMAGED_SUFFIX in entry.name:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                        match = _SEGMENT.fullmatch(entry.name)
+                        number = int(match[1], 16) if match else -1
+                        copies.append((number, entry.name, status.st_size))
+    total = sum(size for *_, size in copies)
+    removed = []
+    for _, name, size in sorted(copies):
+        if total <= most_bytes:
+            break
+        with contextlib.suppress(OSError):
+            (directory / name).unlink()
+            total -= size
+            removed.append(Removed(directory / name, size))
+    return removed
+
 
 logger = logging.getLogger(__name__)
 

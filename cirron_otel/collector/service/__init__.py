@@ -3,9 +3,7 @@
 ```
 options.py            CollectorOptions, the table: key, type, default, meaning
 exporter_options.py   the sections of exporters and of pushed metrics in that table
-section.py            the base class of the sections
 values.py             parsers, in addition to those of core/config/parsing.py
-secret.py             secret values, which are masked when they are printed
 config_file.py        loads one YAML file, and the flags that override it
 substitution.py       ${env:NAME} in that file
 validation.py         converts a tree of plain values to options; problems have the path of the key

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from ...core.config.engine import Key
 from ...core.config.options import API_ENDPOINT, INGEST_PATH
-from ...core.config.parsing import ENDPOINT, TEXT, URL_PATH, one_of
-from .secret import Secret, SecretHeader
-from .section import SECONDS, Section
-from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT
+from ...core.config.parsing import ENDPOINT, TEXT, URL_PATH, number_above, one_of
+from .values import FILE, HEADER_NAMES, HEADERS, SECRET_TEXT, Secret, SecretHeader
+
+SECONDS: Final = number_above(0, 86_400, "seconds")
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping in the configuration file."""
+
+
+def default_of(field: Any) -> Any:
+    """Return the default of a field of `msgspec.structs.fields`, or msgspec.NODEFAULT."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
 
 HeadersFrom = Annotated[
     tuple[str, ...],

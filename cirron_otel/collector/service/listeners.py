@@ -2,23 +2,102 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..receiver.auth import TokenGate, Tokens
 from ..receiver.blob_directory import DirectoryBlobs
+from ..receiver.consumer import (
+    Consumer,
+    ConsumeResult,
+    Reason,
+    ReceivedRequest,
+    RefusalError,
+    Refused,
+)
 from ..receiver.journal.files import PARTS, intake_directory
 from . import descriptors
+from . import metrics as m
 from .checks import wanted_connections
-from .counted_exporter import CountingConsumer
+from .metrics import Registry
 from .options import CollectorOptions, ServerTlsOptions
-from .refusal_counts import RefusalCounts
+from .readiness import Readiness
 
 if TYPE_CHECKING:
     from ...core.spool.paths import SpoolPaths
     from ..receiver.consumer import Consumer
     from .metrics import Registry
     from .readiness import Readiness
+
+
+logger = logging.getLogger(__name__)
+
+
+class RefusalCounts:
+    """Counts and logs the refusals of one receiver."""
+
+    def __init__(self, registry: Registry, transport: str) -> None:
+        self._registry, self._transport = registry, transport
+
+    def __call__(self, refused: Refused) -> None:
+        """Count a refusal, and log it unless a similar one was logged within the last minute."""
+        transport, signal, reason = self._transport, refused.signal, refused.reason
+        self._registry.add(m.REFUSED_REQUESTS, 1, transport, signal, reason)
+        fields = {
+            "transport": transport,
+            "signal": signal,
+            "reason": reason,
+            "status": refused.status,
+        }
+        # The log handler suppresses repeats of a cause within a minute, and logs their number.
+        logger.warning(
+            "a request was refused: %s",
+            refused.message,
+            extra={"fields": fields, "cause": f"refused {transport} {signal} {reason}"},
+        )
+
+
+class CountingConsumer:
+    """Passes requests to another consumer, and counts them."""
+
+    def __init__(
+        self, inner: Consumer, registry: Registry, transport: str, readiness: Readiness
+    ) -> None:
+        self._inner, self._registry, self._transport = inner, registry, transport
+        self._readiness = readiness
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body that the inner consumer accepts, bytes."""
+        return self._inner.max_body_bytes
+
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes for a body; False if there is no room."""
+        return self._inner.reserve(size)
+
+    def release(self, size: int) -> None:
+        """Release `size` reserved bytes."""
+        self._inner.release(size)
+
+    async def consume(self, request: ReceivedRequest) -> ConsumeResult:
+        """Consume and count a request. Raises RefusalError as the inner consumer does."""
+        labels = (self._transport, request.signal.value)
+        begun = time.monotonic()
+        try:
+            answer = await self._inner.consume(request)
+        except RefusalError as error:
+            if error.reason is Reason.UNAVAILABLE:
+                self._readiness.note(is_kept=False)
+            raise
+        self._readiness.note(is_kept=True)
+        self._registry.add(m.RECEIVED_REQUESTS, 1, *labels)
+        if answer.rejected:
+            self._registry.add(m.REJECTED_RECORDS, answer.rejected, *labels)
+        self._registry.add(m.RECEIVED_BYTES, len(request.body), *labels)
+        self._registry.observe(m.REQUEST_SECONDS, time.monotonic() - begun, *labels)
+        return answer
 
 
 class Listeners:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 from .options import LogOptions
-from .secret import MASK
+from .values import MASK
 
 FIELDS: Final = "fields"
 """`extra={"fields": {…}}` of a log call adds fields to the message."""

@@ -15,9 +15,7 @@ import msgspec
 from ...core.config.engine import Key
 from ...core.config.parsing import BOOLEAN, SIZE, TEXT, integer, number, number_above, one_of
 from ..receiver.headers import KEPT_HEADERS
-from .exporter_options import CirronExporter, MetricsPushOptions, OtlpExporter
-from .secret import Secret, SecretUrl
-from .section import SECONDS, Section
+from .exporter_options import SECONDS, CirronExporter, MetricsPushOptions, OtlpExporter, Section
 from .values import (
     ADDRESS,
     BLOBS,
@@ -30,6 +28,8 @@ from .values import (
     ORIGINS,
     SECRETS,
     ListenAddress,
+    Secret,
+    SecretUrl,
     between,
 )
 

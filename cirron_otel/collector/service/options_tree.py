@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ...core.config.engine import Key
+from .exporter_options import Section
 from .options import CollectorOptions
-from .secret import Secret
-from .section import Section
 from .substitution import below
 from .validation import fields_of
-from .values import ADDRESS, ListenAddress
+from .values import ADDRESS, ListenAddress, Secret
 
 S = TypeVar("S", bound=Section)
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args
 import msgspec
 
 from ...core.config.engine import Candidate, Key, masked_repr, read_option
-from .exporter_options import EXPORTERS
+from .exporter_options import EXPORTERS, Section, default_of
 from .options import CollectorOptions
-from .section import Section, default_of
 from .substitution import Expander, FromVariables, below
 
 _MAX_EXPORTERS = 100

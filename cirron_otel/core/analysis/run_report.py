@@ -13,15 +13,46 @@ from typing import Any
 
 from ..spool.reader import BatchFile, SpoolReader
 from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, is_phase
-from .drops import Drop, drops_of
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
-from .rank_report import RankReport
-from .run_time import wall_time
+from .run_time import RankReport, wall_time
+from .run_traces import records_of
 from .sessions import assign_sessions
-from .summary import sessions_of, with_processes
+from .summary import SessionSummary, sessions_of, with_processes
 from .verdict import Straggler, Verdict, verdict_of
+
+PREFIX = "drops."
+"""The prefix of the session attributes that count drops by reason."""
+_MOST = 1000
+
+
+@dataclass(slots=True)
+class Drop:
+    """The drops of one session for one reason."""
+
+    session: str
+    rank: int | None
+    reason: str
+    """A key of `health()["drops"]`."""
+    count: int
+
+
+def drops_of(
+    index: SpoolIndex, reader: SpoolReader, sessions: Iterable[SessionSummary]
+) -> list[Drop]:
+    """Return the drops of the sessions, at most 1,000."""
+    ranks = {each.id: each.ranks for each in sessions if each.id is not None}
+    records = records_of(index, reader, list(ranks)[:_MOST])
+    drops = []
+    for session, record in records.items():
+        attributes = record.get("attrs")
+        for name, value in attributes.items() if isinstance(attributes, dict) else ():
+            if name.startswith(PREFIX) and type(value) is int and value > 0:
+                rank = ranks[session][0] if ranks[session] else None
+                drops.append(Drop(session, rank, name.removeprefix(PREFIX)[:100], value))
+    return drops[:_MOST]
+
 
 SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes with a changed key."""

@@ -8,12 +8,15 @@ one run. Batches from other services belong to the run whose trace they are part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from ...ids import SHORT_ID_DIGITS
 from ...semconv import JOB_ID
+from ..durations import SECOND_NS
+from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
@@ -31,8 +34,29 @@ from .run_batch import (
     outline_of,
     worse,
 )
-from .run_html import HEADS, moment, seconds, table
 from .sessions import assign_sessions
+
+HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
+
+
+def moment(time_ns: int | None) -> str:
+    """Format wall-clock nanoseconds as local time with the zone; empty if they are unknown."""
+    return "" if time_ns is None else local_moment(time_ns)
+
+
+def seconds(duration_ns: int | None) -> str:
+    """Format nanoseconds as seconds; empty if they are unknown."""
+    return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
+
+
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return an HTML table of strings."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
 
 MOST_LISTED = 1000
 _LATER = float("inf")

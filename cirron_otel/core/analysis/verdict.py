@@ -12,8 +12,7 @@ from ..durations import duration
 from .breakdown import Breakdown, is_checkpoint
 
 if TYPE_CHECKING:
-    from .rank_report import RankReport
-    from .run_time import Row
+    from .run_time import RankReport, Row
 
 Bound = Literal[
     "input", "forward", "backward", "optimizer", "evaluation", "checkpoints", "start-up",

@@ -7,8 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from .batch_outline import SpanOutline
-from .scope_position import Ancestor, Row, ScopePosition, position_of
+from .batch_outline import Ancestor, Row, ScopePosition, SpanOutline, position_of
 
 _MOST_KEPT = 10_000
 """The maximum number of resolved scopes in memory."""

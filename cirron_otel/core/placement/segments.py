@@ -10,9 +10,8 @@ import sqlite3
 from collections.abc import Callable
 
 from ...ids import segment_trace_id, trace_id_for
-from .batch_outline import BatchOutline, SpanOutline, is_user_record
+from .batch_outline import BatchOutline, ScopePosition, SpanOutline, is_user_record
 from .batch_placement import Segment
-from .scope_position import ScopePosition
 
 SEGMENT_RECORDS = 4000
 """Records in one trace before the next child or grandchild of the session opens another."""

@@ -18,10 +18,9 @@ from pathlib import Path
 from ...ids import trace_id_for
 from ..state_database import WAL, open_database
 from ..translator.typed import TypedSpan
-from .batch_outline import BatchOutline, SpanOutline, is_user_record
+from .batch_outline import BatchOutline, Outline, ScopePosition, SpanOutline, is_user_record
 from .batch_placement import Plan, RecordPlacement
 from .scope_index import ScopeIndex
-from .scope_position import Outline, ScopePosition
 from .segments import SEGMENT_SCHEMA, Segmenter
 
 _EPOCH = "epoch"

@@ -3,26 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from os import urandom
 from typing import Any
 
+from ..session.errors import record_error
 from ..tracing.buffers import MarkEntry
 from ..tracing.clock import ANCHOR
-from ..tracing.scope import Scope
+from ..tracing.coerce import Deferred
+from ..tracing.mark import POINT
+from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.traces import Trace
 from .batch_text import BatchText, Text, batch_text
 from .drain import FlushChanges
-from .mark_rows import ids_of, mark_rows, sort_marks
+from .json_attributes import NONE
 from .rows import MarkRow, SnapshotRow, SpanRow
 from .scope_rows import scope_rows, span_order
+from .span_rows import is_encodable, mark_row, recorded_above
+
+ROOT = "root"
+"""The span id of marks made outside of every session (schemas page, "marks[]")."""
+
+_mark_time = attrgetter("ts_ns")
+_order = attrgetter("ts_ns", "id")
+
+
+def ids_of(
+    entries: list[MarkEntry], session: Scope
+) -> tuple[dict[Scope, list[str]], list[tuple[str, str]]]:
+    """Return the ids of each scope's marks, and for each mark its id and its scope's id.
+
+    An id consists of random bytes and the second half of the scope's id, or of the session's id for
+    a mark outside of every session. A scope that is not recorded has the id "".
+    """
+    ids: dict[Scope, list[str]] = {}
+    pairs: list[tuple[str, str]] = []
+    put = pairs.append
+    halves = urandom(8 * len(entries)).hex(" ", 8).split(" ")
+    last: Any = None
+    span_id = low = ""
+    scope_ids: list[str] = []
+    for entry, half in zip(entries, halves, strict=False):
+        scope: Any = entry[0]
+        if scope is not last:
+            last = scope
+            if not scope._id and scope._inside is not None:
+                scope = recorded_above(scope)  # it was not a step after all
+            low = scope._trace.low
+            span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
+            if scope is NO_SESSION:
+                span_id, low = ROOT, session._trace.low
+            known = ids.get(scope)
+            scope_ids = [] if known is None else known
+            ids[scope] = scope_ids
+        value = entry[2]
+        kind = type(value)
+        if (kind is int or kind is Deferred) and not is_encodable(value):
+            put(("", ""))
+            continue
+        mark_id = half + low
+        scope_ids.append(mark_id)
+        put((mark_id, span_id))
+    return ids, pairs
+
+
+def mark_rows(
+    entries: list[MarkEntry], ids: list[tuple[str, str]], change: FlushChanges
+) -> list[MarkRow]:
+    """Return the records of marks; count those of unrecorded scopes as lost."""
+    rows: list[MarkRow] = []
+    put = rows.append
+    for entry, (mark_id, span_id) in zip(entries, ids, strict=True):
+        _, name, value, time_, kind, attrs = entry
+        try:
+            if (
+                type(value) is float
+                and value - value == 0.0  # neither NaN nor infinite
+                and kind == POINT
+                and not attrs
+                and type(name) is str
+                and span_id
+            ):
+                put(MarkRow(mark_id, span_id, name, "float", value, NONE, time_ + ANCHOR, POINT))
+                continue
+            if span_id:
+                put(mark_row(entry, mark_id, span_id))
+                continue
+        except Exception as error:
+            record_error("record", error)
+        change.marks_lost += 1
+    return rows
+
+
+def sort_marks(marks: list[MarkRow]) -> None:
+    """Sort into canonical order, (ts_ns, id): by time alone if all times are distinct."""
+    times = set(map(_mark_time, marks))
+    marks.sort(key=_mark_time if len(times) == len(marks) else _order)
+
 
 MAX_SPANS = 8_000
 """Maximum number of spans in a batch; further spans go into more batches of the same flush."""
 MAX_MARKS = 32_000
 MAX_SNAPSHOTS = 4_000
 _SLICE = 256
-_time = itemgetter(3)
+_entry_time = itemgetter(3)
 
 Naming = Callable[[], tuple[str, int]]
 """Returns the id and the time of a new batch."""
@@ -63,7 +147,7 @@ class BatchAssembly:
         for text in (self._spans, self._marks, self._snapshots):
             text.clear()
             text.lost = 0
-        entries = sorted(entries, key=_time)
+        entries = sorted(entries, key=_entry_time)
         ids, mark_ids = ids_of(entries, self._session)
         is_split = len(ended) + len(foreign) >= MAX_SPANS or len(entries) >= MAX_MARKS - MAX_SPANS
         otel, brief = otel_of(ids, is_split)

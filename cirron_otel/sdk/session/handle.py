@@ -1,25 +1,34 @@
-"""`Profiler`, the user's handle of the session of this process."""
+"""`Profiler`, the user's handle of the session of this process.
+
+The line is meant for a terminal. It is omitted if stderr is not a terminal, under `cirron-otel run`
+(which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and if
+the session recorded nothing or has no spool. The option `quiet` overrides this.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.process import parent_process
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
 
 from ...core.config.options import Config
+from ...core.spool.directories import DEFAULT_NAME
+from ...ids import SHORT_ID_DIGITS
 from ..instrumentation.installing import Instrumentation
 from ..tracing.scope import Scope
-from . import failures
-from .closing_line import show_closing_line
+from . import exits
 from .errors import record_error
 from .exits import Exits
 from .health import disabled_health, health_of
 from .readback import Recent
-from .run_identity import RunIdentity
+from .run_identity import RUN_ID_VARIABLE, RunIdentity
 from .runtime import Runtime
 
 _TRACE_FLUSH_S = 5.0
@@ -135,7 +144,7 @@ class Profiler:
         try:
             session = self.session
             if session is not None and self.enabled:
-                failures.fail(session, error)
+                exits.fail(session, error)
         except Exception as raised:
             record_error("failure", raised)
 
@@ -144,7 +153,7 @@ class Profiler:
         try:
             session = self.session
             if session is not None and self.enabled:
-                failures.terminate(session, number, frame)
+                exits.terminate(session, number, frame)
         except Exception as raised:
             record_error("failure", raised)
 
@@ -228,3 +237,46 @@ def seal_late() -> None:
             last.runtime.seal_late()
         except Exception as error:
             record_error("exit", error)
+
+
+def show_closing_line(runtime: Runtime) -> None:
+    """Write the line to stderr if it is wanted. Raises nothing."""
+    try:
+        if is_wanted(runtime, sys.modules):
+            sys.stderr.write(closing_line(runtime) + "\n")
+            sys.stderr.flush()
+    except Exception as error:
+        record_error("closing line", error)
+
+
+def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
+    """Return whether the line is shown at the end of this session."""
+    quiet = runtime.config.quiet
+    sealer = runtime.pipeline.sealer
+    if quiet or sys.stderr is None or sealer.kind is None or not sealer.batches:
+        return False
+    if runtime.identity.rank != 0 or runtime.run.is_inherited or parent_process() is not None:
+        return False
+    if quiet is False:
+        return True
+    is_below_run = bool(runtime.environ.get(RUN_ID_VARIABLE))
+    return not is_below_run and "_pytest" not in modules and sys.stderr.isatty()
+
+
+def closing_line(runtime: Runtime) -> str:
+    """Return the line: the run's name, its spool, and the command that reports it."""
+    spool = _shown(runtime.paths.root)
+    words = ["cirron-otel", "report"]
+    if spool != DEFAULT_NAME:
+        words.append(spool)
+    words += ["--run", runtime.run.id[:SHORT_ID_DIGITS]]
+    return f"cirron-otel: run {runtime.run.name} is in {spool}: {shlex.join(words)}"
+
+
+def _shown(path: Path) -> str:
+    """Return a path, relative to the working directory if it is inside it."""
+    try:
+        shown = str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        shown = str(path)
+    return "".join(char if char.isprintable() else "?" for char in shown)

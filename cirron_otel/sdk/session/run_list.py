@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ...core.analysis.run_html import HEADS, table
 from ...core.analysis.run_selection import LAST, find_run
-from ...core.analysis.runs import Run, read_runs
+from ...core.analysis.runs import HEADS, Run, read_runs, table
 from ...core.config.resolve import resolve
 from ...core.spool.reader import SpoolReader
 

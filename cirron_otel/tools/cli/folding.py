@@ -14,8 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...semconv import OVERHEAD_NS
-from .scope_labels import Marks, appendix, failure
-from .text import count, duration, local_moment, printable
+from .text import Marks, appendix, count, duration, failure, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

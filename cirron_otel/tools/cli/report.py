@@ -18,9 +18,8 @@ from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
-    from ...core.analysis.drops import Drop
     from ...core.analysis.index import SpoolIndex
-    from ...core.analysis.run_report import RunReport
+    from ...core.analysis.run_report import Drop, RunReport
     from ...core.analysis.run_selection import ChosenRun
     from ...core.records.findings import Finding
     from ...core.spool.reader import SpoolReader

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
-    from ...core.analysis.rank_report import RankReport
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
-    from ...core.analysis.run_time import Row
+    from ...core.analysis.run_time import RankReport, Row
     from ...core.analysis.verdict import Verdict
 
 _MOST_RANKS = 16

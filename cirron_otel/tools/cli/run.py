@@ -1,14 +1,22 @@
-"""`cirron-otel run`: trace a training job from outside."""
+"""`cirron-otel run`: trace a training job from outside.
+
+It uses our stdin, stdout and stderr. With a controlling terminal it stays in our process group, as
+a shell script's child does: the terminal signals both. Without one it has its own group, so that a
+signal sent to our group reaches it once, forwarded by us.
+"""
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shlex
 import signal
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +25,6 @@ import click
 
 from ...sdk.session.redaction import redacted
 from . import output, signals
-from .child import BY_SIGNAL, Child, NotStartedError, signals_held
 from .text import count, duration, printable
 
 if TYPE_CHECKING:
@@ -25,6 +32,132 @@ if TYPE_CHECKING:
     from ...core.delivery.flush import TargetReport
     from ...sdk.session.job import Job
     from .run_summary import RunBatches
+
+
+NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
+"""Exit codes as a shell gives them (POSIX, XCU 2.8.2)."""
+
+_PASSED_ON = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGTSTP,
+)  # fmt: skip
+_AWAITED = (*_PASSED_ON, signal.SIGCHLD)
+# Signals that Python ignores from its start. A child gets the default back, as with subprocess.
+_RESTORED = [
+    getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
+]
+_BY_KERNEL = 0x80
+"""`si_code` of a signal from the terminal, which no process sent (sigaction(2), SI_KERNEL)."""
+
+
+class NotStartedError(Exception):
+    """The command cannot be started; `code` is the exit code that a shell would return."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        """`error` is the error of the attempt to start it."""
+        self.code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+        reason = "no such command" if self.code == NOT_FOUND else error.strerror or str(error)
+        super().__init__(f"{command or '(no word)'}: {reason}")
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[set[signal.Signals]]:
+    """Block the signals for a child within the block, until `Child.wait` handles them.
+
+    Enter it before any thread is started. Yields the signals that were blocked before.
+    """
+    # If SIGCHLD is inherited as ignored, the kernel reaps the child, and its exit code is lost.
+    chld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        yield {signal.Signals(each) for each in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if chld is not None:
+            signal.signal(signal.SIGCHLD, chld)
+
+
+class Child:
+    """A running command."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], held: set[signal.Signals]
+    ) -> None:
+        """Start the command within `signals_held`, which yielded `held`. Raises NotStartedError."""
+        self._is_apart = not _has_terminal()
+        options: dict[str, Any] = {"setpgroup": 0} if self._is_apart else {}
+        if not command[0]:  # Python refuses it before the kernel could
+            raise NotStartedError("", FileNotFoundError(errno.ENOENT, ""))
+        try:
+            self.pid = os.posix_spawnp(
+                command[0], list(command), dict(environ), setsigmask=held, setsigdef=_RESTORED,
+                **options,
+            )  # fmt: skip
+        except OSError as error:
+            raise NotStartedError(command[0], error) from None
+
+    def wait(self) -> int:
+        """Forward signals until it ends; return its exit code, 128 + n if signal n ended it."""
+        while True:
+            number, was_sent = _next_signal()
+            if number == signal.SIGCHLD:
+                code = self._ended()
+                if code is not None:
+                    return code
+            elif number == signal.SIGTSTP:
+                self._stop(was_sent)
+            elif was_sent:
+                self._send(number)
+
+    def _ended(self) -> int | None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid != self.pid:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        # Discard signals of the same moment: they were also for the child, which has ended.
+        while signal.sigpending() & set(_AWAITED):
+            signal.sigwait(_AWAITED)
+        return code if code >= 0 else BY_SIGNAL - code
+
+    def _stop(self, was_sent: bool) -> None:
+        """Stop together with the child, and continue it when we continue.
+
+        The terminal sends its signals to the child's group itself.
+        """
+        if was_sent:
+            self._send(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if was_sent or self._is_stopped():
+            self._send(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, options) is not None
+
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            if self._is_apart:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+
+def _next_signal() -> tuple[int, bool]:
+    """Return the next signal, and whether a process sent it to us, rather than the terminal."""
+    if hasattr(signal, "sigwaitinfo"):
+        info = signal.sigwaitinfo(_AWAITED)
+        return info.si_signo, info.si_code != _BY_KERNEL
+    number = signal.sigwait(_AWAITED)
+    return number, number not in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
 
 _PATIENCE_S = 10.0
 """The seconds to wait at the end for a target that does not answer."""

@@ -17,8 +17,8 @@ from .tables import breakdown_table
 from .text import count, duration, printable
 
 if TYPE_CHECKING:
-    from ...core.analysis.rank_report import RankReport
     from ...core.analysis.run_report import RunReport
+    from ...core.analysis.run_time import RankReport
     from ...core.delivery.flush import TargetReport
     from ...core.spool.paths import SpoolPaths
     from ...core.spool.reader import BatchFile

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...core.analysis.run_html import HEADS
-from ...core.analysis.runs import MOST_LISTED
+from ...core.analysis.runs import HEADS, MOST_LISTED
 from ...ids import SHORT_ID_DIGITS
 from . import output
 from .parameters import json_option, spool_argument

@@ -13,8 +13,7 @@ import click
 from . import output
 from .parameters import json_option, run_option, spool_argument
 from .runs import chosen_run
-from .scope_labels import appendix, failure, marks_of
-from .text import count, duration, local_moment, printable
+from .text import appendix, count, duration, failure, local_moment, marks_of, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from ... import exactjson
 from ...core.placement.batch_outline import (
+    Ancestor,
     BatchOutline,
     RecordRef,
     SpanOutline,
     outline_of,
     read_outline,
 )
-from ...core.placement.scope_position import Ancestor
 from ...core.placement.session_index import SessionIndex
 from ...core.spool.reader import SpoolReader
 from ...errors import InputError

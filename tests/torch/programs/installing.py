@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.sdk.instrumentation.owners import owners
+from cirron_otel.sdk.instrumentation.installing import owners
 
 DIRECTORY = Path(sys.argv[1])
 FINDERS = list(sys.meta_path)

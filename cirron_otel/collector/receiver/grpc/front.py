@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import cast
 
 from ....errors import InputError, TargetError
+from ..consumer import NO_SIGNAL, Observer, Refused
 from ..listening import Listener
-from ..refusals import NO_SIGNAL, Observer, Refused
 from .http2_headers import EncodingRenamer
 
 _UNPROVEN_S = 5.0

@@ -20,9 +20,19 @@ import grpc.aio
 
 from ....errors import TargetError
 from ..auth import Auth
-from ..consumer import BodyEncoding, Consumer, Reason, ReceivedRequest, ReceivedSignal, RefusalError
+from ..consumer import (
+    NO_SIGNAL,
+    BodyEncoding,
+    Consumer,
+    Observer,
+    Reason,
+    ReceivedRequest,
+    ReceivedSignal,
+    RefusalError,
+    Refused,
+    ignore,
+)
 from ..headers import KEPT_HEADERS, KeptHeaders, only_value
-from ..refusals import NO_SIGNAL, Observer, Refused, ignore
 from .bodies import Reservation, coding_of, inflated, receive
 from .certificates import GrpcTls
 from .front import Front, target_error

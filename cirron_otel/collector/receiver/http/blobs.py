@@ -16,8 +16,7 @@ from ....core.spool.blobs import tenant_of_directory
 from ..consumer import Reason, RefusalError
 from ..upload_room import Hold, UploadRoom
 from .answers import HttpError, Reply
-from .bodies import HttpLimits, accept_body, pieces
-from .content import content_coding
+from .bodies import HttpLimits, accept_body, content_coding, pieces
 from .parts import Staging
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]{0,127}")

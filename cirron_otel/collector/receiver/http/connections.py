@@ -16,8 +16,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 
-from ..consumer import BodyEncoding
-from ..refusals import NO_SIGNAL, Refused
+from ..consumer import NO_SIGNAL, BodyEncoding, Refused
 from .answers import HttpError, Reply, error_reply
 from .bodies import HttpLimits
 

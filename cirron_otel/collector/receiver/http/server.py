@@ -19,16 +19,25 @@ from aiohttp import web
 from ....core.spool.blobs import BlobKey, tenant_key
 from ....errors import UsageError
 from ..auth import Auth
-from ..consumer import BodyEncoding, Consumer, Reason, ReceivedRequest, ReceivedSignal, RefusalError
+from ..consumer import (
+    NO_SIGNAL,
+    BodyEncoding,
+    Consumer,
+    Observer,
+    Reason,
+    ReceivedRequest,
+    ReceivedSignal,
+    RefusalError,
+    Refused,
+    ignore,
+)
 from ..headers import KEPT_HEADERS, KeptHeaders, only_value
 from ..listening import Listener
-from ..refusals import NO_SIGNAL, Observer, Refused, ignore
 from ..tenancy import tenant_of
 from .answers import HttpError, Reply, cirron_reply, error_reply, of_refusal, otlp_reply
 from .blobs import Uploads, UploadStore, blob_names
-from .bodies import Bodies, HttpLimits, Room
+from .bodies import Bodies, HttpLimits, Room, encoding_of, json_signal
 from .connections import ConnectionFactory, response_of
-from .content import encoding_of, json_signal
 from .cors import Cors, is_preflight
 
 _OTLP = {

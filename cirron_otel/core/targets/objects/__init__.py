@@ -2,8 +2,6 @@
 
 ```
 place.py       the location of a store: a directory, or a prefix in a bucket
-keys.py        names of objects: which are valid, and the layout of the schemas page
-content.py     the bytes of an object: a header and a range of an open file
 tensors.py     safetensors files: their headers, and one tensor as a separate file
 store.py       BlobStore, the interface
 directory.py   a store in a directory

@@ -13,10 +13,8 @@ from ...atomic_files import publish, sync_file, write_all
 from ...delivery.errors import MisconfiguredError, StoppedError, UnreachableError
 from ...spool.directories import make_private
 from ...spool.state import has_name, lock_named
-from .content import PIECE_BYTES, BlobContent, file_content
-from .keys import checked_key
-from .place import BlobPlace
-from .store import DifferentError, StoredObject
+from .place import BlobPlace, checked_key
+from .store import PIECE_BYTES, BlobContent, DifferentError, StoredObject, file_content
 
 _WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 

@@ -1,7 +1,12 @@
-"""The location of a blob store: a directory, or a prefix in a bucket."""
+"""The location of a blob store: a directory, or a prefix in a bucket.
+
+`traces/<workspace_id>/<run_id>/<span_id>/<snapshot_id>.<ext>` (schemas page, "Snapshot
+object-storage layout").
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +14,57 @@ from urllib.parse import urlsplit
 
 from ....errors import UsageError
 from ....ids import digest
-from .keys import checked_key
+
+MAX_PART_BYTES = 200
+"""File systems allow 255 bytes, and the temporary file of a write has a longer name."""
+MAX_KEY_BYTES = 900
+"""S3 allows 1,024 bytes, including the prefix of the store."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9_.=@+-]{0,119}")
+_OTHER = re.compile(r"[^A-Za-z0-9_.=@+-]")
+_KEPT = 40
+
+
+def checked_key(key: str) -> str:
+    """Return `key` if it is valid: parts between slashes, each a plain name.
+
+    Raises UsageError for an empty part, `.`, `..`, a part that begins with a dot (as temporary
+    files do), control characters, text that UTF-8 cannot encode, and excessive length.
+    """
+    try:
+        size = len(key.encode())
+        parts = [(part, len(part.encode())) for part in key.split("/")]
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {key[:80]!a} is no UTF-8: choose another") from None
+    if size > MAX_KEY_BYTES:
+        raise UsageError(f"a key of {size} bytes: expected at most {MAX_KEY_BYTES}")
+    for part, length in parts:
+        if not part or part.startswith(".") or any(ord(c) < 32 or ord(c) == 127 for c in part):
+            raise UsageError(
+                f"the key {key[:80]!a} has a part {part[:80]!a}: expected names without control"
+                " characters that do not begin with a dot, with single slashes between them"
+            )
+        if length > MAX_PART_BYTES:
+            raise UsageError(f"a part of a key of {length} bytes: at most {MAX_PART_BYTES}")
+    return key
+
+
+def plain_part(text: str) -> str:
+    """Return `text` as a part of a key: unchanged if it is plain, else its plain part and a digest.
+
+    Ids come from input and may be any text; equal ids give equal parts.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{_OTHER.sub('_', text)[:_KEPT].lstrip('.')}-{digits}".lstrip("-")
+
+
+def tensor_key(workspace: str, run: str, span_id: str, snapshot_id: str, mark: str = "") -> str:
+    """Return the key of a snapshot's tensor; `mark` distinguishes tensors with the same ids."""
+    parts = (plain_part(part) for part in ("traces", workspace, run, span_id, snapshot_id))
+    return checked_key("/".join(parts) + (f".{mark}" if mark else "") + ".safetensors")
+
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _USE = "use a directory, file:///DIR or s3://BUCKET/PREFIX"

@@ -11,10 +11,8 @@ from typing import Any
 
 from ....errors import MissingExtraError
 from ...delivery.errors import MisconfiguredError, StoppedError, UnreachableError
-from .content import PIECE_BYTES, BlobContent
-from .keys import checked_key
-from .place import BlobPlace
-from .store import DifferentError, StoredObject
+from .place import BlobPlace, checked_key
+from .store import PIECE_BYTES, BlobContent, DifferentError, StoredObject
 
 PART_BYTES = 8 << 20
 """Larger objects are uploaded in parts of at least this size, bytes."""

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ....errors import InputError
 from ...spool.snapshot_files import RESERVED
-from .content import BlobContent
+from .store import BlobContent
 
 MAX_HEADER_BYTES = 32_000_000
 """Enough for 200,000 tensors. The format allows 100 MB, which takes a gigabyte once parsed."""

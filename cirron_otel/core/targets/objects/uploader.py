@@ -20,10 +20,9 @@ from ...delivery.errors import RefusedError, StoppedError, UnreachableError
 from ...delivery.retry_policy import RetryGate, RetryPolicy
 from ...spool.blobs import BlobKey, blob_key, tenant_of_directory
 from ...spool.paths import SpoolPaths
-from .content import BlobContent
-from .keys import tensor_key
 from .pending import PendingUploads, Upload
-from .store import BlobStore, DifferentError
+from .place import tensor_key
+from .store import BlobContent, BlobStore, DifferentError
 from .tensors import TensorFile
 
 _IDLE_S = 0.5

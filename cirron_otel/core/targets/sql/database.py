@@ -1,10 +1,21 @@
-"""The interface of an SQL database. Only SQLite and PostgreSQL implement it."""
+"""The interface of an SQL database. Only SQLite and PostgreSQL implement it.
+
+The steps are the files of `migrations/`: `<number>_<what>.sql` for both databases, or one with
+`.sqlite` or `.postgresql` before `.sql` for each. A released step is never changed.
+"""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
+from importlib import resources
 from typing import Any, Protocol, TypeVar
+
+from ....errors import InputError
+from ...delivery.errors import MisconfiguredError, RefusedError, UnreachableError
 
 Row = Sequence[Any]
 _MOST_VALUES = 20_000
@@ -86,3 +97,84 @@ def parts(values: Collection[_Value]) -> Iterator[list[_Value]]:
 def quoted(names: Iterable[str]) -> str:
     """Return names as a list of columns."""
     return ", ".join(f'"{name}"' for name in names)
+
+
+_VERSIONS = "TraceStorage"
+_FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
+
+
+@lru_cache
+def steps(dialect: str) -> dict[int, str]:
+    """Return the statements of each version, in order."""
+    statements = {}
+    for file in resources.files(__package__).joinpath("migrations").iterdir():
+        match = _FILE.fullmatch(file.name)
+        if match is not None and match[2] in (None, dialect):
+            statements[int(match[1])] = file.read_text(encoding="utf-8")
+    return dict(sorted(statements.items()))
+
+
+def current(dialect: str) -> int:
+    """Return the version that this package writes."""
+    return max(steps(dialect))
+
+
+def version_of(database: Database) -> int:
+    """Return the version of a database; 0 if it has no storage."""
+    if not database.has_table(_VERSIONS):
+        return 0
+    return int(database.rows(f'SELECT MAX("version") FROM "{_VERSIONS}"')[0][0] or 0)  # noqa: S608
+
+
+def migrate(database: Database, to: int | None = None) -> int:
+    """Migrate a database to the version `to`, by default the current one; return the previous one.
+
+    All steps are one transaction. If several processes migrate at once, one of them does it and
+    the others wait. Raises MisconfiguredError if a newer release wrote the database, and
+    UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
+    """
+    target_version = current(database.dialect) if to is None else to
+    if version_of(database) == target_version:
+        return target_version
+    try:
+        return _migrate(database, target_version)
+    except RefusedError as error:
+        raise UnreachableError(f"the tables cannot be created now: {error}") from None
+
+
+def _migrate(database: Database, wanted: int) -> int:
+    with database.transaction():
+        database.serialize()
+        before = version_of(database)
+        _check(before, database.dialect)
+        if before == 0:
+            database.run(
+                f'CREATE TABLE "{_VERSIONS}" ("version" INTEGER PRIMARY KEY, "appliedNs" BIGINT)'
+            )
+        for version, statements in steps(database.dialect).items():
+            if before < version <= wanted:
+                database.script(statements)
+                now = time.time_ns()
+                database.run(f'INSERT INTO "{_VERSIONS}" VALUES (?, ?)', version, now)  # noqa: S608
+    return before
+
+
+def check_readable(database: Database, shown: str) -> None:
+    """Raise InputError if a database has no storage, or one that cannot be read."""
+    version = version_of(database)
+    if version == 0:
+        raise InputError(f"{shown} holds no storage: expected a database that cirron-otel wrote")
+    if version > current(database.dialect):
+        raise InputError(f"{shown}: {_newer(version, database.dialect)}")
+
+
+def _check(version: int, dialect: str) -> None:
+    if version > current(dialect):
+        raise MisconfiguredError(_newer(version, dialect))
+
+
+def _newer(version: int, dialect: str) -> str:
+    return (
+        f"the tables have version {version}, and this release knows {current(dialect)}:"
+        " use a release that is at least as new as the one that wrote them"
+    )

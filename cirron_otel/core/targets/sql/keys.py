@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
-from ...records.columns import clean
+from ....semconv import SESSION
+from ...records.columns import TraceSpan, clean
 
 MAX_KEY_BYTES = 200
 _KEPT = 40
@@ -21,3 +23,37 @@ def bounded(value: str) -> str:
     if len(data) <= MAX_KEY_BYTES:
         return clean(value)
     return f"{clean(value[:_KEPT])}…{hashlib.sha256(data).hexdigest()}"
+
+
+def local_root_ids(
+    spans: Sequence[TraceSpan], session: str | None, *, is_one_process: bool
+) -> dict[str, str]:
+    """Return the topmost known scope of each span, by span id; set each row's trace id to it.
+
+    A scope that maps to itself is a root. If the batch names its session, that is the root. In a
+    program's batch that names none (`is_one_process`), parentless spans other than the session's
+    (of a thread that was started without a scope around it) get the root of all others.
+    """
+    root_ids: dict[str, str] = {}
+    for span in spans:
+        if session is not None:
+            span.trace_id = session
+        root_ids.setdefault(span.id, span.trace_id)
+    if session is not None:
+        root_ids.setdefault(session, session)
+    elif is_one_process:
+        loose = {s.id for s in spans if s.parent_span_id is None and s.name != SESSION}
+        others = {root_id for some_id, root_id in root_ids.items() if root_id not in loose}
+        if len(others) == 1:
+            [other] = others
+            root_ids.update(dict.fromkeys(loose, other))
+    return root_ids
+
+
+def resolve_root(some_id: str, root_ids: dict[str, str]) -> str:
+    """Return the topmost scope that `root_ids` leads to; in a cycle, the last before it repeats."""
+    seen = {some_id}
+    while (parent_id := root_ids.get(some_id)) is not None and parent_id not in seen:
+        seen.add(parent_id)
+        some_id = parent_id
+    return some_id

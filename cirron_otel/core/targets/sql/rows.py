@@ -29,9 +29,8 @@ from ...records.columns import (
 from ...translator.own.platform import from_platform, to_platform
 from ...translator.typed import NotCanonicalError
 from .fast_rows import fast_rows
-from .keys import bounded
+from .keys import bounded, local_root_ids
 from .ownership import OwnerContext, OwnerResolver, RowOwner
-from .root_ids import local_root_ids
 
 Value = Any
 Row = Sequence[Value]

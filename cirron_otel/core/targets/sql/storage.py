@@ -14,8 +14,7 @@ from ...delivery.batch_target import SealedBatch
 from ...durations import DAY_NS
 from ...spool.paths import checked_name
 from . import blob_uris
-from .database import Database
-from .migrate import check_readable, migrate
+from .database import Database, check_readable, migrate
 from .ownership import DEFAULT_CONTEXT, OwnerContext
 from .processes import forget_processes
 from .received import parts_of, without_parts
@@ -32,8 +31,7 @@ from .rows import (
     prepare_batch,
     rows_of,
 )
-from .store import BatchStore, Expired, Retained, Select, WriteResult
-from .stored import stored_batches
+from .store import BatchStore, Expired, Retained, Select, WriteResult, stored_batches
 from .traces import Placing
 from .url import Location, parse_url
 

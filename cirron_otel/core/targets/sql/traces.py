@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from .database import Database, parts
+from .keys import resolve_root
 from .ownership import BlobUri
 from .processes import settle_processes
-from .root_ids import resolve_root
 from .rows import SNAPSHOT, PreparedBatch, replace_blob_uri
 
 

@@ -20,7 +20,7 @@ from ...._version import SDK_VERSION
 from ....errors import InputError
 from ...records.schema import SCHEMA_VERSION
 from ..events import Record
-from ..lazy_parse import is_canonical, read_light
+from ..json_text_cache import is_canonical, read_light
 from ..pieces import varint
 from .messages import (
     RECEIVED,

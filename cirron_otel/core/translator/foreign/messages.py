@@ -23,18 +23,19 @@ from ..events import Record
 from ..typed import NotCanonicalError
 from ..values import INT64_MAX, is_int
 from . import otel_view
-from .exact_view import (
+from .otel_view import (
     RAW,
     counted_attributes,
     is_same,
     of_type,
     raw_of,
     text_of,
+    unhex,
     unraw,
     view_attributes,
     write_counted_attributes,
+    write_plain,
 )
-from .otel_view import unhex, write_plain
 
 RESOURCE_SPANS = "resource_spans"
 COPY = "copy"

@@ -25,9 +25,8 @@ from ....errors import InputError
 from ....ids import derive_id, digest, is_id, uuid4_shaped
 from ...records.schema import SCHEMA_VERSION
 from ..events import VALUE_TYPES, Record
-from ..foreign.exact_view import value_view, view_attributes
 from ..foreign.messages import RECEIVED, resource_record, scope_record, write_resource, write_scope
-from ..foreign.otel_view import unhex, write_plain
+from ..foreign.otel_view import unhex, value_view, view_attributes, write_plain
 from ..typed import NotCanonicalError
 from ..values import INT64_MAX, is_int
 

@@ -1,20 +1,184 @@
 """Cirron → OTLP on the fast path: typed records to protobuf bytes from cached pieces.
 
 The bytes are those of `encode_batch`. A record without a cached piece goes to the exact mappers.
+
+Such a batch contains the trace of each record, so nothing has to be placed. Spans with more in
+their `otel` than a trace id go to the exact mapper, one by one.
 """
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from dataclasses import replace
 
-from ...placement.batch_placement import UNIT_DEPTHS, Plan, RecordPlacement
+from msgspec import UNSET, Raw
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from .... import exactjson
+from .... import semconv as sc
+from ....semconv import SESSION
+from ...placement.batch_placement import UNIT_DEPTHS, Plan, RecordPlacement, stated_trace
+from ..header import Counts
 from ..options import DEFAULT, Options
-from ..pieces import ID_PREFIX, SHORT, pack_times, span_users, varint
+from ..pieces import (
+    ID_PREFIX,
+    SHORT,
+    int_index,
+    int_overhead,
+    pack_times,
+    sized,
+    span_users,
+    varint,
+)
 from ..typed import EMPTY, NotCanonicalError, TypedBatch, TypedSpan, decode
 from ..values import INT64_MAX, UINT64_MAX
-from .batch_encoder import BatchEncoder
+from .batch_encoder import BatchEncoder, fitting, in_order_of, take_overhead
 from .fast_batch import ZERO, PieceWriter, batch_fields_of
-from .fast_own import OwnWriter
+from .fast_events import overhead_of, record_of
+from .parts import PART
+from .spans import SpanSet, Wire, wire_parent, write_span
+
+
+class OwnWriter(PieceWriter):
+    """Writes a batch that names its session."""
+
+    def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
+        """Raises NotCanonicalError if only `encode_batch` can encode the batch."""
+        super().__init__(batch, plan, name, options)
+        self.session = plan.default
+        if any(s.parent_id is None and self._is_alien(s) for s in batch.spans):
+            raise NotCanonicalError
+        self._traces: dict[bytes, bytes] = {}
+        """The trace id, by the text of a span's `otel` that contains nothing else."""
+        own_trace_ids = self._read_traces()
+        self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=own_trace_ids)
+        if PART in self.fields.otel:
+            raise NotCanonicalError
+        self._trace_id = (
+            self.fields.trace_id if self.segmented else plan.session_trace(self.session)
+        )
+        if not self._trace_id or (own_trace_ids and not self.segmented):
+            raise NotCanonicalError
+        self._head = b"\x0a\x10" + self._trace_id + b"\x12\x08"
+        self._above: dict[str | None, tuple[bytes, bytes]] = {}
+        """By parent: its field and its attribute, in the batch's own trace."""
+
+    def _is_alien(self, span: TypedSpan) -> bool:
+        """Return whether a span without a parent is the root of another session."""
+        return span.name == SESSION and span.id != self.session
+
+    def _read_traces(self) -> bool:
+        """Collect the traces in the `otel` of spans; return whether there are any."""
+        own_trace_ids = False
+        for text in {bytes(s.otel) for s in self.batch.spans if isinstance(s.otel, Raw)}:
+            otel = exactjson.loads(text)
+            if isinstance(otel, dict) and "trace_id" in otel:
+                own_trace_ids = True
+                trace_id = stated_trace(otel["trace_id"])
+                if trace_id and len(otel) == 1:
+                    self._traces[text] = trace_id
+        return own_trace_ids
+
+    def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
+        """Return the spans as fields, in pieces."""
+        out: list[bytes] = []
+        seqs, leaf, ids = self.seqs, self._leaf, self.raw_ids()
+        wire: Wire | None = None
+        for number, span in enumerate(self.batch.spans):
+            raw = ids[16 * number : 16 * number + 16]
+            seq = None if seqs is None else seqs[number]
+            if span.otel is UNSET:
+                if seq is None and leaf(span, raw, out):
+                    continue
+                body = self.span(span, raw, self._trace_id, seq)
+            else:
+                own_trace = self._traces.get(bytes(span.otel))
+                if own_trace is None or own_trace == self._trace_id:
+                    wire = wire or self._wire(encoder)
+                    body = self._exactly(span, wire, own_trace or self._trace_id, seq)
+                else:
+                    body = self.span(span, raw, own_trace, seq)
+            out += (b"\x12", sized(body))
+        return out
+
+    def _wire(self, encoder: BatchEncoder[bytes]) -> Wire:
+        """Return the values that the exact mapper needs of a batch. The counts have no effect."""
+        header = self.fields.header(Counts(0, 0, 0, 0))
+        origin = encoder.origin(self.session, encoder.group(self.session), header)
+        return Wire(self._trace_id, b"", header, origin)
+
+    def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
+        """Add a common scope: with at most one mark, the SDK's own overhead, and no attributes.
+
+        Returns False for any other scope, and if nothing is cached yet for scopes like it.
+        """
+        parent_pieces = self._above.get(span.parent_id) or self._learn(span.parent_id)
+        name = self.names.get(span.name)
+        costs = self.common.get((span.thread_id, span.pid, span.rank))
+        start, end = span.start_ns, span.end_ns
+        if name is None or costs is None:
+            return False
+        if (
+            (span.cpu_ns is not None or span.gpu_ns is not None)
+            or (span.memory_peak_bytes is not None or span.attrs != EMPTY)
+            or (start <= 0 or end <= 0 or start > UINT64_MAX or end > UINT64_MAX)
+            or raw.startswith(ZERO)
+        ):
+            return False
+        parent, attribute = parent_pieces
+        attached = self.attached.get(span.id)
+        if attached is not None:
+            marks, snapshots = attached
+            if len(marks) != 1 or snapshots or span.mark_ids != (marks[0][0].id,):
+                return False
+            value = overhead_of(span, marks[0][0]) if marks[0][1] is None else None
+            if value is None:
+                return False
+            del self.attached[span.id]
+            costs += int_overhead(value)
+        elif span.mark_ids:
+            return False
+        if span.index is not None:
+            costs = int_index(span.index) + costs
+        if raw[8:] != self._trace_id[8:]:
+            attribute = ID_PREFIX + span.id.encode() + attribute
+        times = pack_times(0x39, start, 0x41, end)
+        # 20 bytes of the trace's id and its field, 8 of the own id, 18 of the times
+        size = 46 + len(parent) + len(name) + len(attribute) + len(costs)
+        length = SHORT[size] if size < 128 else varint(size)
+        out += (b"\x12", length, self._head, raw[:8], parent, name, times, attribute, costs)
+        return True
+
+    def _learn(self, parent_id: str | None) -> tuple[bytes, bytes]:
+        """Cache a parent's field and attribute for the next scopes."""
+        pieces = self._above[parent_id] = self.parent(parent_id, self._trace_id)
+        return pieces
+
+    def _exactly(self, span: TypedSpan, wire: Wire, trace_id: bytes, seq: int | None) -> bytes:
+        """Encode a span with the exact mapper. Raises NotCanonicalError if its events overflow."""
+        record = record_of(span)
+        attached = self.attached.pop(span.id, ([], []))
+        placed = [(record_of(mark), number) for mark, number in attached[0]]
+        unit = SpanSet(record, seq)
+        marks = take_overhead(unit, in_order_of(record.get("mark_ids"), placed))
+        size = 2 * len(exactjson.dumps(record))
+        (unit.marks, marks_size), over = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES - size)
+        (unit.snapshots, _), more = fitting(
+            [(record_of(snapshot), number) for snapshot, number in attached[1]],
+            sc.MAX_EVENTS - len(unit.marks),
+            sc.MAX_SPAN_BYTES - size - marks_size,
+        )
+        if over or more:
+            raise NotCanonicalError
+        otel = record.get("otel")
+        own_trace = stated_trace(otel.get("trace_id")) if isinstance(otel, dict) else b""
+        wire_span = Span()
+        write_span(
+            wire_span,
+            unit,
+            replace(wire, trace_id=own_trace or trace_id, parent=wire_parent(record)),
+        )
+        return bytes(wire_span.SerializeToString())
+
 
 _DEEPEST_UNIT = max(UNIT_DEPTHS)
 

@@ -36,7 +36,7 @@ from ...records.columns import (
     text,
 )
 from ...records.schema import LISTS
-from ..json_diff import apply_diff, diff_of
+from ..residual import apply_diff, diff_of
 
 _DEEP = "batch nested too deep: more levels than can be handled"
 

@@ -22,7 +22,7 @@ from .... import exactjson
 from ...._proto.cirron.v1 import trace_pb2 as pb
 from ....errors import InputError
 from ...records.schema import LISTS, Batch, Shape, shapes_of
-from ..json_diff import apply_diff, diff_of
+from ..residual import apply_diff, diff_of
 from ..values import encodable
 
 MAX_DEPTH = 16

@@ -24,8 +24,7 @@ from .one_pass import (
 
 if TYPE_CHECKING:
     from .iteration import Iteration
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
 _MOST_SUSPENDED = 8

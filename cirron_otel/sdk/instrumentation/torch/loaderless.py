@@ -28,8 +28,7 @@ from .kinds import (
 from .one_pass import current_scope, opened_manually
 
 if TYPE_CHECKING:
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
 _MOST = 4_096

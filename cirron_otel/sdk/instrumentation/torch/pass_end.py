@@ -14,8 +14,7 @@ from .iteration import Iteration
 from .one_pass import Pass, carry_over, reading_frame
 
 if TYPE_CHECKING:
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
 

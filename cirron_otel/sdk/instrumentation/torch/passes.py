@@ -20,7 +20,7 @@ from .interleaved_fetches import InterleavedFetches
 from .kinds import EPOCHS
 from .loaderless import LoaderlessSteps
 from .one_pass import Pass, begins_again, carry_over, current_scope, has_one_batch, opened_manually
-from .open_passes import Numbers, OpenPasses
+from .open_step import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
 from .pending import UnusedBatches
 from .prefetching import Prefetching

@@ -17,8 +17,7 @@ from .one_pass import Pass, carry_over, current_scope
 from .pending import FetchedBatch, UnusedBatches
 
 if TYPE_CHECKING:
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
 MOST = 64

@@ -12,8 +12,7 @@ from .kinds import EPOCHS
 from .one_pass import Pass, opened_manually
 
 if TYPE_CHECKING:
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 
 

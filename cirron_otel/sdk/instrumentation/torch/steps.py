@@ -15,8 +15,7 @@ from .iteration import Iteration, new_step
 from .one_pass import Pass, current_scope, without_step
 
 if TYPE_CHECKING:
-    from .open_passes import OpenPasses
-    from .open_step import OpenStep
+    from .open_step import OpenPasses, OpenStep
 
 _get = CONTEXT.get
 _set = CONTEXT.set

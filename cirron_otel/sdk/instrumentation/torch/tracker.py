@@ -19,8 +19,7 @@ from ...tracing.phase import STEPS, LoaderPassSpan, Phase, Step, begin, enter, l
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
-from .open_passes import Numbers
-from .open_step import OpenStep
+from .open_step import Numbers, OpenStep
 from .passes import Passes
 
 if TYPE_CHECKING:

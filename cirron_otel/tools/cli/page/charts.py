@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ....core.analysis.run_series import Point
+from ....core.analysis.mark_series import Point
 from ....core.durations import duration
 from .element import Content, Element
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.analysis.index import SpoolIndex, id_of
-from ....core.analysis.mark_series import MarkSeries
+from ....core.analysis.mark_series import MarkSeries, Point, epoch_starts, mark_points, step_points
 from ....core.analysis.run_report import RunReport
-from ....core.analysis.run_series import Point, epoch_starts, mark_points, step_points
 from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
 from ....core.analysis.tree import TreeLimits, TreeNode, build_tree
