@@ -29,16 +29,18 @@ class Auth(Protocol):
     """Decides which clients may send."""
 
     def allows(self, header: str | None) -> bool:
-        """Return whether to accept a request with this `Authorization` header, or None without."""
+        """Return whether to accept a request with this `Authorization` header; None if it has
+        none.
+        """
 
 
 class Tokens:
-    """The accepted bearer tokens: those of the configuration, and those of a file.
+    """The accepted bearer tokens, from the configuration and from a file.
 
     The file has one token per line; empty lines and lines that begin with `#` are ignored. It is
-    read again when it has changed. If it then cannot be read, or contains no token, that is
-    reported and the previous tokens stay valid. Only digests of tokens are held in memory, so that
-    no log can contain a token, and comparisons take constant time.
+    read again when it has changed. If the changed file cannot be read, or contains no token, a
+    warning is logged and the previous tokens stay valid. Only digests of tokens are held in memory,
+    so that no log can contain a token, and comparisons take constant time.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Tokens:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise UsageError if there is no token, or one that is not allowed in a header.
+        """Raise UsageError if there is no token, or if a token cannot be sent in a header.
 
         The file is checked at most once per second of `clock`, which returns seconds.
         """
@@ -64,7 +66,7 @@ class Tokens:
             raise UsageError("no bearer token is given: name one, or a file of them")
 
     def allows(self, header: str | None) -> bool:
-        """Return whether `header`, an `Authorization`, contains an accepted token."""
+        """Return whether an `Authorization` header contains an accepted token."""
         match = _HEADER.fullmatch(header or "")
         if match is None:
             return False
@@ -95,13 +97,18 @@ class Tokens:
 
 
 class TokenGate:
-    """Accepts clients by its tokens, or every client if it has none; tokens can be replaced."""
+    """Accepts the clients that send one of its tokens, or every client if `tokens` is None.
+
+    `tokens` can be replaced at run time.
+    """
 
     def __init__(self, tokens: Tokens | None) -> None:
         self.tokens = tokens
 
     def allows(self, header: str | None) -> bool:
-        """Return whether to accept a request with this `Authorization` header, or None without."""
+        """Return whether to accept a request with this `Authorization` header; None if it has
+        none.
+        """
         return self.tokens is None or self.tokens.allows(header)
 
 

@@ -14,7 +14,7 @@ from ...core.atomic_files import publish, sync_file, write_all
 from ...core.spool.directories import make_private
 
 _INCOMING = ".incoming"
-"""The directory of incomplete files; its name begins with a dot, which no span id does
+"""The directory of incomplete files. Its name begins with a dot, so it cannot be a span id
 (http/blobs.py)."""
 
 _PRUNED_S = 3600.0
@@ -23,7 +23,7 @@ _PRUNED_S = 3600.0
 class DirectoryBlobs:
     """An `UploadStore` in a directory. A file is complete and on disk, or does not exist.
 
-    Only one instance may use a directory, because it removes the unfinished files of others.
+    Only one instance may use a directory: each removes unfinished files that it did not create.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class DirectoryBlobs:
         """Store a file. Raises OSError if it cannot be written, or is truncated."""
         await self._prune_hourly()
         folder = self._directory / span_id
-        async with self._making:  # another task must not use a directory that is not synced yet
+        async with self._making:  # no other task may use the directory until it is synced
             await asyncio.to_thread(make_private, self._incoming)
             await asyncio.to_thread(make_private, folder)
         with self._new() as (tmp, descriptor):

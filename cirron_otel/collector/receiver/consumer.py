@@ -1,7 +1,8 @@
 """The interface between the gRPC and HTTP servers and the consumer of their requests.
 
-The rules for statuses are those of the OTLP specification ("OTLP/gRPC Response", "OTLP/HTTP
-Response", opentelemetry.io/docs/specs/otlp/).
+It defines the requests, their results, and the reasons for refusing them. The statuses that servers
+return for these reasons follow the OTLP specification ("OTLP/gRPC Response", "OTLP/HTTP Response",
+opentelemetry.io/docs/specs/otlp/).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Refused:
     signal: str
     """`traces`, `metrics`, `logs`, `cirron`, `blobs` or NO_SIGNAL."""
     reason: str
-    """A value of `Reason`, or a reason that only one transport has."""
+    """A value of `Reason`, or a reason that only gRPC or only HTTP has."""
     status: str
     """The status that the client receives: an HTTP status number or the name of a gRPC code."""
     message: str
@@ -57,7 +58,7 @@ class BodyEncoding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request in the form in which it is stored: the exact bytes of its body, decompressed."""
+    """A request as it is stored: the exact bytes of its decompressed body, and its headers."""
 
     signal: ReceivedSignal
     encoding: BodyEncoding
@@ -65,17 +66,19 @@ class ReceivedRequest:
     received_ns: int
     """Time of arrival, Unix ns."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """The retained headers, which name its tenant and run, by lower-case name; no credentials."""
+    """The retained headers, by lower-case name. They identify the tenant and the run; credentials
+    are never retained."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeResult:
-    """The result of a stored request, for the response to the client."""
+    """The outcome of storing a request, for the response to the client."""
 
     rejected: int = 0
-    """Number of elements (spans, records, points) that were rejected; the others were stored."""
+    """Number of rejected elements (spans, log records, data points); all other elements were
+    stored."""
     message: str = ""
-    """The reason of the rejection, or a warning."""
+    """The reason for the rejection, or a warning."""
     batch_id: str = ""
     """The id of the batch, if the request is a Cirron batch."""
     is_duplicate: bool = False

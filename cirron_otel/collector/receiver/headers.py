@@ -1,9 +1,9 @@
 """The headers of a request that are kept with it, validated identically for gRPC and HTTP.
 
-Exporters forward the kept headers, which determine the tenant that owns the data. So each has
-exactly one value, which every protocol can carry (RFC 9110, "Field Values"). Repeated headers are
-refused rather than merged or overwritten, so that a client cannot bypass a proxy that adds a
-header.
+Exporters forward the kept headers, which determine the tenant that owns the data. So each header
+has exactly one value, in characters that every protocol can transmit (RFC 9110, "Field Values").
+Repeated headers are refused rather than merged or overwritten, so that a client cannot bypass a
+proxy that adds a header.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ KEPT_HEADERS: Final = (
 NEVER_KEPT: Final = frozenset(("authorization", "proxy-authorization", "cookie"))
 
 LONGEST_VALUE: Final = 1024
-"""Characters; common servers accept 4 to 8 KiB for all headers of a request together."""
+"""The longest value, characters. Common servers accept 4 to 8 KiB for all headers of a request
+together."""
 
 FIELD_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-"""A value of RFC 9110, 5.5, without tabs and obsolete text, which gRPC cannot carry. Blanks at
-either end are not allowed: servers remove them, and the result may be the value of another
-tenant."""
+"""A header value as defined by RFC 9110, 5.5, but without tabs and obsolete text, which gRPC cannot
+transmit. Blanks at either end are not allowed: servers remove them, and the result may be the value
+of another tenant."""
 _SURROUNDING = " \t"
 
 Value = str | bytes

@@ -28,13 +28,15 @@ _ZSTD_STEP = 256
 library does not limit its output: this value limits a step to 8 MiB."""
 
 _ZSTD_MAX_WINDOW = 32 * 1024 * 1024
-"""The largest window of Go's encoder, which the Collector uses; the `zstd` tool uses 8 MiB."""
+"""The largest window of Go's zstd encoder, which the OpenTelemetry Collector uses; the `zstd` tool
+uses 8 MiB."""
 
 _AT_ONCE = 1024 * 1024
 """The largest size that `finished` decompresses in the event loop, bytes."""
 
 _MOST_MEMBERS = 10_000
-"""The most members per body: each costs as much as a small body, even if it is empty."""
+"""The maximum number of members per body: each costs as much as a small body, even if it is
+empty."""
 
 
 class Inflater(Protocol):
@@ -48,7 +50,10 @@ class Inflater(Protocol):
         """The length of the result of `finish`, bytes. Raises InputError if the body is damaged."""
 
     def finish(self) -> bytes:
-        """Return the content that needs the complete body. Raises InputError if it is cut off."""
+        """Return the content that is decompressed only from the complete body.
+
+        Raises InputError if the body is cut off.
+        """
 
 
 def too_large(limit: int) -> RefusalError:
@@ -62,9 +67,9 @@ def too_large(limit: int) -> RefusalError:
 async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int], None]) -> bytes:
     """Return the content that `codec` retained until the end of the body.
 
-    At most `room` bytes are allowed, the unused part of `limit`. `hold` is called with their number
-    before they are decompressed. Raises RefusalError for more, InputError for damaged data, and the
-    errors of `hold`.
+    At most `room` bytes are allowed, the unused part of `limit`. `hold` is called with the number
+    of bytes before they are decompressed. Raises RefusalError if there are more, InputError if the
+    data is damaged, and the errors of `hold`.
     """
     size = codec.remaining
     if size > room:
@@ -76,7 +81,7 @@ async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int],
 
 
 class _Stream:
-    """A coding that returns all content from `feed`."""
+    """A decompressor whose `feed` returns all content."""
 
     remaining = 0
 

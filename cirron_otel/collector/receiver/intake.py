@@ -72,7 +72,7 @@ class Intake:
         """Number of accepted log records that are marks."""
 
     def apply(self, limits: IntakeLimits, signals: SignalPolicy) -> None:
-        """Use other limits and signals for all later requests."""
+        """Replace the limits and the signal policy for all later requests."""
         self._limits, self._signals = limits, signals
 
     @property
@@ -192,9 +192,10 @@ def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:
 
 
 def _marks(request: ReceivedRequest, most: int) -> tuple[bytes, int, int, str]:
-    """Keep the log records that are marks.
+    """Select the log records of a request that are marks.
 
-    Returns them as protobuf, their number, the number of the others, and a warning.
+    Returns the marks as protobuf, the number of marks, the number of other log records, and a
+    warning.
     """
     body, warning = request.body, ""
     is_json = request.encoding is BodyEncoding.JSON

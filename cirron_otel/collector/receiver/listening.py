@@ -1,8 +1,8 @@
 """The listening sockets of a receiver.
 
 A TLS connection uses a file descriptor during its handshake, before the protocol object exists. So
-handshakes are limited here. A failed handshake, for example with an expired client certificate, is
-reported as a refusal.
+this module limits the number of concurrent handshakes. A failed handshake, for example with an
+expired client certificate, is reported as a refusal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 from .consumer import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
-"""The most concurrent handshakes; one more cancels the oldest. A normal handshake takes hundredths
-of a second."""
+"""The maximum number of concurrent handshakes; if it is exceeded, the oldest is cancelled. A normal
+handshake takes hundredths of a second."""
 _PAUSE_S = 0.1
 """The pause after an error of accept(2), for example without free file descriptors, seconds."""
 _LONGEST_SHOWN = 200
@@ -42,12 +42,12 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        """The handshakes in progress, the oldest first."""
+        """The handshakes in progress, oldest first."""
 
     async def start(
         self, host: str, port: int, backlog: int, tls: ssl.SSLContext | None, handshake_s: float
     ) -> tuple[str, int]:
-        """Listen; return host and port. Port 0 selects a free one. Raises OSError."""
+        """Listen; return host and port. Port 0 selects a free port. Raises OSError."""
         loop = asyncio.get_running_loop()
         if not port:
             host = await _first_address(host)
@@ -67,7 +67,7 @@ class Listener:
 
     @property
     def ports(self) -> set[int]:
-        """The ports of all its sockets."""
+        """The ports of all listening sockets."""
         sockets = [] if self._server is None else self._server.sockets
         return {int(each.getsockname()[1]) for each in sockets}
 
@@ -115,7 +115,7 @@ class Listener:
 
 
 async def _first_address(host: str) -> str:
-    """Return one address of `host`; with several, port 0 would select a different port for each."""
+    """Return only one address of `host`: for several, port 0 would select a different port each."""
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(
         host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -37,8 +37,9 @@ __all__ = [
 MAX_ELEMENTS = 200_000
 
 _WHOLE = 4 * 1024 * 1024
-"""Bytes to measure at a time; a longer body is split first. An element has at least two bytes on
-the wire and takes 16 here (up to 32 while the array grows), so this needs at most 64 MiB."""
+"""The number of bytes to measure at a time; a longer body is split first. An element has at least
+two bytes on the wire and takes 16 here (up to 32 while the array grows), so this needs at most 64
+MiB."""
 
 _FEWEST_BYTES = 2
 """The size of the smallest element: a tag and a length."""
@@ -62,8 +63,8 @@ class Measure:
     attributes: int = 0
     """All key-value pairs, including those nested in values."""
     elements: int = 0
-    """All messages and strings in repeated fields: those above, their containers (resources,
-    scopes), array values, log records, metrics and metric points."""
+    """All messages and strings in repeated fields: spans, events, links, attributes, their
+    containers (resources, scopes), array values, log records, metrics and metric points."""
 
     @property
     def is_empty(self) -> bool:
@@ -82,9 +83,10 @@ class RequestContent(NamedTuple):
 def content(
     body: bytes, signal: ReceivedSignal = ReceivedSignal.TRACES, max_elements: int = MAX_ELEMENTS
 ) -> RequestContent:
-    """Return and raise the same as `measure`, with half the work for a typical body.
+    """Return the properties that a response depends on; raise the same errors as `measure`.
 
-    A typical body is too short to contain more than `max_elements`, so they are not all counted.
+    For a typical body this is half the work of `measure`: the body is too short to contain more
+    than `max_elements` elements, so they are not all counted.
     """
     if len(body) > min(max_elements * _FEWEST_BYTES, _WHOLE):
         measured = measure(body, signal, max_elements)
@@ -104,7 +106,7 @@ def measure(
     """Return the content of the serialized request `body`.
 
     Raises MalformedError if a protobuf parser refuses the body, and TooManyElementsError. Unknown
-    fields, and known ones with another wire type, are skipped as in protobuf.
+    fields, and known fields with a wrong wire type, are skipped as in protobuf.
     """
     tally = _ElementCounts(max_elements)
     try:
@@ -129,7 +131,7 @@ class _ElementCounts:
         self.most = most
 
     def add(self, kind: str, count: int) -> None:
-        """Raise TooManyElementsError above the limit."""
+        """Count `count` elements. Raises TooManyElementsError above the limit."""
         self.by_kind[kind] += count
         self.elements += count
         self.check(self.elements)
@@ -173,7 +175,7 @@ def _count(data: bytes, kind: Descriptor, tally: _ElementCounts) -> None:
 
 
 def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
-    """Count the elements of valid values; return those elements that may contain others."""
+    """Count the elements of valid values; return the elements that may contain further elements."""
     deeper: _Leaves = defaultdict(list)
     for kind, elements in values.items():
         # The concatenation of valid messages is a valid message: their merge.
@@ -184,7 +186,7 @@ def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
 
 
 def _count_leaves(message: Any, shape: MessageShape, tally: _ElementCounts) -> bool:
-    """Count the elements of one depth; return whether any may contain other elements."""
+    """Count the elements at one depth; return whether any of them may contain further elements."""
     is_deeper = False
     for name, counted, kind in shape.counted:
         if count := len(getattr(message, name)):
@@ -211,7 +213,7 @@ def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _ElementCou
     walked = 0
     for number, wire_type, field_start, value, stop in _fields(data, start, end):
         walked += 1
-        tally.check(walked // 2)  # allow as many fields that are not elements as elements
+        tally.check(walked // 2)  # allow as many other fields as elements
         if stop - run <= _WHOLE:
             continue
         if field_start > run:

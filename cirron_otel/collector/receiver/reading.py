@@ -1,12 +1,12 @@
 """Checks on the body of a request before it is stored.
 
-The values of a JSON body are counted in its text before a parser creates objects. Long checks run
-in a thread, and large bodies are checked one at a time: the event loop serves other requests in the
-meantime, and memory stays bounded.
+The values of a JSON body are counted in its text before a parser creates objects: a value of two
+bytes becomes a Python object of up to 64 bytes, and then a message object of the same size, so 30
+MB of empty attributes would become 2 GB. The number of brackets and commas outside of strings is an
+upper bound for the number of values.
 
-A value of two bytes becomes a Python object of up to 64 bytes, and then a message object of the
-same size: 30 MB of empty attributes become 2 GB. The number of brackets and commas outside of
-strings is an upper bound for the number of values.
+Long checks run in a thread, and large bodies are checked one at a time: the event loop serves other
+requests in the meantime, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from .consumer import Reason, ReceivedSignal, RefusalError
 from .measure import MAX_ELEMENTS, RequestContent, TooManyElementsError, content
 
 _OBJECTS_EACH = 3
-"""Maximum number of objects per element of OTLP: a key-value, its value, and the list in that."""
+"""Maximum number of JSON objects per element of OTLP: a key-value, its value, and the list in that
+value."""
 _VALUES_EACH = 16
-"""Values, lists and objects per element; an attribute has four, a span with all fields twenty."""
+"""Maximum number of values, lists and objects per element; an attribute has four, a span with all
+fields twenty."""
 
 _STEP = 256 * 1024
-"""Bytes to examine at a time: other threads are blocked meanwhile, and removing strings takes many
-times as much memory."""
+"""The number of bytes to examine at a time: other threads are blocked meanwhile, and removing the
+strings takes many times as much memory."""
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string. It may be unterminated: otherwise the search would start again at each quote."""
+"""Matches a JSON string. It may be unterminated: otherwise the search would restart at each
+quote."""
 _WHOLE_TEXTS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 
 
@@ -79,7 +82,7 @@ def _outside_texts(body: bytes) -> Iterator[bytes]:
         end = _end(_WHOLE_TEXTS.match(body, at, at + _STEP))
         if end > at:
             yield _TEXT.sub(b"", body[at:end])
-        else:  # a string that is longer than a step
+        else:  # a string that is longer than one step
             end = _end(_TEXT.match(body, at))
         at = end
 
@@ -94,7 +97,7 @@ T = TypeVar("T")
 _AT_ONCE = 64 * 1024
 """JSON bodies up to this many bytes are read in the event loop, which takes a few milliseconds."""
 LARGE = 1024 * 1024
-"""Bodies above this many bytes wait only for each other, not for smaller ones."""
+"""Bodies above this many bytes wait only for each other, not for smaller bodies."""
 
 _SHOWN = 3
 _FROM_JSON: dict[ReceivedSignal, Callable[[bytes], tuple[Any, list[str]]]] = {
@@ -112,7 +115,7 @@ class BatchContent(NamedTuple):
     """The content of a Cirron batch."""
 
     batch_id: str
-    """Empty if the batch has none."""
+    """The id of the batch; empty if it has none."""
     spans: int
     records: int
     """Spans, marks and snapshots."""

@@ -1,9 +1,9 @@
-"""The requests and batches of the last hours, remembered so that none is stored twice.
+"""Remember the requests and batches of the last hours, so that none of them is stored twice.
 
-A client sends a request again if it did not receive the acknowledgement, and an intermediate
-collector may resend its queue after a restart; both send the same bytes. Each entry contains the
-position of its frame, so that entries of frames that are still in the journal are retained. A key
-is added once its batch is in the spool, so a frame with a known key needs no more work.
+A client resends a request if it did not receive the acknowledgement, and an intermediate collector
+may resend its queue after a restart; both resend identical bytes. Each entry contains the position
+of its frame, so that entries of frames that are still in the journal are retained. A key is added
+once its batch is in the spool, so a frame with a known key needs no more work.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Seen:
         self._file.write(("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?)", rows))
 
     def parts(self, batch: bytes, position: Position) -> list[bytes]:
-        """Return the records of a batch that came with frames other than that at `position`."""
+        """Return the records of a batch that were in frames other than the frame at `position`."""
         rows = self._file.read(
             "SELECT records FROM part WHERE batch = ? AND NOT (segment = ? AND offset = ?)",
             (batch, *position),

@@ -1,8 +1,8 @@
 """Descriptors that make upb count or check elements while creating almost no objects.
 
 A shape has the message types and field numbers of OTLP, but its message fields are not repeated:
-upb merges the elements into one message, as it does for any field that occurs more than once. The
-fields to be counted are repeated bytes, which take 16 bytes per element.
+upb merges the elements into one message, as it does for any field that occurs more than once. In a
+shape, the fields to be counted are of the type repeated bytes, which takes 16 bytes per element.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ ROOTS: dict[ReceivedSignal, Descriptor] = {
 """On the wire, an export request of each signal equals its data message."""
 
 VALUES = -1
-"""The depth that counts elements of values (arrays and key-value lists), and checks the rest."""
+"""The depth of the shape that counts the elements of values (arrays and key-value lists), and
+checks all other fields."""
 
 ALL = 0
-"""The depth that checks everything and counts nothing."""
+"""The depth of the shape that checks all fields and counts none."""
 
 TEXT = "text"
 """The kind of elements that are strings, not messages."""
@@ -48,11 +49,11 @@ _OF_VALUES = (*_CONTAINERS, AnyValue.DESCRIPTOR, KeyValue.DESCRIPTOR)
 
 
 class MalformedError(InputError):
-    """The bytes are not a message of that kind."""
+    """The bytes are not a message of the expected type."""
 
 
 class MessageShape(NamedTuple):
-    """The way upb reads a message to count the elements of one depth."""
+    """A message class with which upb counts the elements at one depth."""
 
     message: Any
     """The message class."""
@@ -60,7 +61,7 @@ class MessageShape(NamedTuple):
     counted: list[tuple[str, str, Descriptor | None]]
     """The fields with elements as bytes: (name, kind, type if it may contain other elements)."""
     inner: list[tuple[str, MessageShape]]
-    """The fields with messages that have such fields."""
+    """The fields with messages that contain counted fields."""
 
     def read(self, data: bytes) -> tuple[Any, MessageShape]:
         """Return the parsed `data`, and this shape. Raises MalformedError."""
@@ -97,7 +98,7 @@ def shape_for(kind: Descriptor, depth: int) -> MessageShape:
 def is_element(field: FieldDescriptor) -> bool:
     """Return whether each occurrence of a field is an element.
 
-    Packed numbers are not: they take no more memory than on the wire.
+    Packed numbers do not count as elements: they take no more memory than on the wire.
     """
     return field.is_repeated and (
         field.message_type is not None or field.type == FieldDescriptor.TYPE_STRING

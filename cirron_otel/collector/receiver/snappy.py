@@ -33,7 +33,7 @@ class SnappyFrames:
         self._left = b""
         """The beginning of a chunk that is not complete."""
         self._skipped = 0
-        """Bytes of a skippable chunk that are still to come."""
+        """The number of bytes of a skippable chunk that have not been received yet."""
         self._chunks = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ class _Block:
 
 
 class SnappyAny:
-    """A block, or frames if the body begins like a stream of them."""
+    """Decompresses a stream of frames if the body begins like one, otherwise a single block."""
 
     def __init__(self) -> None:
         self._start = b""

@@ -25,20 +25,21 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _CHECKED_BYTES = 2**26
-"""A larger file is not checked at the start; damage is detected when it is used."""
+"""A file with more bytes is not checked at the start; its damage is detected when it is used."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""SQLITE_ERROR too: the statements are correct, so the tables must have been changed."""
+"""The error codes that mean a damaged file. SQLITE_ERROR is one of them: the statements are
+correct, so the tables must have been changed."""
 
 
 class StateFile:
-    """An SQLite file of one process; for all of its threads."""
+    """An SQLite file that one process uses, with any of its threads."""
 
     def __init__(self, path: Path, schema: str, loss: str) -> None:
         """Open or create the file.
 
-        `schema` must be idempotent; `loss` describes, for the log, what is lost with the file. A
-        damaged file is renamed to `<name>.damaged`, reported, and recreated, at any time. Raises
-        TargetError if the file cannot be used.
+        `schema` must be idempotent; `loss` is the log's description of the lost data if the file is
+        damaged. Whenever damage is detected, the file is renamed to `<name>.damaged`, reported, and
+        recreated. Raises TargetError if the file cannot be used.
         """
         self.path = path
         self._schema, self._loss = schema, loss
@@ -51,7 +52,8 @@ class StateFile:
         return self._attempt(lambda connection: connection.execute(query, values).fetchall())
 
     def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
-        """Run statements for their rows in one transaction, which is on disk when this returns.
+        """Run each statement for its rows, all in one transaction, which is on disk when this
+        returns.
 
         Raises TargetError.
         """

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _BORN_IN_CIRRON = b"cirron.batch.id"
 _WHOLE = b"*"
-"""Denotes all records of a batch."""
+"""A key that denotes all records of a batch."""
 _KEY_BYTES = 8
 _NAMES = 100
 """Number of names to try for a batch whose own name is taken."""
@@ -57,16 +57,16 @@ class FrameStorage:
         self._directory, self._writer, self._owners = directory, writer, owners
         self._seen = seen
         self.counts: Counter[str] = Counter()
-        """The counts of the last `store`."""
+        """The counts of the last call of `store`."""
         self._known_texts = Known()
         self._names: list[str] = []
         self._is_found = False
-        """Whether a batch existed already, so that its name may not be on disk yet."""
+        """Whether a batch already existed in the spool. Its name may then not be on disk yet."""
         self._parts: dict[bytes, list[SeenPart]] = {}
         """The parts of each batch that this group of frames contains."""
 
     def store(self, frames: Sequence[Frame]) -> list[str]:
-        """Write the batches of these frames, and return their names.
+        """Write the batches that these frames make, and return the names of the batches.
 
         The same frames always yield the same batches. Raises TargetError if they cannot be written.
         """
@@ -100,7 +100,9 @@ class FrameStorage:
         headers: TenantHeaders,
         what: Callable[[list[Frame], TenantHeaders], None],
     ) -> None:
-        """Make one batch of several frames; split them if the batch exceeds the spool's cap."""
+        """Make one batch of several frames; split the frames if the batch exceeds the spool's
+        cap.
+        """
         try:
             what(frames, headers)
         except OverCapError as error:
@@ -198,7 +200,9 @@ class FrameStorage:
         return digest(key, *_words(headers))[:16]
 
     def _known(self, batch: bytes, frame: Frame) -> list[bytes]:
-        """Return the parts of a batch in other frames: keys of its records, or _WHOLE."""
+        """Return the parts of a batch that were in other frames: the keys of the records, or
+        _WHOLE.
+        """
         here = [part.records for part in self._parts.get(batch, ())]
         return here + self._seen.parts(batch, frame.start)
 
@@ -218,10 +222,11 @@ class FrameStorage:
     def _write(
         self, data: bytes, name: str, headers: TenantHeaders, other: str | None = None
     ) -> None:
-        """Write a batch under its name; if that name is taken, under one derived from its content.
+        """Write a batch under its name or, if that name is taken, under a name derived from its
+        content.
 
         `other` is the first alternative name. The existing file is never touched: it may be another
-        batch with the same id, or a copy of this one that a bad disk has damaged.
+        batch with the same id, or a copy of this batch that a bad disk has damaged.
         """
         try:
             written = self._claimed(data, name, headers)
@@ -254,7 +259,9 @@ class FrameStorage:
         return written.name
 
     def _sync(self) -> None:
-        """Sync the names of batches that existed: their writer may have died before it did so."""
+        """Sync the names of batches that already existed: their writer may have died before it
+        synced them.
+        """
         try:
             sync_directory(self._writer.paths.spool)
         except OSError as error:

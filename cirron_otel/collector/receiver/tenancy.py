@@ -1,8 +1,8 @@
 """The tenant of each batch: the retained headers of the requests that it was made from.
 
-The batch format has no field for them, so they are stored in `state/whose.sqlite` by the batch's
-file name. A batch has no row if its requests had none of these headers. A batch never contains data
-of two tenants, runs or workspaces.
+The batch format has no field for these headers, so they are stored in `state/whose.sqlite` by the
+batch's file name. A batch has no row if its requests had none of these headers. A batch never
+contains data of two tenants, runs or workspaces.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ _OF_ONE_BATCH: Final = frozenset(("x-cirron-batch-id", "x-cirron-sdk-version"))
 _SCHEMA = "CREATE TABLE IF NOT EXISTS whose (name TEXT PRIMARY KEY, headers TEXT) WITHOUT ROWID"
 
 _OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))
-"""Headers that name a tenant. Tenants that differ in one of them have separate snapshot files."""
+"""Headers that identify a tenant. Tenants that differ in one of these headers have separate
+snapshot files."""
 _TENANT_BYTES = 8
 
 TenantHeaders = tuple[tuple[str, str], ...]
-"""(lower-case name, value), sorted."""
+"""Sorted pairs of lower-case name and value."""
 
 
 def tenant_of(headers: TenantHeaders) -> str:
-    """Return an id of the tenant in `headers`, 16 hexadecimal digits; "" if they name no tenant."""
+    """Return the id of the tenant in `headers`, 16 hexadecimal digits; "" if they name no
+    tenant.
+    """
     words = [word for name, value in headers if name in _OF_TENANTS for word in (name, value)]
     return digest("tenant", *words)[:_TENANT_BYTES].hex() if words else ""
 
@@ -88,7 +91,9 @@ class TenantStore:
         return {tenant_of(headers): headers for headers in all_headers}
 
     def retain(self, names: Iterable[str]) -> None:
-        """Remove all batches but these: they are no longer in the spool."""
+        """Remove the headers of all batches except `names`: the other batches are no longer in the
+        spool.
+        """
         if self._is_empty:
             return
         present = set(names)

@@ -14,8 +14,9 @@ def server_context(
     """Return a context of TLS 1.2 or later for servers of one protocol; all files are in PEM.
 
     `certificate` contains the server's certificate, followed by its chain to the CA. With
-    `client_ca`, clients must present a certificate signed by one of these CAs. Raises UsageError,
-    which names the file, if one cannot be read or used, or if the key does not match.
+    `client_ca`, clients must present a certificate signed by one of the CAs in that file. Raises
+    UsageError, which names the file, if a file cannot be read or used, or if the key does not match
+    the certificate.
     """
     for path, what in ((certificate, "certificate"), (key, "key"), (client_ca, "client CA")):
         if path is not None:
@@ -33,7 +34,7 @@ def server_context(
 def add_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
     """Also accept client certificates signed by the CAs in a file.
 
-    Raises UsageError if the file contains none.
+    Raises UsageError if the file contains no certificate.
     """
     _check_readable(client_ca, "client CA")
     try:

@@ -3,11 +3,11 @@
 Frames are translated in groups. First the extent of a group and its duplicates are written to disk
 as an intent. So the same group is formed again after a crash, with the same batch names, and a
 batch that was written before the crash is found instead of written twice. A group is done when its
-batches are in the spool and its keys are in `Seen`; then the next one may begin. So a frame with a
-known key is done, even if the position has been lost.
+batches are in the spool and its keys are in `Seen`; then the next group may begin. So a frame with
+a known key is done, even if the position has been lost.
 
-Each crash may leave a damaged segment, of which a copy is kept. All its readable data is in the
-spool before the segment is removed, so the copy only serves later examination.
+Each crash may leave a damaged segment, of which a copy is kept for later examination. The total
+size of these copies is limited.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ class Removed(NamedTuple):
 def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
     """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
 
-    A copy is retained if it is a hard link to a segment of the journal, since it takes no space
-    then. Copies of other files, such as `seen.sqlite`, are removed first. The order is that of
-    segment numbers rather than of times, because the clock may be wrong.
+    All readable data of a damaged segment is in the spool before the segment is removed, so a copy
+    only serves later examination. A copy is retained if it is a hard link to a segment of the
+    journal, since it takes no additional space. Copies of other files, such as `seen.sqlite`, are
+    removed first. The age of copies is compared by segment number rather than by time, because the
+    clock may be wrong.
     """
     copies = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -89,9 +91,9 @@ class Done(NamedTuple):
     position: Position
     """All frames before it are in the spool."""
     names: list[str]
-    """The names of its batches."""
+    """The names of the group's batches."""
     size: int
-    """The bytes of its bodies."""
+    """The total size of the group's request bodies, bytes."""
 
 
 class _Duplicate(NamedTuple):
@@ -123,7 +125,7 @@ class Translation:
     ) -> None:
         """Read the stored position; `owners` records the tenants of batches.
 
-        Copies of damaged files may take `most_damaged_bytes`, or any number if it is None. Raises
+        Copies of damaged files may take `most_damaged_bytes` bytes; None means no limit. Raises
         InputError and TargetError.
         """
         self._directory, self._seen = directory, seen
@@ -138,9 +140,10 @@ class Translation:
         self._remove_damaged()
 
     def recover(self) -> Done | None:
-        """Finish an interrupted group of this process or an earlier one; None if there is none.
+        """Finish a group that this process or an earlier process left unfinished; None if there is
+        none.
 
-        `work` does the same; call this first to do it without waiting for new frames.
+        `work` does this too; call `recover` first to do it without waiting for new frames.
         """
         if self._intent is None:
             return None
@@ -194,7 +197,9 @@ class Translation:
         return number
 
     def forget(self, before_ns: int) -> None:
-        """Forget the keys of requests before `before_ns`, except of frames still in the journal."""
+        """Forget the keys of requests before `before_ns`, Unix ns, except of frames in the
+        journal.
+        """
         numbers = segment_numbers(self._directory)
         self._seen.forget(before_ns, *numbers[:1])
 

@@ -18,7 +18,7 @@ class UploadRoom:
     def __init__(self, most: int | None) -> None:
         """`most` is the limit for all tenants together, bytes, or None for no limit.
 
-        Half of it applies to each tenant.
+        Each tenant may use half of it.
         """
         self._most = most
         self.least = 0 if most is None else most // _MOST_FILES
@@ -27,7 +27,7 @@ class UploadRoom:
         self._total = 0
 
     def check(self, size: int) -> None:
-        """Raise RefusalError if a file of `size` bytes exceeds the limit of a tenant."""
+        """Raise RefusalError if a file of `size` bytes exceeds the limit of a single tenant."""
         if self._most is not None and size > self._most // 2:
             raise RefusalError(
                 Reason.TOO_LARGE,
@@ -43,7 +43,7 @@ class UploadRoom:
         return not is_tenant_over and self._total + size <= self._most
 
     def is_full_of(self, tenant: str, size: int) -> bool:
-        """Return whether `size` more bytes would exceed the tenant's own share."""
+        """Return whether `size` more bytes would exceed the tenant's share, half of the limit."""
         return self._most is not None and self._held[tenant] + size > self._most // 2
 
     def hold(self, tenant: str, size: int) -> None:
@@ -59,7 +59,7 @@ class UploadRoom:
             )
 
     def set(self, tenant: str, before: int, after: int) -> None:
-        """Replace `before` held bytes by `after`, even if there is no room."""
+        """Count `after` bytes of a tenant instead of `before`, even if there is no room."""
         self._total += after - before
         self._held[tenant] += after - before
         if self._held[tenant] <= 0:
@@ -67,7 +67,7 @@ class UploadRoom:
 
     @contextmanager
     def holding(self, tenant: str) -> Iterator[Hold]:
-        """Yield a Hold for one upload, whose bytes are released at the end."""
+        """Yield a Hold for one upload; its bytes are released at the end."""
         held = Hold(self, tenant)
         try:
             yield held

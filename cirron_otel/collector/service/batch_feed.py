@@ -1,4 +1,7 @@
-"""Feed a delivery with batches: those in the spool when it starts, and those sealed later."""
+"""Feed a delivery with the batches in the spool: those present at its start, and later ones.
+
+The module also measures the progress of a delivery: the number and the age of unsent batches.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,20 @@ from ...core.spool.owner import NONE, group_of, is_alive, known_owners
 from ...core.spool.paths import SpoolPaths, batch_names
 
 MOST_NAMES = 1_000_000
-"""The most batches that a delivery queues by name; a spool should not have more. Any others wait
-until batches of refused tenants leave the queue. A name takes about 200 bytes."""
+"""The maximum number of batches that a delivery queues by name; a spool should not contain more.
+Further batches wait until batches of refused tenants leave the queue. A name takes about 200
+bytes."""
 _WAITING = MOST_NAMES // 2
-"""The most batches that wait in a delivery. It scans the directory for others only once its queue
-is empty."""
+"""The maximum number of batches that wait in a delivery. The delivery scans the directory for
+further batches only when its queue is empty."""
 
 _CHECK_FROM = 10_000
-"""Above this number of names, those of delivered and evicted batches are dropped."""
+"""Above this number of names, the names of delivered and evicted batches are dropped."""
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 100.0
-"""Counting takes at most 1/100 of the time."""
+"""The pause after counting, as a multiple of its duration: counting takes at most 1/100 of the
+time."""
 
 
 class BatchFeed:
@@ -45,11 +50,11 @@ class BatchFeed:
 
     @property
     def left(self) -> int:
-        """The number of batches that were not passed to the delivery yet."""
+        """The number of batches that have not been passed to the delivery yet."""
         return len(self._left)
 
     def pump(self) -> None:
-        """Pass as many batches as the delivery has room for."""
+        """Pass on as many batches as the delivery has room for."""
         if self._left:
             room = _WAITING - int(self.delivery.stats()["waiting"])
             for _ in range(min(room, len(self._left))):
@@ -57,11 +62,11 @@ class BatchFeed:
 
 
 def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
-    """Return the batches in the spool that are to be sent to a target by this process.
+    """Return the batches in the spool that this process must send to a target.
 
-    These are batches that the target has not received and that no other process sends. An owner
-    that is alive sends its own batches. The delivery itself finds the batches of dead
-    owners that had begun to send to the same target.
+    These are batches that the target has not received and that no other process sends. A process
+    that is alive sends the batches it owns. The delivery itself finds the batches of dead processes
+    that had begun to send to the same target.
     """
     others = {
         prefix
@@ -81,15 +86,15 @@ class DeliveryProgress(NamedTuple):
     waiting: int
     """The number of batches in the spool that the target has not received yet."""
     age_s: float
-    """How long the oldest of them has been in the spool, seconds."""
+    """How long the oldest waiting batch has been in the spool, seconds."""
     evicted: int = 0
     """Batches that left the spool before they were sent."""
 
 
 class UnsentBatches:
-    """Counts the batches that a target's cursors do not cover yet.
+    """Counts the batches that a target has not received yet, according to its cursors.
 
-    Counting is slow, so it happens rarely.
+    Counting is slow, so the result is cached for several seconds.
     """
 
     def __init__(self, paths: SpoolPaths, key: str) -> None:
@@ -125,7 +130,9 @@ class UnsentBatches:
         return group_of(name, known_owners(self._paths)) == NONE
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` that are in the spool and that the target has not received."""
+        """Return the batches of `names` that are in the spool and that the target has not
+        received.
+        """
         left = self._ledger.lacking_of(NONE, names)
         return [name for name in left if (self._paths.spool / name).exists()]
 
@@ -151,7 +158,7 @@ class OldestUnsent:
     """
 
     def __init__(self, paths: SpoolPaths, unsent: UnsentBatches, names: Iterable[str]) -> None:
-        """`names` are the batches that wait when the delivery starts, in order."""
+        """`names` are the batches that wait when the delivery starts, oldest first."""
         self._paths, self._unsent = paths, unsent
         self._names = deque(names)
         self._check_from = max(_CHECK_FROM, 2 * len(self._names))

@@ -15,15 +15,19 @@ from .owned_rows import context_of
 
 
 class SnapshotRows:
-    """Implements the uploader's SnapshotRowStore and SnapshotOwnership with a database.
+    """Implements the uploader's SnapshotRowStore and SnapshotOwnership with a database; for one
+    thread.
 
-    It is for one thread. Without a URL there are no rows.
+    Without a URL there is no database.
     """
 
     def __init__(
         self, url: str | None, context: OwnerContext, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
-        """Connect on first use. `headers_of` returns the headers of a batch by its name."""
+        """Store the arguments; the first use connects.
+
+        `headers_of` returns the headers of a batch by its name.
+        """
         self._url, self._headers_of = url, headers_of
         self.context = context
         """The ownership of records that specify none; it may be replaced at any time."""
@@ -36,8 +40,9 @@ class SnapshotRows:
     ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
         """Return a function that maps a snapshot record to (workspace id, run id).
 
-        The run is that of the batch, or else the batch's session, or else the run or root span of
-        the record's span, or else the span itself; "none" for a record without a span.
+        The run id is the first of these that exists: the batch's run id, the batch's session, the
+        run or root span of the record's span, the span itself. It is "none" for a record without a
+        span.
         """
         owner = OwnerResolver(batch, context_of(self._headers_of(name), self.context)).whole
         otel = batch.get("otel")
@@ -74,7 +79,7 @@ class SnapshotRows:
             if self._storage is None:
                 self._storage = open_store(self._url or "")
             return what(self._storage)
-        except UsageError as error:  # reported by the driver, or there is no driver
+        except UsageError as error:  # reported by the driver, or the driver is missing
             raise MisconfiguredError(str(error)) from None
         except UnreachableError:
             self.close()

@@ -47,7 +47,8 @@ class BlobSender:
         from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
 
         place, url = self._store.place, self._storage
-        # The key includes the database: the rows of another one would also need the objects' URIs.
+        # The key includes the database: the rows of another database would also need the objects'
+        # URIs.
         key = digest("uploads", place.key, "" if url is None else parse_url(url).key)[:8].hex()
         make_state(paths.state)
         self._pending = PendingUploads(paths.state / f"uploads-{key}.sqlite", time.monotonic)
@@ -72,7 +73,7 @@ class BlobSender:
         return self._uploader.undelivered()
 
     def set_context(self, context: Any) -> None:
-        """Set the owner of subsequent snapshots that do not name one."""
+        """Set the owner of subsequent snapshots that do not name an owner."""
         self._rows.context = context
 
     def stats(self) -> dict[str, Any]:

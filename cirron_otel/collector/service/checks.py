@@ -24,7 +24,7 @@ _GROWTH = 4
 """The factor by which a request may grow when protobuf becomes a batch in JSON."""
 
 Problem = tuple[str, str]
-"""(path of a key, description of the problem)"""
+"""The path of a key, and the description of the problem."""
 
 
 def problems_of(options: CollectorOptions) -> list[Problem]:

@@ -18,14 +18,15 @@ from ..receiver.journal.files import write_synced
 
 FILE_NAME = "clock.json"
 FIRST_S = 600.0
-"""A new process does not trust the clock until this time after its start, seconds: the machine may
-still be about to set its clock."""
+"""A new process does not trust the clock for this many seconds after its start: the machine may not
+have set its clock yet."""
 TRUST_S = 3600.0
 """The time for which the clock is not trusted after a jump, seconds."""
 _JUMP_S = 60.0
 _SAVE_S = 60.0
 _LONGEST_OFF_S = 86_400.0
-"""Seconds. If a machine seems to have been off for longer, its clock may be ahead instead."""
+"""If a machine seems to have been off for more seconds than this, its clock may be ahead
+instead."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAX_BYTES = 4096
 
@@ -51,7 +52,8 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     wall_s: float
     """The latest wall time that was observed, Unix seconds."""
     jumped_at_s: float | None
-    """The time at which the latest jump was noticed, by the clock that is never set, or None."""
+    """The time of the latest jump by the clock that is never set, seconds; None if there was
+    none."""
 
 
 class ClockGuard:

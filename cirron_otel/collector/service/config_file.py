@@ -32,7 +32,7 @@ FLAGS: Final[Mapping[str, str]] = {
 
 
 class ConfigError(UsageError):
-    """An invalid configuration; `problems` has a line for each problem, without secrets."""
+    """An invalid configuration. `problems` contains one line per problem, without secrets."""
 
     def __init__(self, problems: list[str]) -> None:
         more = f"; {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else ""
@@ -41,7 +41,7 @@ class ConfigError(UsageError):
 
 
 class Loaded(NamedTuple):
-    """Valid options, and warnings about unwise ones, a line each."""
+    """Valid options, and warnings about unwise options, one line each."""
 
     options: CollectorOptions
     warnings: tuple[str, ...]

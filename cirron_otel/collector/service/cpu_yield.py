@@ -1,4 +1,4 @@
-"""Yield the CPU while other processes wait for it: translation of stored requests can wait."""
+"""Yield the CPU to other processes that wait for it, because translation is less urgent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COUNTERS = Path("/proc/thread-self/schedstat")
 _LONG_QUEUE = 0.1
 """The ratio of waiting to running time above which the cores count as overloaded."""
 _REST = 4.0
-"""The ratio of resting to running time."""
+"""The ratio of resting to running time while the cores are overloaded."""
 _LONGEST_S = 0.5
 _LOOK_S = 0.05
 """The interval of checks for urgency during a rest, seconds."""
@@ -21,9 +21,9 @@ class Cores(NamedTuple):
     """The CPU time of a thread."""
 
     had_ns: int
-    """Time that it ran."""
+    """The time for which the thread ran."""
     queued_ns: int
-    """Time that it was ready to run while others ran."""
+    """The time for which the thread was ready to run but had no core."""
 
 
 def cores() -> Cores | None:
@@ -42,9 +42,9 @@ class Yielding:
     """Pauses one thread that always has work.
 
     If the thread had to wait for a core, other threads have work too, and get priority: a training
-    step, or a client that waits for an acknowledgement. They cannot be distinguished from other
-    threads of the same process, or from a cgroup's limit. docs/adr/0009 explains why a low priority
-    is not used instead.
+    step, or a client that waits for an acknowledgement. The counters do not distinguish these from
+    other threads of the same process, or from a cgroup's limit. docs/adr/0009 explains why a low
+    priority is not used instead.
     """
 
     def __init__(self, counters: Callable[[], Cores | None] = cores) -> None:
@@ -53,7 +53,8 @@ class Yielding:
         self._before = counters()
 
     def rest(self, is_urgent: Callable[[], bool]) -> float:
-        """Rest for the work since the last call, unless it is urgent; return the seconds rested.
+        """Rest in proportion to the work since the last call, unless work is urgent; return the
+        seconds.
 
         `is_urgent` is called before the rest and at intervals during it.
         """

@@ -25,11 +25,15 @@ SPOOL = "spool"
 
 _LOOK_S = 5.0
 _LOOK_SHARE = 3000.0
-"""Measuring the spool takes at most 1/3,000 of the time."""
+"""The pause after measuring the spool, as a multiple of its duration: measuring takes at most
+1/3,000 of the time."""
 
 
 class Counting:
-    """A target that counts accepted and refused batches; it passes on all attributes but `send`."""
+    """A wrapper of a target that counts accepted and refused batches.
+
+    All attributes except `send` are those of the target.
+    """
 
     def __init__(self, target: Any, registry: Registry, name: str) -> None:
         """`name` is the target's label in metrics; DATABASE for the storage."""
@@ -76,10 +80,10 @@ def counted_letters(
     registry: Registry,
     name: str,
 ) -> DeadLetters:
-    """Return the dead letters of a target, which add to the counters of `registry`.
+    """Return the store of a target's dead letters, which counts them in `registry`.
 
-    `target` is its key and its address without secrets. `max_bytes` is the spool's cap, `name` the
-    label of the counters.
+    `target` is the target's key and its address without secrets. `max_bytes` is the spool's cap,
+    `name` the label of the counters.
     """
 
     def count(added: int, dropped: int) -> None:
@@ -99,8 +103,8 @@ class SpoolCounts:
         self._folders = (paths.spool, paths.snapshots, parts)
         self._look_at = 0.0
         self._size = self._added = self._evicted = 0
-        """Bytes: the size of the spool when it was last measured, the bytes stored since then, and
-        the total evicted until then."""
+        """The size of the spool when it was last measured, the bytes stored since then, and the
+        total bytes evicted by then."""
 
     def stored(self, names: Sequence[str]) -> None:
         """Count the bytes of batches that were stored in the spool."""
@@ -111,7 +115,9 @@ class SpoolCounts:
                 self._added += size
 
     def count(self, counts: Mapping[str, int], drops: Drops) -> None:
-        """Add the translation's new counts; `drops` are all evictions since its start."""
+        """Add the translation's new counts; `drops` are all evictions since the translation
+        started.
+        """
         increments, registry = Counter(counts), self._registry
         records = Records(increments["spans"], increments["marks"], increments["snapshots"])
         count_stored(registry, SPOOL, records, increments["batches"], 0)
@@ -144,7 +150,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def count_stored(registry: Registry, store: str, records: Records, batches: int, size: int) -> None:
-    """Count batches that were stored, their records and their bytes."""
+    """Count stored batches, their records and their bytes."""
     registry.add(m.STORED_BATCHES, batches, store)
     registry.add(m.STORED_BYTES, size, store)
     for kind, number in records._asdict().items():

@@ -15,7 +15,8 @@ RESERVED: Final = 256
 
 _PER_HTTP: Final = 1
 _PER_GRPC: Final = 3
-"""The client's socket, and both ends of the one to gRPC's own server (receiver/grpc/front.py)."""
+"""Descriptors per gRPC connection: the client's socket, and both ends of the connection to gRPC's
+own server (receiver/grpc/front.py)."""
 _LARGEST: Final = 1 << 20
 """The largest limit that is set: some systems report an infinite limit and refuse to set it."""
 
@@ -28,7 +29,7 @@ class ConnectionLimits(NamedTuple):
 
     @property
     def descriptors(self) -> int:
-        """The descriptors that all of them need."""
+        """The number of descriptors that all these connections need."""
         return self.grpc * _PER_GRPC + self.http * _PER_HTTP
 
 

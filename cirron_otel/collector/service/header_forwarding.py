@@ -31,7 +31,7 @@ from ..receiver.headers import FIELD_VALUE
 from ..receiver.tenancy import TenantHeaders, tenant_of
 
 _MOST_PUSHERS = 32
-"""The most open connections: one for each of the most recently used sets of headers."""
+"""The maximum number of open connections, one for each recently used set of headers."""
 
 HeadersOf = Callable[[str], TenantHeaders]
 """Returns the headers that were received with the data of a batch, by its file name."""
@@ -40,7 +40,10 @@ _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class _Lanes:
-    """The headers of batches. Each set of headers is a lane."""
+    """Determines the headers that are forwarded with a batch.
+
+    The batches with the same forwarded headers form a lane.
+    """
 
     def __init__(self, names: Collection[str], headers_of: HeadersOf) -> None:
         """`names` are the headers that are forwarded."""
@@ -49,7 +52,7 @@ class _Lanes:
     def headers(self, name: str) -> TenantHeaders:
         """Return the headers that are forwarded with a batch.
 
-        Raises RefusedError if a request cannot carry them.
+        Raises RefusedError if they cannot be sent in a request.
         """
         headers = self.named(self.headers_of(name))
         for key, value in headers:
@@ -68,7 +71,7 @@ class _Lanes:
             return ""
 
     def named(self, headers: TenantHeaders) -> TenantHeaders:
-        """Return those of `headers` that are forwarded."""
+        """Return the headers of `headers` that are forwarded."""
         return tuple(each for each in headers if each[0] in self.names)
 
 
@@ -90,14 +93,16 @@ class ForwardingOtlpTarget(IndexedTarget):
         names: Collection[str],
         headers_of: HeadersOf,
     ) -> None:
-        """`names` are the headers to forward. Raises as IndexedTarget does."""
+        """`names` are the headers to forward. Raises the errors of IndexedTarget."""
         super().__init__(config, options, index, stats)
         self._config, self._passed = config, _Lanes(names, headers_of)
         self.lane_of = self._passed.lane_of
         self._pushers: OrderedDict[TenantHeaders, Pusher] = OrderedDict({(): self._pusher})
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send one batch over the connection for its headers. Raises as BatchTarget does."""
+        """Send one batch over the connection for its headers. Raises the errors of
+        BatchTarget.send.
+        """
         (batch,) = batches
         headers = self._passed.headers(batch.name)
         self._pusher = self._pusher_for(headers)
@@ -152,7 +157,9 @@ class ForwardingCirronTarget(CirronTarget):
         return bool(self._lanes.names)
 
     def with_headers(self, headers: TenantHeaders) -> contextlib.AbstractContextManager[None]:
-        """Send those of `headers` that are forwarded with each request inside the context."""
+        """Within the context, send with each request the headers of `headers` that are
+        forwarded.
+        """
         return self._with(dict(self._lanes.named(headers)))
 
     @contextlib.contextmanager
@@ -164,7 +171,7 @@ class ForwardingCirronTarget(CirronTarget):
             self._passed = {}
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """POST one batch with its headers. Raises as BatchTarget does."""
+        """POST one batch with its headers. Raises the errors of BatchTarget.send."""
         (batch,) = batches
         headers = self._lanes.headers(batch.name)
         with self._with(dict(headers)), _of_one_lane(headers):
@@ -200,10 +207,10 @@ class ForwardingBlobs:
         return [tenant_key(key, tenant) for key in keys]
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Upload one part of a file; True if the file is complete. Raises as BlobSink does.
+        """Upload one part of a file; True if the file is complete. Raises the errors of BlobSink.
 
-        A file is refused if its tenant's headers are not known, because it would otherwise be
-        uploaded for another tenant.
+        If the tenant's headers are unknown, the file is refused: otherwise it would be uploaded for
+        another tenant.
         """
         tenant = tenant_of_directory(key.directory)
         if tenant not in self._tenants:

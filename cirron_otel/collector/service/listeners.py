@@ -1,4 +1,7 @@
-"""The receivers of a collector, which are started, reloaded and stopped together."""
+"""The receivers of a collector, which are started, reloaded and stopped together.
+
+The module also counts and logs the requests that they accept and refuse.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class RefusalCounts:
 
 
 class CountingConsumer:
-    """Passes requests to another consumer, and counts them."""
+    """Passes requests to another consumer, and counts the accepted requests."""
 
     def __init__(
         self, inner: Consumer, registry: Registry, transport: str, readiness: Readiness
@@ -101,7 +104,7 @@ class CountingConsumer:
 
 
 class Listeners:
-    """The gRPC and the HTTP receiver, if the options contain an address for each."""
+    """The gRPC receiver and the HTTP receiver; one without a configured address is not started."""
 
     def __init__(
         self,
@@ -111,13 +114,13 @@ class Listeners:
         readiness: Readiness,
         paths: SpoolPaths,
     ) -> None:
-        """Keep the arguments; `start` builds the receivers and makes them listen."""
+        """Store the arguments; `start` creates the receivers and makes them listen."""
         self._options, self._exporter = options, exporter
         self._registry, self._readiness, self._paths = registry, readiness, paths
         self._gate = TokenGate(None)
         self._receivers: list[Any] = []
         self._reloads: list[Callable[[], None]] = []
-        """Functions that read the certificates of one receiver again. They raise UsageError."""
+        """Functions that reload the certificates of one receiver. They raise UsageError."""
         self.addresses: dict[str, str] = {}
         """The address of each receiver, by its name: `grpc` or `http`."""
 

@@ -22,9 +22,10 @@ from .options import LogOptions
 from .values import MASK
 
 FIELDS: Final = "fields"
-"""`extra={"fields": {…}}` of a log call adds fields to the message."""
+"""A log call with `extra={"fields": {…}}` adds fields to its message."""
 CAUSE: Final = "cause"
-"""`extra={"cause": "…"}` identifies repeated warnings; the default is the message template."""
+"""A log call with `extra={"cause": "…"}` sets the cause by which repeated warnings are recognized;
+the default is the message template."""
 
 _OURS = "cirron_otel"
 _logger = logging.getLogger(__name__)
@@ -87,7 +88,9 @@ class Masking:
 
 
 class Repeats(logging.Filter):
-    """Passes one warning per cause and minute, with the number suppressed since the last one."""
+    """Passes one warning per cause and minute, with the number of warnings suppressed since
+    then.
+    """
 
     def __init__(
         self, seconds: float = _REPEAT_S, clock: Callable[[], float] = time.monotonic
@@ -99,7 +102,9 @@ class Repeats(logging.Filter):
         self._causes: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write `record`, and set its `repeated`, the number suppressed."""
+        """Return whether to write `record`, and set its `repeated`, the number of suppressed
+        warnings.
+        """
         if record.levelno < logging.WARNING:
             return True
         cause = (record.name, record.levelno, _str(getattr(record, CAUSE, record.msg)))
@@ -206,7 +211,9 @@ class Logging:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write this package's logs to `stream` (stderr), and others from WARNING on."""
+        """Write this package's logs, and others' from level WARNING, to `stream` (default:
+        stderr).
+        """
         self.masking = Masking(secrets)
         self._handler = _Handler(stream or sys.stderr)
         self._handler.addFilter(Repeats(clock=clock))

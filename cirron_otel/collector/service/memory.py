@@ -1,4 +1,4 @@
-"""Return memory to the system that the C library retains after large batches."""
+"""Return the memory that the C library retains after large batches to the system."""
 
 from __future__ import annotations
 

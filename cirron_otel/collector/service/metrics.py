@@ -1,7 +1,7 @@
 """The collector's own metrics: one registry, rendered in the text formats of Prometheus.
 
-Several processes count. The others pass their metrics to the first process as plain values, and it
-exposes the sums.
+Each process of the collector has a registry. The second process passes its metrics to the first
+process as plain values, and the first process exposes the sums.
 """
 
 from __future__ import annotations
@@ -172,12 +172,13 @@ Labels = tuple[str, ...]
 Figures = Mapping[str, Any]
 """The metrics of one process as plain values; the result of `Registry.figures`."""
 
-# One number for a counter or gauge; the sum and the count of each bucket for a histogram.
+# The numbers of each metric: one for a counter or gauge; the sum and the count of each bucket for a
+# histogram.
 _Values = dict[tuple[str, Labels], list[float]]
 
 
 class Registry:
-    """The metrics of one collector; any thread may count."""
+    """The metrics of one collector; all threads may use it."""
 
     def __init__(self) -> None:
         self.started_ns = time.time_ns()

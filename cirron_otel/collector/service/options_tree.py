@@ -1,4 +1,4 @@
-"""Traverse the options: as leaves, as a tree, for secrets, and for the changes of a reload."""
+"""Traverse the options, to list their leaves and secrets, print them, and find changed keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def secrets_of(options: CollectorOptions) -> frozenset[str]:
 
 
 def tree_of(section: Section) -> dict[str, Any]:
-    """Return the options as plain values in the form of the file; secrets are masked."""
+    """Return the options as plain values with the structure of the file; secrets are masked."""
     tree: dict[str, Any] = {}
     for field in fields_of(type(section)):
         value = getattr(section, field.attribute)

@@ -33,7 +33,7 @@ _AGAIN_S = 5.0
 
 @dataclass(slots=True)
 class _SenderStats(ExportStats):
-    """Statistics of a delivery that never ends: findings are counted instead of kept."""
+    """Statistics of a delivery that never ends, so findings are counted instead of collected."""
 
     unreadable: set[str] = field(default_factory=set)
     """Batches in the spool that are never sent, because they cannot be read."""
@@ -157,7 +157,7 @@ class OtlpSender:
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:
-        """Return whether a batch is still to be sent; False for one that cannot be read.
+        """Return whether a batch must still be sent; False for a batch that cannot be read.
 
         The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
         that the target keeps refusing (`Schedule.request_room`).

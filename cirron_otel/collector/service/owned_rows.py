@@ -26,7 +26,7 @@ in this table takes precedence."""
 
 
 def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> ownership.OwnerContext:
-    """Return the ownership of rows that came with `headers`, which override the resource.
+    """Return the ownership of rows received with `headers`, which override the resource.
 
     Headers come from the authenticated sender, or from the proxy that admitted it; any client can
     write any resource into a body.
@@ -42,7 +42,9 @@ class OwnedRows(StorageTarget):
     def __init__(
         self, url: str, context: ownership.OwnerContext, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
-        """`headers_of` returns the headers of a batch by its name. Raises as StorageTarget does."""
+        """`headers_of` returns the headers of a batch by its name. Raises the errors of
+        StorageTarget.
+        """
         super().__init__(url, context)
         self.context = context
         """The ownership of rows without headers and attributes; it may be replaced at any time."""
@@ -51,7 +53,7 @@ class OwnedRows(StorageTarget):
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Store batches, with one call for each owner.
 
-        If a later owner's batches fail, the retry finds those already stored and leaves them
+        If the batches of a later owner fail, the retry leaves the batches that are already stored
         unchanged.
         """
         owned = [(self._headers_of(batch.name), batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""Whether requests are accepted, and the number and age of those that wait for translation."""
+"""The readiness to accept requests, and the number and age of requests that await translation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGAIN_S = 5.0
 """The time for which the collector is not ready after a request could not be written, seconds."""
 _MOST_MARKS = 1000
 _LITTLE = 0.25
-"""The share of free space below which space is short."""
+"""Space in the journal is short if a smaller share of it is free."""
 
 
 class Readiness:
@@ -36,11 +36,11 @@ class Readiness:
         self._failed_at: float | None = None
 
     def note(self, *, is_kept: bool) -> None:
-        """Note that a request was stored, or that a valid request could not be."""
+        """Note that a request was stored, or that a valid request could not be stored."""
         self._failed_at = None if is_kept else self._clock()
 
     def problem(self, request_bytes: int) -> str:
-        """Return why requests are refused; empty if they are not.
+        """Return why requests are refused; empty if they are accepted.
 
         `request_bytes` is the size of the largest body.
         """
@@ -56,7 +56,8 @@ class Readiness:
         return ""
 
     def is_short(self, request_bytes: int) -> bool:
-        """Return whether less is free than a quarter of the limit, or than a request may need.
+        """Return whether the free space is below a quarter of the limit, or below a request's
+        maximum.
 
         Segments that were removed since the last `recount` still count.
         """
@@ -87,7 +88,7 @@ class Untranslated:
         """Note that the journal reaches `end`, with `frames` requests since the start."""
         if frames == self._kept:
             return
-        if len(self._marks) >= _MOST_MARKS:  # every other mark is precise enough
+        if len(self._marks) >= _MOST_MARKS:  # half as many marks are precise enough
             self._marks = deque([*self._marks][::2])
         self._kept = frames
         self._marks.append(_JournalMark(end, frames, self._clock()))

@@ -56,7 +56,7 @@ def _run(options: Options, before_ns: int) -> None:
 def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
     """Remove the batches from before a time (Unix ns), unless there are too many of them.
 
-    There are too many if they exceed `options.retention_share` of all batches. Those of them from
+    There are too many if their share of all batches exceeds `options.retention_share`. Batches from
     before `options.retention_confirmed` are removed in any case. Raises CirronOtelError if the
     database fails.
     """

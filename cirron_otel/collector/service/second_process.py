@@ -55,11 +55,12 @@ class Translator:
         self.on_damage: Callable[[int], None] = lambda _: None
         """Called with the number of a damaged segment of the journal."""
         self.is_working = False
-        """Whether the process runs, and is ready."""
+        """Whether the process is running and ready."""
         self.trouble = ""
         """The last reported reason why the translation makes no progress."""
         self.undelivered: dict[str, int] = {}
-        """Batches that each target lacked when the process ended, for targets that lacked any."""
+        """The number of batches that each target had not received when the process ended; targets
+        that received all are omitted."""
 
     async def start(self) -> None:
         """Start the process, and wait until it is ready. Raises TargetError if it fails."""
@@ -85,8 +86,8 @@ class Translator:
     async def finish(self, seconds: float) -> bool:
         """Let the process finish its work; return whether it did so within `seconds`.
 
-        With 0 the process is killed immediately; the next collector's process does the remaining
-        work.
+        If `seconds` is 0, the process is killed immediately; the second process of the next
+        collector does the remaining work.
         """
         self._finish_by = time.monotonic() + seconds
         self._is_hurried.set()
@@ -122,9 +123,9 @@ class Translator:
             self._is_told = True
 
     async def _keep(self) -> None:
-        """Run the process, and restart it when it dies, until it was sent `finish`.
+        """Run the process, and restart it when it dies, until `finish` has been sent to it.
 
-        A process that dies before one was ever ready is not restarted.
+        If it dies before any process has been ready, it is not restarted.
         """
         while True:
             self._is_told = False
@@ -177,7 +178,9 @@ class Translator:
                 process.kill()
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
-        """Receive the process's messages; a library in it may also write to the stream."""
+        """Receive the process's messages, and skip anything else that a library writes to the
+        stream.
+        """
         while True:
             try:
                 line = await stream.readline()

@@ -80,7 +80,7 @@ class Senders:
         self._max_bytes = options.spool.max_bytes
         self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
-        """The exporters that `begin` starts."""
+        """The exporters that the next `begin` starts."""
         self._running: list[tuple[Wanted, Sender]] = []
         self._paths: SpoolPaths | None = None
         self._measured: set[tuple[m.Metric, str]] = set()
@@ -108,7 +108,7 @@ class Senders:
         """Apply new options.
 
         `ended` is called from another thread when all changed and removed exporters have ended;
-        call `begin` then. Raises UsageError if an exporter cannot be created; then nothing changes.
+        call `begin` then. If an exporter cannot be created, raises UsageError and changes nothing.
         """
         ready = _prepared(options, self._owners, self._registry)
         identities = [each for each, _ in ready]
@@ -210,7 +210,7 @@ def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
 def _prepared(
     options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
-    """Return the exporters, each with the function that starts it."""
+    """Return the exporters of the configuration, each with the function that starts it."""
     prepared: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
     for number, exporter in enumerate(options.exporters):
         start = _starter(

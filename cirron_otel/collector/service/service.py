@@ -1,6 +1,7 @@
 """The collector's first process: it receives, stores and acknowledges requests.
 
-It also starts the second process, which translates them, and restarts it if it dies.
+It also starts the second process, which translates the requests, restarts it if it dies, and
+reloads the configuration on SIGHUP.
 """
 
 from __future__ import annotations
@@ -99,15 +100,16 @@ class Reloading:
 _WAKE_S = 0.02
 """The shortest time between two reports of the journal's end to the second process."""
 _LOOK_S = 0.5
-"""The time between two reports to the translation while requests wait."""
+"""The longest time between two reports of the journal's end while requests wait for translation."""
 UNDELIVERED = 7
 """The exit code if everything is in the spool, but a target has not received all of it."""
 _LATE_S = 10.0
-"""Translation does not yield the CPU to other processes after requests waited this long."""
+"""Once requests have waited this long to be translated, seconds, translation no longer yields the
+CPU to other processes."""
 
 
 class CollectorService:
-    """One collector: `start`, `apply` on each reload, then `stop`."""
+    """One collector: call `start`, then `apply` on each reload, then `stop`."""
 
     def __init__(self, options: CollectorOptions) -> None:
         self._options = options
@@ -174,8 +176,8 @@ class CollectorService:
     async def apply(self, options: CollectorOptions) -> None:
         """Apply the options that a reload can change, and reread tokens and certificates.
 
-        The collector keeps serving requests. Raises UsageError if a file is invalid; then nothing
-        changes, except perhaps the certificates of another receiver.
+        The collector keeps serving requests. If a file is invalid, raises UsageError and changes
+        nothing, except perhaps the certificates of another receiver.
         """
         is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
         pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
@@ -232,7 +234,9 @@ class CollectorService:
         return is_late or is_short or self._is_ending
 
     async def stop(self) -> bool:
-        """Stop accepting requests, then translate and deliver; return whether all are stored."""
+        """Stop accepting requests, then translate and deliver; return whether all requests are
+        stored.
+        """
         deadline = time.monotonic() + self._options.drain_s
         self._translator.tell(self._journal.end, is_urgent=True)
         await self._close(min(5.0, self._options.drain_s))
@@ -248,13 +252,13 @@ class CollectorService:
         return bool(self._translator.undelivered)
 
     async def _break_off(self) -> None:
-        """Abort the start; requests accepted by then wait in the journal."""
+        """Abort the start; requests that were already accepted stay in the journal."""
         await self._close(0.0)
         await self._translator.finish(0.0)
 
     @property
     def has_taken(self) -> bool:
-        """Whether requests were acknowledged."""
+        """Whether any request was acknowledged."""
         return self._journal.frames > 0
 
     async def _close(self, grace_s: float) -> None:

@@ -25,7 +25,10 @@ _SHOWN = 80
 
 
 class SubstitutionError(ValueError):
-    """A reference that cannot be resolved; the message is the end of a sentence about the value."""
+    """A reference that cannot be resolved.
+
+    The message is the end of a sentence that begins with the path of the value.
+    """
 
 
 class FromVariables(str):
@@ -35,7 +38,7 @@ class FromVariables(str):
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Return `text` with its references replaced; a FromVariables if it had any.
+    """Return `text` with its references replaced; a FromVariables if it contained references.
 
     Raises SubstitutionError, whose message contains no value of a variable.
     """
@@ -58,7 +61,9 @@ class _Expansion:
         return self._text(0, 0, is_used=True)[0]
 
     def _text(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
-        """Expand from `at` to the end or the closing brace; return the text, and that position."""
+        """Expand from `at` to the end or the closing brace; return the text, and the end
+        position.
+        """
         source = self._source
         parts: list[str] = []
         while at < len(source):
@@ -80,11 +85,13 @@ class _Expansion:
         return "".join(parts), at
 
     def _reference(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
-        """Return the value of the reference whose content begins at `at`, and its end."""
+        """Return the value of the reference whose content begins at `at`, and the position after
+        it.
+        """
         if depth > _MAX_DEPTH:
             raise SubstitutionError(f"has references in references, more than {_MAX_DEPTH} deep")
         match = _REFERENCE.match(self._source, at)
-        assert match is not None  # noqa: S101 - every part of it is optional
+        assert match is not None  # noqa: S101 - every part of the pattern is optional
         name = _checked(match)
         at = match.end()
         self.has_references = True
@@ -121,19 +128,19 @@ def _checked(match: re.Match[str]) -> str:
 
 
 class Expander:
-    """Changes the texts in a tree of plain values, and collects problems by their path."""
+    """Replaces the strings in a tree of plain values, and collects problems with their paths."""
 
     def __init__(self, change: Callable[[str], str]) -> None:
-        """`change` returns the new text; it may raise SubstitutionError."""
+        """`change` returns the new string; it may raise SubstitutionError."""
         self.problems: list[tuple[str, str]] = []
-        """(path of the value, description of the problem)"""
+        """Pairs of a value's path and the description of its problem."""
         self._change = change
         # Keyed by identity: with YAML aliases, a small document may contain a huge number of paths.
         self._done: dict[int, Any] = {}
         self._open: set[int] = set()
 
     def tree(self, value: Any, path: str = "") -> Any:
-        """Return `value` with all texts changed, but not its keys."""
+        """Return `value` with all its strings replaced, except the keys of mappings."""
         if isinstance(value, str):
             try:
                 return self._change(value)

@@ -14,7 +14,7 @@ from .metrics import BLOBS, Registry
 
 
 class NoOwner:
-    """The owner of batches without an owner, which a collector stores."""
+    """The placeholder owner of the batches that a collector stores; they have no owning process."""
 
     prefix = NONE
 
@@ -66,7 +66,7 @@ class TargetSender:
         return self._unsent.count()
 
     def lacks(self, name: str) -> bool:
-        """Return whether a batch is still to be sent.
+        """Return whether a batch must still be sent.
 
         The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
         that the target keeps refusing (`Schedule.request_room`).

@@ -72,7 +72,7 @@ def read_options(
 
 
 class _TreeReader:
-    """Reads a tree; an invalid value adds a problem, and yields None."""
+    """Reads a tree of plain values. Each invalid value adds a problem, and is read as None."""
 
     def __init__(self, where: Callable[[str], str]) -> None:
         self.problems: list[str] = []
@@ -162,7 +162,9 @@ def kind_name(kind: type[Section]) -> str:
 
 @cache
 def table() -> tuple[tuple[str, Field], ...]:
-    """Return all keys with their paths; those of an exporter are below `exporters[its type]`."""
+    """Return all keys with their paths; the keys of an exporter are below `exporters[<its
+    type>]`.
+    """
     return tuple(_table(CollectorOptions, ""))
 
 
@@ -184,7 +186,7 @@ def _elsewhere(name: str) -> list[str]:
 
 
 def structured(value: object) -> object:
-    """Parse text from a variable as YAML, for a key that expects a mapping or a list."""
+    """Parse a string from an environment variable as YAML, for a key with a mapping or list."""
     if not isinstance(value, FromVariables):
         return value
     from ...core.config.safe_yaml import loads  # noqa: PLC0415 - the table is read without yaml

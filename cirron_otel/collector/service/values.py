@@ -1,7 +1,8 @@
-"""Parsers for the collector's options, in addition to those of `config.parsing`.
+"""Parsers for the collector's options, in addition to those of core/config/parsing.py.
 
-A Parser converts a raw value from YAML, a variable or a flag. It raises ValueError if the value is
-invalid.
+They also define the values that some options have: secrets, which are masked in text, and listen
+addresses. A Parser converts a raw value from YAML, a variable or a flag. It raises ValueError if
+the value is invalid.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MASK = "****"
 
 
 class Secret:
-    """Text that neither `str` nor `repr` shows."""
+    """A string that neither `str` nor `repr` shows."""
 
     __slots__ = ("_text",)
 
@@ -40,7 +41,7 @@ class Secret:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The texts to mask in logs."""
+        """The strings to mask in logs."""
         return (self._text,)
 
     def __eq__(self, other: object) -> bool:
@@ -66,7 +67,7 @@ class SecretHeader(Secret):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The value, and its credentials."""
+        """The strings to mask in logs: the value, and the credentials in it."""
         scheme, _, credentials = self._text.partition(" ")
         return (self._text, credentials) if scheme and credentials else (self._text,)
 
@@ -88,7 +89,7 @@ class SecretUrl(Secret):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The URL and its secrets; empty if it has none."""
+        """The strings to mask in logs: the URL and its secrets; empty if it contains none."""
         return (self._text, *self._parts) if self._parts else ()
 
 

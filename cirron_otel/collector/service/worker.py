@@ -1,11 +1,11 @@
 """The collector's second process, which translates the intake journal and delivers the batches.
 
-Its standard input carries the options, pickled, followed by lines of JSON:
+It receives on its standard input the options, pickled, followed by lines of JSON:
 
 - `{"until": [segment, offset], "urgent": …}`: the end of the acknowledged frames in the journal,
   and whether the translation must not yield the CPU
 - `{"options": …}`: new options, pickled, in base64
-- `{"finish": seconds}`
+- `{"finish": seconds}`: finish the work within this time, and end
 
 The end of the input means that the receiving process is gone; this process then ends after its
 current step. It reports its position, its idleness and its counts as lines of JSON on its standard
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.1
-"""Pause after a small group, seconds, so that more requests share the next batch: each batch costs
-a file."""
+"""The pause after a small group, seconds, so that more requests share the next batch: each batch
+takes a file."""
 _TROUBLE_S = (0.1, 0.2, 0.5, 1.0)
-"""Delays between attempts; the first are short, since space may become free at any moment."""
+"""Delays between attempts, seconds. The first are short, since space may become free at any
+moment."""
 _IDLE_S = 1.0
 _PREDECESSOR_S = 60.0
 _FORGET_EVERY_S = 600.0
@@ -75,9 +76,9 @@ class Worker:
     def __init__(self, options: CollectorOptions, logs: Logging) -> None:
         """Become the only consumer of the journal.
 
-        Raises TargetError if another process remains its consumer, and the errors of Senders.
+        Raises TargetError if another process is still its consumer, and the errors of Senders.
         """
-        from .senders import Senders  # noqa: PLC0415 - brings libraries of its own
+        from .senders import Senders  # noqa: PLC0415 - imports optional libraries
 
         self._options, self._logs = options, logs
         self._paths = target_spool(options.spool.directory)
@@ -151,7 +152,7 @@ class Worker:
     # --- the journal ----------------------------------------------------------------------------
 
     def _listen(self, seconds: float) -> None:
-        """Process the queued messages, after waiting up to `seconds` for one."""
+        """Process the queued messages; wait up to `seconds` for the first message."""
         with contextlib.suppress(Empty):
             message = self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
             while True:
@@ -179,7 +180,7 @@ class Worker:
     def _is_there(self) -> bool:
         """Return whether the journal's directory still exists.
 
-        If it has been removed, the open files have no names any more, and a new process must start.
+        If it has been removed, the open files no longer have names, and a new process must start.
         """
         if has_name(self._lock, self._lock_path):
             return True
@@ -225,7 +226,7 @@ class Worker:
         return worked
 
     def _tell_evicted(self) -> None:
-        """Log new evictions, as a warning if there is no target: the data is lost then."""
+        """Log new evictions. If there is no target, this is a warning, because the data is lost."""
         evicted = self._writer.drops.batches
         if evicted > self._evicted:
             level = logging.INFO if self._senders.are_any else logging.WARNING

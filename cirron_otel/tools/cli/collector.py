@@ -1,6 +1,6 @@
 """`cirron-otel collector`: receive OTLP and Cirron batches, store them, and forward them."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _serve(loaded: Loaded, as_json: bool, read: Callable[[], Loaded]) -> int:
 
 
 def _refuse(error: ConfigError) -> NoReturn:
-    """Report each problem on its own line; the last is raised as the command's error."""
+    """Report each problem on a separate line; the last is raised as the command's error."""
     *others, last = error.problems
     for problem in others:
         output.error(problem)

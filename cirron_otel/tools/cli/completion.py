@@ -1,4 +1,6 @@
-"""Completion of command lines in bash, zsh and fish, which call the command for each Tab."""
+"""Completion of command lines in bash, zsh and fish. The shell runs the command for each Tab
+key.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def complete(cli: click.Group, program: str, arguments: list[str]) -> NoReturn:
 def _prepare(command: click.Command) -> None:
     """Give path parameters and `--run` the types that complete file names and run names.
 
-    In a real call their type is text, because some of them accept addresses too.
+    In a real call these parameters are strings, because some of them also accept URLs.
     """
     for parameter in command.params:
         if parameter.metavar in _FILES:
@@ -38,7 +40,7 @@ def _prepare(command: click.Command) -> None:
 
 
 class _RunName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a run in the spool that the command line gives."""
+    """The name of a run in the spool that is named on the command line."""
 
     name = "run"
 
@@ -49,7 +51,7 @@ class _RunName(click.ParamType):  # type: ignore[type-arg]
         incomplete: str,
     ) -> list[CompletionItem]:
         """List the runs of the spool, the latest first, with `last` and `all`."""
-        from ...core.analysis.runs import read_runs  # noqa: PLC0415 - the same
+        from ...core.analysis.runs import read_runs  # noqa: PLC0415 - needed only for this option
         from ...core.spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
 
         # `--run` without its value ends the parsing: the words before it are not assigned yet.

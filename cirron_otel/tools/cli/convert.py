@@ -1,6 +1,6 @@
 """`cirron-otel convert`: convert between spools, batch files, OTLP files and Cirron protobuf."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def convert(
 
 
 def summary(report: Report) -> str:
-    """Return a conversion as one line."""
+    """Return a summary of a conversion in one line."""
     parts = [
         f"{count(report.batches, 'batch', 'batches')} ({counts(report)})",
         f"{size(report.bytes_read)} read",

@@ -24,7 +24,7 @@ _IDENTITY = "identity"
 ENCODINGS = (_IDENTITY, *_STARTS)
 """The supported encodings of messages."""
 _FED = 64 * 1024
-"""Compressed bytes that are fed at a time."""
+"""The number of compressed bytes passed to the decompressor at a time."""
 _CANCELLED_WITHIN_S = 0.05
 _LONGEST_SHOWN = 60
 _YIELD_EVERY = 1024 * 1024
@@ -32,7 +32,7 @@ _YIELD_EVERY = 1024 * 1024
 
 
 class Reservation:
-    """Reserved bytes in flight of one call, which are released when the call ends.
+    """The bytes that one call reserves for its body in flight; they are released when it ends.
 
     A call never reserves more than the size of the largest body, even while a body is in memory
     twice, compressed and decompressed. Otherwise a large call might never fit, and would be resent
@@ -71,7 +71,8 @@ async def receive(
     """Return the message of a call, unchanged.
 
     `turns` limits the number of messages that are received at a time, because their size is not
-    known in advance; unread ones stay with the client. Raises RefusalError if the message is late.
+    known in advance. Until its turn comes, a message stays with the client. Raises RefusalError if
+    the message is late.
     """
     try:
         async with turns.turn(context.peer(), timeout_s):
@@ -105,9 +106,9 @@ async def _without_message() -> RefusalError:
 
 
 async def inflated(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
-    """Return a message, decompressed if it is compressed; at most `limit` bytes.
+    """Return the message, decompressed if it is compressed.
 
-    Raises RefusalError for more, and for damaged data.
+    Raises RefusalError if the result exceeds `limit` bytes, or if the data is damaged.
     """
     codec = inflater(coding) if _is_compressed(body, coding) else None
     if codec is None:
@@ -135,7 +136,7 @@ async def inflated(body: bytes, coding: str, limit: int, reservation: Reservatio
 
 
 def coding_of(values: Collection[str | bytes]) -> str:
-    """Return the encoding of a call's messages from the headers that name it.
+    """Return the encoding of a call's messages, named by the values of its `grpc-encoding` headers.
 
     Raises RefusalError with the reason ENCODING if it is not supported, or if there are several.
     """

@@ -1,4 +1,4 @@
-"""TLS of the gRPC receiver, with certificates that can be read again while it listens."""
+"""TLS for the gRPC receiver, with certificates that can be reloaded while it listens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GrpcTls:
     def reload(self) -> None:
         """Read the files again, for new connections; open ones are not affected.
 
-        Raises UsageError as `context` does; the certificates are unchanged then.
+        Raises UsageError as `context` does; the certificates in use are then unchanged.
         """
         self._current = server_context(*self._files, protocol=_PROTOCOL)
 

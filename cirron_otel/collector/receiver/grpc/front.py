@@ -42,11 +42,12 @@ class Front:
     """Accepts connections for a gRPC server that listens on a Unix socket."""
 
     def __init__(self, target: Path, connections: int, refused: Observer) -> None:
-        """`target` is the Unix socket; `connections` is their largest number at a time."""
+        """`target` is the Unix socket; `connections` is the maximum number of open connections."""
         self._target, self._most, self._refused = target, connections, refused
         self._clients: set[_Client] = set()
         self._unproven: OrderedDict[_Client, float] = OrderedDict()
-        """The connections without a request yet, with the time they were made; the oldest first."""
+        """The connections that have not sent a request yet, with the time they were made; oldest
+        first."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._listener: Listener | None = None

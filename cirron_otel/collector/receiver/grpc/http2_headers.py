@@ -2,13 +2,13 @@
 
 If gRPC's core does not support the encoding, it fails the call with INTERNAL while it parses the
 headers, before any of our code runs, and it hides the encodings that it does support. Under another
-name the header reaches the application. The new name has the same length, in plain text and in
-Huffman code, so the header tables of both sides agree: a later reference to the entry means the new
-name.
+name, the header reaches the application. The new name is as long as the old one, in plain text and
+in Huffman code, so the header tables of client and server stay in sync: a later reference to the
+table entry yields the new name.
 
-The core refuses compressed messages of a request without an encoding. So the header
-`grpc-encoding: gzip` is added to each request; with `grpc.per_message_decompression` off, the core
-decompresses nothing.
+The core refuses compressed messages if the request names no encoding. So the header `grpc-encoding:
+gzip` is added to each request; with `grpc.per_message_decompression` off, the core decompresses
+nothing.
 
 Sources: RFC 9113, 4.1 (frames), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6 (header fields).
 """
@@ -29,8 +29,8 @@ _HEADERS, _CONTINUATION = 0x1, 0x9
 _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _PRIORITY_BYTES = 5
 _LARGEST_BLOCK: Final = 16_000
-"""Bytes. With the added header the frame stays below 16,384 bytes, which all servers accept; gRPC
-refuses more than 16 KiB of headers in a request anyway."""
+"""The largest header block, bytes. With the added header, the frame stays below 16,384 bytes, a
+size that all servers accept; gRPC refuses more than 16 KiB of headers in a request anyway."""
 
 # A field that is not added to the table, with its name and value as plain text.
 _ADDED: Final = b"\x00\x0dgrpc-encoding\x04gzip"

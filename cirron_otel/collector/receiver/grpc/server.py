@@ -68,25 +68,26 @@ class GrpcLimits:
     streams: int = 128
     """Concurrent calls on one connection; more wait at the client."""
     reading_bytes: int = 64 * 1024 * 1024
-    """Bytes of bodies that are received at a time, each counted as the largest allowed size; other
-    calls wait unread. Four bodies may always be received."""
+    """The limit of bodies that are received at a time, bytes. Each body counts as the largest
+    allowed size; further calls wait unread. Four bodies may always be received."""
     read_timeout_s: float = 10.0
     """The longest time until the body of a call is complete, including the wait for a turn."""
     quick_s: float = 0.05
-    """The time after which a read is late while others wait; half of the reads may be late."""
+    """The time after which a read counts as late while other calls wait; half of the reads may be
+    late."""
     patience_s: float = 5.0
-    """If too many reads are late, the oldest is aborted once it has taken this long; until then,
-    the newest is aborted instead."""
+    """If too many reads are late, the oldest of them is aborted once it has taken this long; before
+    that, the newest is aborted instead."""
     ping_interval_s: float = 10.0
     """A connection that pings more often is closed (keepalive)."""
     keepalive_s: float = 60.0
     """A connection that is silent for this long is pinged, and closed if it does not answer."""
     connections: int = 1000
-    """The largest number of connections at a time, of all clients."""
+    """The maximum number of open connections of all clients."""
     connection_age_s: float | None = None
     """The age at which clients must reconnect, so that load spreads again; None: never."""
     connection_grace_s: float = 30.0
-    """The time that calls on such a connection may still take."""
+    """The time that open calls may still take on a connection that has reached its maximum age."""
 
 
 class GrpcReceiver:
@@ -105,7 +106,7 @@ class GrpcReceiver:
         refused: Observer = ignore,
         sockets: Path | None = None,
     ) -> None:
-        """Keep the arguments; `start` listens. `port` 0 selects a free one.
+        """Store the arguments; `start` listens. `port` 0 selects a free port.
 
         `headers` are kept with a request (see KeptHeaders). `refused` is called with each refusal.
         `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
@@ -135,7 +136,8 @@ class GrpcReceiver:
     async def start(self) -> tuple[str, int]:
         """Listen; return host and port.
 
-        Raises UsageError for the TLS files, TargetError if the address is not available.
+        Raises UsageError if the TLS files are unusable, TargetError if the address is not
+        available.
         """
         context = None if self._tls is None else self._tls.context()
         self._socket = PrivateSocket(self._sockets)
@@ -172,7 +174,7 @@ class GrpcReceiver:
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self._consumer.max_body_bytes),
             ("grpc.per_message_decompression", 0),
-            # The bytes that a stream may send before it is read. A fixed size: by default, gRPC
+            # Fix the number of bytes that a stream may send before it is read; by default, gRPC
             # lets it grow to several MiB.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
@@ -239,9 +241,10 @@ class GrpcReceiver:
 
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """The methods of OTLP; gRPC itself answers UNIMPLEMENTED to others.
+    """The methods of OTLP; gRPC itself answers UNIMPLEMENTED to calls of other methods.
 
-    They are declared as methods that take a stream: gRPC calls those before it reads a message.
+    The methods are declared as client-streaming, because gRPC calls the handlers of such methods
+    before it reads a message.
     """
 
     def __init__(

@@ -16,13 +16,13 @@ _PREFIX = "cirron-otel-grpc-"
 _NAME = "grpc"
 _STALE_S = 60.0
 _LONGEST_PATH = 103
-"""Bytes. macOS has the smallest limit: 104 with the terminating zero."""
+"""The longest socket path, bytes. macOS has the lowest limit: 104 with the terminating zero."""
 _SHORT_PATHS = ("/tmp", "/var/tmp")  # noqa: S108 - a private directory is made in it
 """Directories with short paths that most systems have."""
 
 
 class PrivateSocket:
-    """A path of a socket to which only this user can connect."""
+    """The path of a socket to which only this user can connect."""
 
     def __init__(self, fallback: Path | None = None) -> None:
         """Create a private directory for the socket.

@@ -26,7 +26,7 @@ _RETRY_AFTER_S = 1.0
 """The delay for retries if the refusal specifies none."""
 
 _LONGEST_MESSAGE = 1000
-"""Characters."""
+"""The longest message, characters."""
 
 _MOST_MESSAGE_BYTES = 7000
 """The maximum of a message's two copies in the trailing metadata, encoded. Clients of gRPC accept
@@ -34,7 +34,7 @@ _MOST_MESSAGE_BYTES = 7000
 
 
 def answer_bytes(answer: ConsumeResult) -> bytes:
-    """Return the serialized response of any of the services: they are identical on the wire."""
+    """Return the serialized response; those of all three services are identical on the wire."""
     if not answer.rejected and not answer.message:
         return b""
     response = ExportTraceServiceResponse()

@@ -73,7 +73,7 @@ _REJECTED = {
 }
 
 _UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
-"""Escapes for JSON bodies, so that a browser that renders one as a page finds no markup."""
+"""Escapes for JSON bodies, so that a browser that renders such a body as a page finds no markup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class HttpError(Exception):
         *,
         reason: str | None = None,
     ) -> None:
-        """`message` is for the client; `reason` is the label of the counter."""
+        """`message` is for the client; `reason` is the label under which the refusal is counted."""
         super().__init__(message)
         self.status, self.message, self.headers = status, message, headers or {}
         self.reason = reason or _REASONS.get(status, "invalid")
@@ -153,7 +153,7 @@ def otlp_reply(answer: ConsumeResult, signal: ReceivedSignal, encoding: BodyEnco
 
 
 def cirron_reply(answer: ConsumeResult) -> Reply:
-    """Return status 202 with the batch's id; the same for a duplicate."""
+    """Return status 202 with the batch's id; a duplicate batch gets the same response."""
     content = {"batch_id": answer.batch_id}
     if answer.message:
         content["message"] = answer.message

@@ -1,4 +1,7 @@
-"""Snapshot files over HTTP, complete or in parts: docs/cirron-http.md, "Snapshot files"."""
+"""Uploads of snapshot files over HTTP, complete or in parts.
+
+The protocol is described in docs/cirron-http.md, "Snapshot files".
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class UploadStore(Protocol):
         """
 
     async def head(self, span_id: str, file: str) -> int | None:
-        """Return the size of the stored file, bytes; None if there is none."""
+        """Return the size of the stored file, bytes; None if it is not stored."""
 
 
 class _Part(NamedTuple):

@@ -1,4 +1,8 @@
-"""Read the bodies of requests, limited in size, in time, and in total memory."""
+"""Read the bodies of requests, limited in size, in time, and in total memory.
+
+The module also determines the encoding and compression of a body from its headers, and
+distinguishes Cirron batches in JSON from OTLP.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,13 @@ _CIRRON_KEYS = frozenset(
 )
 
 _HEAD = 64 * 1024
-"""A known key must occur in this many bytes: a longer search would delay other requests."""
+"""A known key must occur within the first bytes of this number: a longer search would delay other
+requests."""
 
 _START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
-"""An unterminated string is a token too: otherwise the search would start again at each quote."""
+"""Matches a string or a structural character. An unterminated string also matches: otherwise the
+search would restart at each quote."""
 
 _LONGEST_SHOWN = 60
 _OPENING, _CLOSING, _COMMA, _QUOTE = frozenset(b"{["), frozenset(b"}]"), ord(","), ord('"')
@@ -50,9 +56,9 @@ def encoding_of(content_type: str | None) -> BodyEncoding:
 
 
 def content_coding(values: list[str]) -> str:
-    """Return the coding that these Content-Encoding headers name; `identity` if there is none.
+    """Return the coding named by the Content-Encoding headers; `identity` if they name none.
 
-    Raises HttpError 415 if there are several. The coding itself is not checked.
+    Raises HttpError 415 if they name several. Whether the coding is supported is not checked.
     """
     named = [part.strip().lower() for value in values for part in value.split(",")]
     codings = [name for name in named if name not in ("", "identity")]
@@ -65,9 +71,10 @@ def content_coding(values: list[str]) -> str:
 def json_signal(body: bytes) -> ReceivedSignal:
     """Return whether JSON sent to `/v1/traces` is OTLP or a Cirron batch.
 
-    The first top-level key of either format decides. An object without such a key is an empty OTLP
-    request. Invalid JSON after that key is left to the parser. Raises RefusalError if the body is
-    not an object, or if no such key occurs within the first 64 KiB.
+    The first top-level key that belongs to one of the two formats decides. An object without such a
+    key is an empty OTLP request. Invalid JSON after that key is left to the parser. Raises
+    RefusalError if the body is not an object, or if the object is longer than 64 KiB and has no
+    such key within them.
     """
     start = _START.match(body, 0, _HEAD)
     if start is None:
@@ -110,7 +117,7 @@ def _text(token: bytes) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text from a client in a form that a response may repeat."""
+    """Return text from a client, shortened and escaped so that a response may repeat it."""
     return ascii(text[:_LONGEST_SHOWN])
 
 
@@ -118,7 +125,7 @@ _PAUSE_BYTES = 1024 * 1024
 """Decompressed bytes after which other requests get a turn."""
 
 _SPARE_BYTES = 4 * 1024 * 1024
-"""Room is scarce if less than this is free, the size of a large request."""
+"""Memory for bodies is scarce if less than this is free. It is the size of a large request."""
 
 _SLACK = 64 * 1024
 """The bytes that a coding may add to data that it cannot compress."""
@@ -135,11 +142,11 @@ class HttpLimits:
     request_s: float = 60.0
     """The time from a request's headers to the last byte of its body; uploads are exempt."""
     grace_s: float = 10.0
-    """The time for which a sender may be slower than `bytes_per_s`."""
+    """The time for which a sender may be slower than `bytes_per_s`, seconds."""
     bytes_per_s: float = 4096.0
-    """The lowest average rate since the headers, bytes per second."""
+    """The lowest allowed average rate since the headers, bytes per second."""
     slow_s: float = 2.0
-    """The time to wait for a body while there is no room for other requests."""
+    """The time to wait for a slow body while there is no memory for other requests."""
     idle_s: float = 75.0
     """The time a connection may be open without a request, and the time for its headers."""
     linger_s: float = 5.0
@@ -150,7 +157,8 @@ class HttpLimits:
     upload_bytes: int = 64 * 1024**3
     """The largest snapshot file."""
     unfinished_bytes: int | None = None
-    """The limit of all unfinished uploads, bytes, or None; half of it applies to each tenant."""
+    """The limit of all unfinished uploads together, bytes; None for no limit. Each tenant may use
+    half of it."""
 
 
 class Room:
@@ -192,8 +200,9 @@ class Bodies:
     async def read(self, request: web.BaseRequest, room: Room) -> bytes:
         """Return the complete body, decompressed; `room` holds its bytes.
 
-        Raises RefusalError if it is too large, if there is no room, or if its data does not match
-        its coding; HttpError if it is too slow or truncated, or if its coding is unknown.
+        Raises RefusalError if the body is too large, if there is no memory for it, or if its data
+        does not match its coding. Raises HttpError if it is too slow or truncated, or if its coding
+        is unknown.
         """
         codec = _codec(request)
         largest = self._consumer.max_body_bytes
@@ -218,7 +227,8 @@ class Bodies:
                     raise too_large(largest)
                 room.hold(size)
                 if body:
-                    # Do not collect a list: small parts take less memory than their objects.
+                    # Do not collect a list: the objects of small parts take more memory than their
+                    # bytes.
                     body = body if isinstance(body, bytearray) else bytearray(body)
                     body += part
                 else:
@@ -263,9 +273,9 @@ async def pieces(
 ) -> AsyncIterator[bytes]:
     """Yield a body in non-empty pieces as they arrive, for at most `seconds`.
 
-    `is_scarce` returns whether there is no room for other requests; it is called repeatedly for a
+    `is_scarce` returns whether there is no memory for other requests; it is called repeatedly for a
     slow body. Raises HttpError 408 if the body is too slow, 400 if it is truncated, and
-    RefusalError if it is aborted in favour of others.
+    RefusalError if it is aborted in favour of other requests.
     """
     now = asyncio.get_running_loop().time
     came, waited, check_at_s = 0, 0.0, limits.slow_s

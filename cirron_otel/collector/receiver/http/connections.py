@@ -1,7 +1,8 @@
 """The connections of the HTTP server, which adapt aiohttp's errors, limits and headers.
 
-The three classes exist because aiohttp repeats the client's bytes in its responses to data that is
-not HTTP, logs a traceback for each, and names its version in the Server header.
+The subclasses of aiohttp's classes exist because aiohttp repeats the client's bytes in its
+responses to data that is not HTTP, logs a traceback for each, and names its version in the Server
+header.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FULL = (
 )
 
 _END_S = 1.0
-"""The time that a response may take to be written during shutdown, seconds."""
+"""The time allowed for writing a response during shutdown, seconds."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -126,7 +127,7 @@ class ConnectionFactory(web.Server):
     async def drain(self, grace_s: float) -> int:
         """Close all connections within `grace_s` seconds, busy ones after their response.
 
-        Returns the number of requests that had no response by then.
+        Returns the number of requests that had no response by the end of that time.
         """
         for connection in self.connections:
             if connection not in self._busy:

@@ -47,7 +47,7 @@ class Cors:
         if ANY in self.origins:
             # Do not combine a wildcard with credentials: any page could use a client certificate.
             return {"Access-Control-Allow-Origin": ANY, "Access-Control-Expose-Headers": _EXPOSED}
-        assert origin is not None  # noqa: S101 - it is allowed
+        assert origin is not None  # noqa: S101 - allows() is false for None
         return {
             "Access-Control-Allow-Origin": origin,
             "Access-Control-Allow-Credentials": "true",  # for navigator.sendBeacon

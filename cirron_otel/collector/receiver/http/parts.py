@@ -1,4 +1,4 @@
-"""Snapshot files that are uploaded in parts, which stay on disk until the file is complete."""
+"""Snapshot files that are uploaded in parts. The parts stay on disk until the file is complete."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _CHUNK = 1024 * 1024
 _KEPT_S = 24 * 3600.0
 """Seconds after which unused parts are removed."""
 _IDLE_S = 900.0
-"""Seconds after which unused parts may be removed to make room for others."""
+"""Seconds after which unused parts may be removed to make room for other uploads."""
 
 _Key = tuple[str, str]
-"""(directory, name of a file)"""
+"""The directory and the name of a file."""
 
 
 class Staged:
     """The parts of one file, for exclusive use inside `Staging.only`."""
 
     def __init__(self, directory: Path, file: str, totals: set[int]) -> None:
-        """Describe the parts, which are in one file.
+        """Describe the parts, which are appended to one file on disk.
 
-        Its name ends with the length of the complete file, bytes. `totals` are the lengths of the
-        existing files of this name; listing the directory instead would be slow, since a span may
-        have many files.
+        The name of that file ends with the length of the complete snapshot file, bytes. `totals`
+        are the lengths for which such files exist; listing the directory instead would be slow,
+        since a span may have many files.
         """
         self._directory, self._file, self._totals = directory, file, totals
 
@@ -49,7 +49,7 @@ class Staged:
         return sum(sizes) if sizes else None
 
     def offset(self, total: int) -> int:
-        """Return how many bytes of a file of `total` bytes exist; remove parts of other lengths."""
+        """Return how many bytes exist of a file of `total` bytes; remove parts for other totals."""
         for path in self._paths():
             if _total(path) == total:
                 return path.stat().st_size
@@ -86,7 +86,7 @@ class Staged:
             path.unlink()
             self._totals.discard(_total(path))
         with suppress(OSError):
-            self._directory.rmdir()  # fails if other files of the span have parts
+            self._directory.rmdir()  # fails if there are parts of other files of the span
 
     def _paths(self) -> list[Path]:
         paths = (self._directory / f"{self._file}.{total}" for total in sorted(self._totals))
@@ -100,16 +100,16 @@ class _Unfinished:
     size: int
     """Bytes."""
     touched_s: float
-    """The time of their latest use by the monotonic clock, seconds."""
+    """The time of the latest use of the parts by the monotonic clock, seconds."""
 
 
 class Staging:
-    """A directory of parts, within limits.
+    """A directory of parts, limited in size.
 
     Parts that no request has used for a day are removed. The time is measured by the monotonic
     clock, from the start of the process at the earliest. If there is no room for new parts, those
-    that have been unused the longest are removed, but none that was used within a quarter of an
-    hour. If the tenant's own share is full, only parts of this tenant are removed.
+    that have been unused the longest are removed, but no parts that were used in the last 15
+    minutes. If the tenant's share is full, only parts of this tenant are removed.
     """
 
     def __init__(self, directory: Path, room: UploadRoom) -> None:
@@ -119,7 +119,7 @@ class Staging:
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[_Key, _Unfinished] = {}
         self._totals: dict[_Key, set[int]] = {}
-        """The lengths of the complete files, which are part of the names of their parts."""
+        """The lengths of the complete files; they are part of the file names of the parts."""
         for path in directory.glob("*/*"):
             file, _, total = path.name.rpartition(".")
             if total.isdecimal():
@@ -130,7 +130,7 @@ class Staging:
 
     @asynccontextmanager
     async def only(self, directory: str, file: str) -> AsyncIterator[Staged]:
-        """Yield the parts of a file; other requests for them wait."""
+        """Yield the parts of a file; other requests for the same parts wait."""
         lock = self._locks.setdefault((directory, file), asyncio.Lock())
         async with lock:
             try:
@@ -162,7 +162,7 @@ class Staging:
         self._remove_empty()
 
     def make_room(self, directory: str, size: int) -> None:
-        """Remove idle parts until there is room. Raises RefusalError if there is none."""
+        """Remove idle parts until there is room. Raises RefusalError if there is still no room."""
         tenant, now = tenant_of_directory(directory), _now_s()
         if self._room.has_room(tenant, size):
             return

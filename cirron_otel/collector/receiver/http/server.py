@@ -64,7 +64,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OperationEndpoints:
-    """The content of /health, /ready and /metrics; called in the server's event loop."""
+    """Callbacks that provide the content of /health, /ready and /metrics.
+
+    They are called in the server's event loop.
+    """
 
     live: Callable[[], str] = lambda: ""
     """Returns why the process must be restarted; empty while it works."""
@@ -93,11 +96,11 @@ class HttpReceiver:
         refused: Observer = ignore,
         cors: Cors | None = None,
     ) -> None:
-        """Keep the arguments; `start` listens. Port 0 selects a free one.
+        """Store the arguments; `start` listens. Port 0 selects a free port.
 
         Without `auth`, every client is accepted; /health and /ready never need a token. Snapshot
         files are accepted if there is a store `blobs`; uploads in parts also need a directory
-        `staging`. `passed_headers` are passed to the consumer; credentials never are. `refused` is
+        `staging`. `passed_headers` are passed to the consumer, credentials excepted. `refused` is
         called with each refusal. Without `cors`, cross-origin requests of browsers are refused.
         Raises UsageError if `staging` cannot be created.
         """
@@ -117,7 +120,8 @@ class HttpReceiver:
         self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
-        """The number of responses by route and status; `-` means unknown routes."""
+        """The number of responses by route and status; the route `-` stands for all unknown
+        paths."""
 
     def pass_on(self, names: Collection[str]) -> None:
         """Set the headers that are stored with subsequent requests."""
@@ -249,7 +253,7 @@ class HttpReceiver:
         return Reply(200, b'{"status": "ok"}')
 
     def _observe(self, route: str, failure: HttpError) -> None:
-        """Report a refusal; a 404 or 503 of an operational endpoint does not count as one."""
+        """Report a refusal to the observer, except a 404 or 503 of an operational endpoint."""
         if route in _OPERATION and failure.status in (404, 503):
             return
         signal = _SIGNALS.get(route, NO_SIGNAL)

@@ -1,7 +1,8 @@
-"""The format of the intake journal's segment files, and the functions that list them.
+"""The format of the intake journal's segment files, and functions that list, repair and remove
+them.
 
-A segment is `intake-<its number, 16 hexadecimal digits>.log`, mode 0600, only ever appended to: a
-header and then frames. Integers are unsigned and little-endian.
+A segment is a file `intake-<number, 16 hexadecimal digits>.log` with mode 0600. It contains a
+header and then frames, and is only ever appended to. Integers are unsigned and little-endian.
 
 | header | bytes | |
 |---|---|---|
@@ -20,11 +21,11 @@ The head is a JSON object (`Head`). The lengths have a separate checksum, so tha
 loses one frame and not all later ones. After damaged lengths, the reader searches for the next
 complete frame by the beginning of its head. An incomplete frame was left by a crash; it was never
 acknowledged. While a segment is being written, its last frame is followed by zeros up to a complete
-block (direct_file).
+block (segment.py).
 
 The segments are in the directory `state/intake/` of a spool, together with `lock`, `consumer.json`
 (position) and copies of damaged segments, named `<segment>.damaged`. The total size of the copies
-is limited (damaged_copies), because their readable data is already in the spool.
+is limited (service/service.py), because their readable data is already in the spool.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ class Position(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The stored properties of a request other than its body."""
+    """The properties of a request that are stored with its body."""
 
     signal: ReceivedSignal
     encoding: BodyEncoding
     received_ns: int
     """Time of arrival, Unix ns."""
     headers: dict[str, str]
-    """As in `ReceivedRequest.headers`."""
+    """The retained headers, as in `ReceivedRequest.headers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ class Frame:
     end: Position
     """The position after this frame, which `append` returned."""
     sha256: str
-    """The hash of the body, 64 hexadecimal digits. It is computed when the frame is read, because
-    no client is waiting then."""
+    """The SHA-256 hash of the body, 64 hexadecimal digits. It is computed when the frame is read
+    and not when it is written, because a client waits for the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(text: bytes) -> Head | None:
-    """Return the head encoded in `text`; None if it is not one."""
+    """Return the head encoded in `text`; None if `text` is not a valid head."""
     try:
         return _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -341,7 +342,7 @@ def trim(directory: Path, number: int) -> int:
 
 
 def _end_of_frames(descriptor: int, number: int, size: int) -> int:
-    """Return the offset of an incomplete frame; `size` if there is none, or other damage."""
+    """Return the offset of an incomplete last frame; `size` if there is none, or other damage."""
     header = os.pread(descriptor, HEADER_BYTES, 0)
     if header_problem(header, number) is not None:
         is_torn = len(header) < HEADER_BYTES or _is_zero(descriptor, 0)

@@ -1,4 +1,4 @@
-"""The stored position of the intake journal's reader, and its intent."""
+"""The stored position and intent of the intake journal's reader."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ConsumerPosition(NamedTuple):
     position: Position | None = None
     """All frames up to this position are in the spool; None if there are none yet."""
     intent: Any = None
-    """The next step from there, recorded so that it can be repeated identically after a crash: an
-    object that JSON can represent, or None."""
+    """The next step after this position, recorded so that it can be repeated identically after a
+    crash: an object that JSON can represent, or None."""
 
 
 class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):

@@ -124,7 +124,7 @@ class JournalReader:
                 if limit is not None or self._later(segment.number) is None:
                     return None
                 # Frames may have been written between the last read and the start of the later
-                # segment: read once more.
+                # segment: read again.
                 segment.finish()
                 continue
             segment.check_end()
@@ -208,7 +208,7 @@ class _Segment:
                 prefix = decode_prefix(data, self.number)
                 if prefix is None:
                     if os.pread(self._descriptor, PREFIX_BYTES, self.offset) != data:
-                        self._ahead = b""  # it was padding when it was read ahead
+                        self._ahead = b""  # these bytes were padding when they were read ahead
                         continue
                     if limit is None and self._is_padding():
                         return None

@@ -1,8 +1,6 @@
-"""The segment of the intake journal that is being written.
+"""Write the current segment of the intake journal.
 
-Only complete blocks can be written. So the last block is padded with zeros, and written again with
-the next data. Its previous bytes are overwritten with identical ones, which is safe in a power cut.
-core/spool/direct.py does the same for batches.
+`WrittenSegment` appends frames to the segment, through the `DirectFile` that it consists of.
 """
 
 from __future__ import annotations
@@ -22,10 +20,15 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DirectFile:
-    """A new file; for one thread."""
+    """A new file that is written with direct I/O; for one thread.
+
+    Only complete blocks can be written. So the last block is padded with zeros, and written again
+    with the next data. Its previous bytes are overwritten with identical bytes, which is safe in a
+    power cut. core/spool/direct.py writes batches in the same way.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Create the file with mode 0600. Raises OSError; then it does not exist."""
+        """Create the file with mode 0600. If this raises OSError, the file does not exist."""
         self._buffer = mmap.mmap(-1, BUFFER)  # anonymous memory is aligned to a page
         try:
             self.descriptor = os.open(path, _FLAGS | DIRECT, 0o600)
@@ -36,7 +39,7 @@ class DirectFile:
             self.descriptor = os.open(path, _FLAGS, 0o600)
         self._path, self._status = path, os.fstat(self.descriptor)
         self._filled = 0
-        """Bytes of the file in the buffer."""
+        """The number of bytes of the file that are in the buffer."""
         self._at = 0
         """The offset of the buffer in the file."""
 
@@ -61,7 +64,7 @@ class DirectFile:
     def has_name(self) -> bool:
         """Return whether the file still has its name.
 
-        This takes one system call, because it runs for every group.
+        This is a single system call, because it is made for every group of frames.
         """
         try:
             return os.path.samestat(self._status, self._path.lstat())
@@ -89,9 +92,9 @@ Content = tuple[bytes, bytes, int, int]
 
 
 class WrittenSegment:
-    """A segment that is appended to; for one thread.
+    """A segment to which frames are appended; for one thread.
 
-    While it is being written, it is padded with zeros to a complete block.
+    Until it is closed, it is padded with zeros to a complete block.
     """
 
     def __init__(self, directory: Path, number: int) -> None:

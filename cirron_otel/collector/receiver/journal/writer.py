@@ -1,10 +1,10 @@
-"""Write the intake journal: a request is in it and on disk before it is acknowledged.
+"""Write the intake journal, in which each request is on disk before it is acknowledged.
 
-Group commit: one thread takes all waiting requests, writes them together, syncs once, and answers
-them together. After a failed write or sync, the segment is never written again: the refused frames
-are cut off, and the next group begins a new segment. (A failed sync drops the pages that it did not
-write, so a later sync would succeed without effect.) The same applies if the directory has been
-removed: syncing a file without a name succeeds, but the file disappears when it is closed.
+It uses group commit: one thread takes all waiting requests, writes them together, syncs once, and
+answers them together. After a failed write or sync, the segment is never written again: the refused
+frames are cut off, and the next group begins a new segment. (A failed sync drops the pages that it
+did not write, so a later sync would succeed without effect.) The same applies if the directory has
+been removed: syncing a file without a name succeeds, but the file disappears when it is closed.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class IntakeJournal:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_waiting_bytes: int = DEFAULT_MAX_WAITING_BYTES,
     ) -> None:
-        """Take over the journal: lock it, and cut off the incomplete frame that a crash left.
+        """Take over the journal: lock it, and cut off an incomplete frame that a crash left.
 
         A new segment begins after `segment_bytes`. `max_bytes` is the limit of all segments
         together, apart from the padding of the last one to a complete block; it must be at least
         twice `segment_bytes`, because the last segment is never removed. `max_waiting_bytes` limits
-        the bytes that wait for the disk. Raises TargetError if another process has the journal or
+        the bytes that wait for the disk. Raises TargetError if another process uses the journal or
         the directory cannot be written, and UsageError if the limits are inconsistent.
         """
         if not 0 < segment_bytes <= max_bytes // 2:
@@ -113,7 +113,7 @@ class IntakeJournal:
 
     @property
     def end(self) -> Position:
-        """The end of the acknowledged frames on disk; readers take it as `until`."""
+        """The end of the acknowledged frames on disk; pass it to readers as `until`."""
         return self._end
 
     @property
@@ -154,8 +154,8 @@ class IntakeJournal:
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
             self._admit(size)
-        # Compute the checksum only for admitted requests, and here rather than in the thread, which
-        # would wait for the interpreter's lock after each.
+        # Compute the checksum only for admitted requests. Compute it here and not in the writer
+        # thread, which would wait for the interpreter's lock after each checksum.
         crc = checksum(text, body)
         with self._work:
             self._admit(size)
@@ -166,9 +166,9 @@ class IntakeJournal:
         return await future
 
     def roll(self, number: int | None = None) -> None:
-        """Begin a new segment with the next frame, so that the current one can be removed.
+        """Begin a new segment with the next frame, so that the current segment can be removed.
 
-        With `number`, only if that segment, which is damaged, is the current one.
+        `number` is that of a damaged segment: if another segment is current, do nothing.
         """
         segment = self._segment
         written = 0 if segment is None else segment.number
@@ -355,7 +355,9 @@ def _take_over(directory: Path) -> int:
 
 
 def _next_number(directory: Path) -> int:
-    """Return a number above all earlier ones: positions only grow, even if no segment is left."""
+    """Return a segment number above all earlier ones: positions only grow, even if no segment is
+    left.
+    """
     return max(highest_number(directory), reached_segment(directory)) + 1
 
 
