@@ -1,4 +1,7 @@
-"""Build batches from the records of one flush, one slice of scopes at a time."""
+"""Build the batches of one flush: assign ids to marks, and encode all records.
+
+Scopes are converted one slice at a time.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,11 @@ _order = attrgetter("ts_ns", "id")
 def ids_of(
     entries: list[MarkEntry], session: Scope
 ) -> tuple[dict[Scope, list[str]], list[tuple[str, str]]]:
-    """Return the ids of each scope's marks, and for each mark its id and its scope's id.
+    """Return the mark ids of each scope, and a pair (mark id, scope id) for each mark.
 
-    An id consists of random bytes and the second half of the scope's id, or of the session's id for
-    a mark outside of every session. A scope that is not recorded has the id "".
+    A mark's id consists of random bytes and the second half of the scope's id, or of the session's
+    id for a mark outside of every session. A scope that is not recorded has the id "". Both ids are
+    "" if the mark's value cannot be encoded.
     """
     ids: dict[Scope, list[str]] = {}
     pairs: list[tuple[str, str]] = []
@@ -70,7 +74,7 @@ def ids_of(
 def mark_rows(
     entries: list[MarkEntry], ids: list[tuple[str, str]], change: FlushChanges
 ) -> list[MarkRow]:
-    """Return the records of marks; count those of unrecorded scopes as lost."""
+    """Return the records of marks; count marks that cannot be recorded as lost."""
     rows: list[MarkRow] = []
     put = rows.append
     for entry, (mark_id, span_id) in zip(entries, ids, strict=True):
@@ -138,11 +142,11 @@ class BatchAssembly:
     ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
         """Build the batches of a flush.
 
-        Returns the batches; the records of spans that are `wanted` or that an earlier batch refers
-        to; and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`, and
-        `snapshots` are in canonical order. `otel_of` receives the scopes that have marks and
-        whether there are several batches, and returns the `otel` of the first batch and of the
-        later ones.
+        Returns the batches; the records of spans whose ids are in `wanted` or that an earlier batch
+        refers to; and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`,
+        and `snapshots` are in canonical order. `otel_of` receives the mark ids by scope, and
+        whether there may be several batches; it returns the `otel` objects of the first batch and
+        of the later batches.
         """
         for text in (self._spans, self._marks, self._snapshots):
             text.clear()
@@ -158,7 +162,7 @@ class BatchAssembly:
         while at < len(ended):
             end = min(at + _SLICE, len(ended))
             while end < len(ended) and ended[end]._end == ended[end - 1]._end:
-                end += 1  # scopes with the same end time are sorted by id together
+                end += 1  # one slice contains all scopes with the same end time: they sort by id
             marks: list[MarkRow] = []
             rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
             rows = maker.add(rows, marks, ended[end - 1]._end)
@@ -196,9 +200,9 @@ class _Making:
         self.batches: list[BatchText] = []
 
     def add(self, rows: list[SpanRow], marks: list[MarkRow], until: int | None) -> list[SpanRow]:
-        """Add a slice of spans, and all other records up to its end (None: all remaining ones).
+        """Add a slice of spans, and all other records up to `until` (None: all remaining records).
 
-        Returns the spans, including those of other libraries.
+        Returns the added spans, including those of other libraries.
         """
         entries, at = self._entries, self._mark_at
         end = at
@@ -257,5 +261,5 @@ class _Making:
 
 
 def random_name(now_ns: Callable[[], int]) -> Naming:
-    """Return a naming with random ids, for batches without an owner."""
+    """Return a function that names batches with random ids, for batches without an owner."""
     return lambda: (urandom(16).hex(), now_ns())

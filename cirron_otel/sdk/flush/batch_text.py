@@ -31,7 +31,7 @@ _decoder = msgspec.json.Decoder(_Rows)
 
 @dataclass(frozen=True, slots=True)
 class BatchText:
-    """A batch in the form in which the spool stores it."""
+    """A batch as JSON text, as the spool stores it."""
 
     batch_id: str
     created_ns: int
@@ -52,7 +52,7 @@ class BatchText:
 
 
 class Text:
-    """A JSON list that is being built, in memory that is reused for each batch."""
+    """A JSON list under construction, in memory that is reused for each batch."""
 
     def __init__(self) -> None:
         self._piece = bytearray()
@@ -67,7 +67,7 @@ class Text:
         """Append records.
 
         If the fast encoder rejects a record (lone surrogates, big integers), the exact encoder
-        encodes the records one by one; those that cannot be encoded at all are counted.
+        encodes the records one by one, and `lost` counts the records that it cannot encode either.
         """
         if not rows:
             return
@@ -118,7 +118,7 @@ def batch_text(
     created_ns: int,
     snapshots: Text | None = None,
 ) -> BatchText:
-    """Return the batch of these lists, which are empty afterwards."""
+    """Build a batch from these lists, and clear them."""
     snapshots = snapshots or _no_text
     with spans.view() as span_view, marks.view() as mark_view, snapshots.view() as snapshot_view:
         data = b"".join(

@@ -1,7 +1,7 @@
 """Take records out of the threads' buffers without losing any if the flush thread dies.
 
-Records stay in the lists of `BufferDrain` until `clear`. Each move into them is a single call into
-the interpreter, so an exception that is raised in the thread from outside never interrupts one.
+Records stay in the lists of `BufferDrain` until `clear`. Each move into these lists is a single
+call that runs no Python code, so an exception raised from outside the thread cannot interrupt it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
 
 PORTION = 16_384
-"""Number of scopes taken at once if many wait, because their records are held in memory."""
+"""Number of scopes taken at once if many are waiting; it limits the memory for their records."""
 _FEW = 512
 _AT_ONCE = 4096
 """Entries moved in one call, during which (about 0.2 ms) no other thread runs."""
@@ -36,7 +36,7 @@ class Drained:
     open: dict[Scope, int]
     """The open scopes, with the number of flushes that have seen each of them open."""
     late: dict[Scope, None]
-    """Scopes that began later and that these records refer to; they stay in the buffers."""
+    """Scopes that began after the drain and must be in the journal; they stay in the buffers."""
     is_last: bool
     snapshots: list[Any] = field(default_factory=list)
     """Snapshots whose records can be created: `snapshots.TakenSnapshot`."""
@@ -62,7 +62,7 @@ class FlushChanges:
 
 
 class BufferDrain:
-    """Records that were taken from the buffers and are in no batch yet."""
+    """Records that were taken from the buffers and are not in a batch yet."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -88,7 +88,7 @@ class BufferDrain:
     def take_others(self) -> None:
         """Take the ended spans of other libraries, and the marks made so far.
 
-        After a portion of the scopes, take only the marks up to the end of the last of them.
+        If only a portion of the scopes was taken, take only the marks up to their latest end.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
@@ -107,10 +107,12 @@ class BufferDrain:
                 buf.release(buffers)
 
     def late(self, ended: list[Scope]) -> dict[Scope, None]:
-        """Return the scopes that began after scopes were taken and that taken records refer to.
+        """Return the scopes that began after `take_scopes` and that the journal must contain.
+
+        These are the open scopes, the scopes that taken records refer to, and their ancestors.
 
         Such a scope may be the parent of a mark, or of an ended scope of another thread, so it must
-        be in the journal and must not be dropped. All open ones are included.
+        be in the journal and must not be dropped.
         """
         begun: dict[Any, None] = dict.fromkeys(buf.spared_scopes.copy())
         for buffers in tuple(buf.registry):
@@ -130,7 +132,7 @@ class BufferDrain:
         return {scope: None for scope in late if scope._id}
 
     def clear(self) -> None:
-        """Discard the records: they are in batches."""
+        """Discard the taken records, which are now in batches or counted as lost."""
         self.scopes.clear()
         self.foreign.clear()
         self.marks.clear()
@@ -146,7 +148,7 @@ def waiting() -> int:
 def _portion_end() -> int | None:
     """Return the start time that ends a portion.
 
-    It is a time and not a number, because threads may have recorded at different rates.
+    A portion is limited by time, not by number, because threads may record at different rates.
     """
     each = PORTION // max(len(buf.registry), 1)
     ends = []
@@ -157,7 +159,7 @@ def _portion_end() -> int | None:
 
 
 def _move(source: deque[Any], taken: list[Any]) -> None:
-    """Move the current entries of a deque; producers may also pop from it when it is full."""
+    """Move the current entries of a deque; when it is full, producers may also pop entries."""
     entries = iter(source.popleft, None)
     left = len(source)
     with contextlib.suppress(IndexError):

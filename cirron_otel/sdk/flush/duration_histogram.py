@@ -1,8 +1,8 @@
-"""A histogram of durations, filled once for each flush, with an example for each bucket.
+"""A histogram of durations, filled once per flush, with an exemplar for each bucket.
 
-OpenTelemetry's histograms accept one value for each call, which takes 6 µs on the flush thread, and
-that thread shares the interpreter lock with training. This one accepts a list and takes 0.3 µs for
-each value. Its result follows the data model
+OpenTelemetry's histograms accept one value per call. A call takes 6 µs on the flush thread, which
+shares the interpreter lock with training. This histogram accepts a list and takes 0.3 µs per value.
+Its result follows the data model
 (opentelemetry.io/docs/specs/otel/metrics/data-model): explicit or base-2 exponential buckets.
 """
 
@@ -24,7 +24,7 @@ BOUNDS_NS = (*(each * 10**power for power in range(4, 11) for each in (1, 2, 5))
 FINEST_SCALE = 6
 """The finest scale of exponential buckets: 64 for each factor of two, each 1.1 % wide."""
 MOST_EXPONENTIAL = 160
-"""Maximum buckets of a point (specification, "Base2 Exponential Bucket Histogram": MaxSize)."""
+"""Maximum number of buckets (specification, "Base2 Exponential Bucket Histogram": MaxSize)."""
 
 _bucket = partial(bisect_left, BOUNDS_NS)
 _FINEST = 1 << FINEST_SCALE
@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The state of a series at one moment."""
+    """The state of a metric series at one moment."""
 
     start_ns: int
     """Start of the series, wall-clock time."""
@@ -57,7 +57,7 @@ class Lengths:
 
 
 class Durations:
-    """One series. It is not thread-safe."""
+    """One metric series of durations. It is not thread-safe."""
 
     __slots__ = ("_bucket_of", "_buckets", "_examples", "_least", "_most", "_start_ns", "_sum")
 
@@ -71,7 +71,7 @@ class Durations:
         self._examples: dict[int, Example] = {}
 
     def add(self, lengths: Sequence[int]) -> None:
-        """Add durations in nanoseconds; at least one."""
+        """Add one or more durations in nanoseconds."""
         self._buckets.update(map(self._bucket_of, lengths))
         self._sum += sum(lengths)
         least, self._most = min(lengths), max(*lengths, self._most)
@@ -96,7 +96,7 @@ class Durations:
     def collect(self, now_ns: int, *, is_delta: bool) -> Lengths | None:
         """Return the current state; None if the series is empty.
 
-        Examples are discarded afterwards; with `is_delta`, everything is.
+        Afterwards, the examples are discarded; with `is_delta`, all values are reset.
         """
         if self._least is None:
             return None
@@ -121,7 +121,7 @@ def exponential_index(length_ns: int) -> int:
 
 
 def exponential(buckets: dict[int, int]) -> tuple[int, int, list[int]]:
-    """Return scale, offset and counts of a point, from counts by index at FINEST_SCALE.
+    """Convert counts by index at FINEST_SCALE to the scale, offset, and counts of a data point.
 
     The scale is the finest one that needs at most MOST_EXPONENTIAL buckets.
     """

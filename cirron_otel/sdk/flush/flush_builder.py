@@ -34,7 +34,10 @@ INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
 """The canonical order of snapshots."""
 MOST_ATTEMPTS = 2
-"""Number of attempts to build batches from the same records, which may be what fails."""
+"""Maximum number of attempts to build batches from the same records.
+
+The records themselves may be the cause of the failure.
+"""
 
 
 @dataclass(slots=True)
@@ -66,8 +69,8 @@ class FlushResult:
     open: list[SpanRow] = field(default_factory=list)
     """Records of the open scopes."""
     closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` that were open at an earlier flush, or that an earlier batch refers to.
-    """
+    """Records in `batches` whose spans were open at an earlier flush, or that an earlier batch
+    refers to."""
     ended: list[Scope] = field(default_factory=list)
     """The scopes in `batches`, if the builder is set to retain them."""
     points: list[MarkEntry] = field(default_factory=list)
@@ -100,8 +103,8 @@ class FlushBuilder:
     ) -> None:
         """Prepare to build batches.
 
-        One scope in `overhead_every` gets a mark with the SDK's own time; with 0, none does.
-        `naming` returns the ids and times of batches; by default, ids are random. With
+        One in every `overhead_every` scopes gets a mark with the SDK's own time; 0 turns these
+        marks off. `naming` returns the ids and times of batches; by default, ids are random. With
         `announces_open`, batches contain open sessions and epochs, so that a backend shows them
         before they end.
         """
@@ -120,7 +123,7 @@ class FlushBuilder:
         self.retains_records = False
         """Whether results also contain the scopes and marks themselves, for metrics."""
         self.latest: FlushResult | None = None
-        """The last result; it must be sealed, even if the thread died before that."""
+        """The last result, which must be sealed even if the flush thread dies first."""
         self._open: dict[Scope, int] = {origin.session: 0}
         """The open scopes, with the number of flushes that have seen each of them open."""
         self._mark_ids: dict[Scope, bytearray] = {}
@@ -138,8 +141,8 @@ class FlushBuilder:
         self.snapshots_lost = 0
         """Snapshots whose scope was dropped, or that could not be converted to records."""
         self.overhead_ns = 0
-        """The SDK's own time inside ended scopes, ns: that of the session and of its direct
-        children, which includes the time of everything inside them."""
+        """The SDK's own time inside ended scopes, in ns: the sum for the session and its direct
+        children, whose values include all scopes inside them."""
 
     def set_rank(self, rank: int) -> None:
         """Set the rank of all later records."""
@@ -180,7 +183,7 @@ class FlushBuilder:
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
-        # Scopes that are still open have not ended, so this set is usually empty.
+        # Most scopes in the journal are still open, so this set is usually empty.
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
@@ -343,8 +346,8 @@ class FlushBuilder:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the `otel` of a flush's first batch, and of the later ones.
 
-        `ids` contains the scopes with marks. The result includes the trace of each of them that may
-        be in another batch, or in none.
+        `ids` contains the scopes with marks. The result includes the trace id of each of these
+        scopes whose own record may be in another batch, or not recorded yet.
         """
         otel = self.base_otel()
         otel["trace_id"] = default.trace_id.hex()
@@ -400,9 +403,9 @@ class FlushBuilder:
             except Exception as error:
                 record_error("record", error)
                 continue
-            # A phase that has ended and only waits (for a device or its step) has an end time.
             if row.index is not None and is_step(scope):
                 row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
+            # A phase that has ended but still waits for a device or its step has an end time.
             until = getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)

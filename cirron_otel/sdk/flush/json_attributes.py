@@ -14,7 +14,7 @@ _MAX_DEPTH = 16
 _MAX_TEXT = 8192
 """Maximum characters of the text of an object that is not a JSON value."""
 _MAX_ITEMS = 100_000
-"""Maximum items of all containers of one attribute: a list may contain itself."""
+"""Maximum number of items in all containers of one attribute, because a list may contain itself."""
 MAX_INTEGER_BITS = 12_000
 """Integers with more bits cannot be written: Python's limit is 4,300 digits."""
 _SIMPLE = frozenset({str, bool, type(None)})

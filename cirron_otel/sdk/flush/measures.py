@@ -1,4 +1,4 @@
-"""Metric values, computed from the result of each flush: a sink of the pipeline.
+"""A sink of the pipeline that computes metric values from the result of each flush.
 
 The flush thread adds values and the thread that sends metrics reads them, so the two share a lock;
 threads that record never use it. docs/metrics.md defines the metrics.
@@ -86,7 +86,10 @@ class Measures:
             return {name: value for name, (_, value) in self._marks.items()}
 
     def memory(self) -> dict[str, int]:
-        """Return the highest peaks (bytes) of the steps since the last call, or the last ones."""
+        """Return the highest memory peaks, in bytes, of the steps since the last call.
+
+        Without new steps, the result is that of the last call.
+        """
         with self._lock:
             self._is_memory_told = True
             return dict(self._memory)
@@ -159,7 +162,7 @@ class Measures:
             series.exemplify(lengths, scopes, all_=self._examples == "always_on")
 
     def _take_values(self, steps: Iterable[Scope]) -> None:
-        """Add the numbers in steps: samples and peaks of memory."""
+        """Add the sample counts and memory peaks of steps."""
         for step in steps:
             extras, attrs = step._extras, step._attrs
             if extras is not None and extras.memory_peak_bytes is not None:

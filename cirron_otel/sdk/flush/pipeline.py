@@ -44,7 +44,7 @@ class Exporter(Protocol):
         """Look for batches that were recovered from dead processes."""
 
     def request_flush(self, timeout: float) -> None:
-        """Announce that `finish` follows, with `timeout` seconds from now; it does not wait."""
+        """Announce without waiting that `finish` follows, with `timeout` seconds from now."""
 
     def finish(self, timeout: float) -> bool:
         """Send the remaining batches within `timeout` seconds; return whether all are sent."""
@@ -57,10 +57,13 @@ class Exporter(Protocol):
 
 
 class Metrics(Protocol):
-    """Sends metrics: `metrics_push.MetricsPush`. Only the end of the session waits for it."""
+    """Sends metrics; implemented by `metrics_push.MetricsPush`.
+
+    Only the end of the session waits for it.
+    """
 
     def request_flush(self) -> None:
-        """Request the last export and the end of the thread; it does not wait."""
+        """Request the last export and the end of the thread, without waiting."""
 
     def finish(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for the last export, and release the connection."""
@@ -126,9 +129,9 @@ class Pipeline:
                 exporter.notify(name)
 
     def flush(self, timeout: float) -> bool:
-        """Seal all records made so far; return whether they are in the spool in `timeout` s.
+        """Seal all records made so far; return whether they are in the spool within `timeout` s.
 
-        It only requests a flush and waits, so it may be called from a signal handler.
+        This method only requests a flush and waits, so a signal handler may call it.
         """
         if os.getpid() != self._pid or self._is_done:
             return False
@@ -150,7 +153,7 @@ class Pipeline:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(max(deadline - time.monotonic(), 0.1))
         is_sending = self.mode == NORMAL
-        # All at the same time: an unreachable target does not delay the others.
+        # Flush all exporters at once, so that an unreachable target does not delay the others.
         for exporter in self.exporters:
             exporter.request_flush(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
         if self.metrics is not None:
@@ -176,7 +179,7 @@ class Pipeline:
         if self._thread.is_alive() or self._is_done or os.getpid() != self._pid:
             return
         if not self._tending.acquire(blocking=False):
-            return  # another thread is replacing it
+            return  # another thread is replacing the flush thread
         try:
             if not self._thread.is_alive():
                 self._died("the thread was gone")
@@ -190,7 +193,7 @@ class Pipeline:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the flush thread runs."""
+        """Whether the flush thread is running."""
         return self._thread.is_alive()
 
     def _new_thread(self) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""The records of a batch that is being built: the fields of the schema, with types for speed.
+"""The records of a batch under construction: the schema's fields, with types chosen for speed.
 
 The fields are in the order of the schema, so a batch encodes to the bytes that
 `core.records.canonical.batch_bytes` returns for it.

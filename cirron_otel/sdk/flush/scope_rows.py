@@ -1,8 +1,8 @@
 """The flush thread's hot loop: convert ended scopes to records.
 
 It shares the interpreter lock with training, so its time counts as part of the cost of a scope.
-Most scopes are plain (no unusual name or index, no status or events) and are converted inline; the
-others go through `span_row`.
+Most scopes are plain (no unusual name or index, no status or events) and are converted inline;
+`span_row` converts all other scopes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
 ) -> list[SpanRow]:
     """Return the records of `ended` in canonical order; append their overhead marks to `marks`.
 
-    `ended` are sorted by time. `ids` contains the ids of the marks that become records now, by
-    scope; those of the ended scopes are removed. `common` consists of the process id, the rank, and
-    the number of scopes for each overhead mark (0: no such marks).
+    `ended` is sorted by end time. `ids` contains, by scope, the ids of the marks that become
+    records now; the entries of the ended scopes are removed. `common` consists of the process id,
+    the rank, and the number of scopes per overhead mark (0: no overhead marks).
     """
     pid, rank, every = common
     known, places = change.mark_ids, change.places
@@ -70,7 +70,8 @@ def scope_rows(  # noqa: PLR0915 - hot loop: it avoids one more call for each sc
             number += 1
             mark_id = None
             overhead = scope._overhead
-            # A phase of an instrumentation usually contains no SDK time, and then gets no mark.
+            # A phase recorded by an instrumentation usually has no SDK overhead, and then gets no
+            # overhead mark.
             if (every == 1 or (every and number % every == 0)) and (
                 overhead or type(scope) is not Phase
             ):
@@ -137,10 +138,10 @@ def sort_scopes(ended: list[Scope]) -> None:
 
 
 def default_trace(ended: list[Scope], current: Trace) -> Trace:
-    """Return the batch's default trace; scopes in other traces record theirs.
+    """Return the batch's default trace; only scopes in other traces record their trace id.
 
-    It should contain most of the scopes. They are sorted by time, and traces follow each other, so
-    the trace of the middle scope is used.
+    The default should be the trace of most scopes. The scopes are sorted by time and one trace
+    follows another, so the trace of the middle scope is used.
     """
     trace = ended[len(ended) // 2]._trace if ended else current
     return current if trace.is_apart else trace  # its flags are the session's

@@ -28,7 +28,7 @@ PENDING_BYTES = 64_000_000
 
 
 class Sealed(NamedTuple):
-    """A batch in the form in which the spool stores it."""
+    """A batch's file name and content in the spool, and the numbers of its records."""
 
     name: str
     data: bytes
@@ -105,13 +105,13 @@ class Sealer:
         self._write()
 
     def seal_late(self, result: FlushResult) -> None:
-        """Write batches to the spool after the end of the session: without a journal, once."""
+        """Write batches to the spool once, without a journal, after the end of the session."""
         result.is_sealed = True
         self._waiting.extend(map(_sealed, result.batches))
         self._write()
 
     def finish(self) -> None:
-        """Remove the journal, since everything is sealed; drop batches that cannot be written."""
+        """Write the waiting batches, dropping those that fail; remove the journal if none did."""
         self._write()
         if self._waiting:
             self._drop(0)
@@ -176,9 +176,9 @@ class Sealer:
 
 
 class Unwritten(Sealer):
-    """Used without a spool (`output` without `spool`, and no exports): it writes nothing.
+    """Writes nothing and creates no directory; used without a spool.
 
-    No directory is created.
+    There is no spool if `output` does not contain `spool` and nothing is exported.
     """
 
     kind = None

@@ -27,7 +27,7 @@ def sinks_of(output: Iterable[str]) -> tuple[Sink, ...]:
 
 
 class Lines:
-    """Formats the ended scopes of each flush: `[cirron] forward — 36us {loss=0.5000}`."""
+    """Formats the ended scopes of each flush, like `[cirron] forward — 36us {loss=0.5000}`."""
 
     def __init__(self, write: Callable[[list[str]], None]) -> None:
         """`write` is called with the lines of a flush, in the order in which the scopes ended."""

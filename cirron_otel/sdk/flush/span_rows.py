@@ -101,7 +101,7 @@ def _odd_index(row: SpanRow) -> None:
 
 
 def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
-    """Return the `otel` of a plain scope: its trace, if that is not the batch's trace."""
+    """Return the `otel` of a plain scope: its flags and trace id, if they are not the batch's."""
     otel: dict[str, Any] = {}
     if trace.is_sampled != default.is_sampled:
         otel["flags"] = flags_of(trace.is_sampled)
@@ -113,7 +113,7 @@ def trace_otel(trace: Trace, default: Trace) -> dict[str, Any]:
 def _otel(
     extras: SpanExtras, trace: Trace, parent_id: str | None, default: Trace
 ) -> dict[str, Any]:
-    """Return the `otel` of a scope; the order of the keys is that of the decoder."""
+    """Return the `otel` of a scope, with the keys in the decoder's order."""
     otel = otel_fields(extras.kind, extras.status)
     if trace.is_sampled != default.is_sampled:
         otel["flags"] = flags_of(trace.is_sampled)
@@ -131,12 +131,12 @@ def _otel(
 
 
 def flags_of(is_sampled: bool) -> int:
-    """Return the `otel.flags` of a span that differs from its session; bit 0 means sampled."""
+    """Return the `otel.flags` of a span whose sampling differs from its batch's; bit 0: sampled."""
     return _KNOWN | is_sampled
 
 
 def otel_fields(kind: SpanKind, status: Status) -> dict[str, Any]:
-    """Return kind and status in the form of a span's `otel` object, without defaults."""
+    """Return the kind and status fields of a span's `otel` object; defaults are omitted."""
     otel: dict[str, Any] = {}
     if kind is not SpanKind.INTERNAL:
         otel["kind"] = kind.value + 1
@@ -148,14 +148,14 @@ def otel_fields(kind: SpanKind, status: Status) -> dict[str, Any]:
 
 
 def link_record(link: Link) -> dict[str, Any]:
-    """Return a link in the form of `otel.links`."""
+    """Return a link as an entry of `otel.links`."""
     record = context_record(link.context)
     attributes = plain_attributes(link.attributes)
     return record | {"attributes": attributes} if attributes else record
 
 
 def context_record(context: SpanContext) -> dict[str, Any]:
-    """Return a span context in the form of `otel.links`."""
+    """Return a span context as an entry of `otel.links`, without attributes."""
     record: dict[str, Any] = {
         "trace_id": f"{context.trace_id:032x}",
         "span_id": f"{context.span_id:016x}",
@@ -168,14 +168,14 @@ def context_record(context: SpanContext) -> dict[str, Any]:
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """Return an event that is not a mark, in the form of `otel.events`."""
+    """Return an event that is not a mark as an entry of `otel.events`."""
     record: dict[str, Any] = {"name": event.name, "time_ns": event.timestamp}
     attributes = plain_attributes(event.attributes)
     return record | {"attributes": attributes} if attributes else record
 
 
 def is_encodable(value: Any) -> bool:
-    """Return whether an int or a value on a device is a valid mark value; record it if not."""
+    """Return whether an int or a value on a device is a valid mark value; if not, log an error."""
     if type(value) is Deferred:
         try:
             value = value.value()

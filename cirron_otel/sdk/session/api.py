@@ -1,4 +1,4 @@
-"""The composition root: it opens and closes sessions, at most one at a time in a process."""
+"""The public classes and functions of the SDK. A process has at most one session at a time."""
 
 from ..snapshots.recorder import watch
 from ..tracing.inference import inference

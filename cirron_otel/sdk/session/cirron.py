@@ -1,4 +1,4 @@
-"""`Cirron`, explicit configuration, and the package's functions that use the default instance."""
+"""`Cirron`, for explicit configuration, and the functions that use the default instance."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cirron:
         trace_buffer_max_spans: int | None = None,
         **options: Unpack[CirronOptions],
     ) -> None:
-        """Keep the parameters; read, open and start nothing yet."""
+        """Store the parameters; nothing is read, opened, or started yet."""
         values = (
             api_key, api_endpoint, workspace_id, output_dir, snapshots, sample_rate,
             flush_interval, spool_max_bytes, ingest_path, output, trace_buffer_max_spans,
@@ -72,7 +72,7 @@ class Cirron:
         return resolve(None, instance=self._given).config
 
     def __getattr__(self, name: str) -> Any:
-        """Return an option that the constructor takes by name, with its current value."""
+        """Return the current value of an option that is a named parameter of the constructor."""
         if name not in _GIVEN_TO_CIRRON:
             missing = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{missing}; docs/migrating.md says what is cirron-sdk's alone")
@@ -184,7 +184,7 @@ def profile(
 ) -> Profiler:
     """Open the session of this process and start recording; a second call returns the same object.
 
-    The parameters are those of cirron-sdk; further options of docs/configuration.md are keywords.
+    The parameters are cirron-sdk's; the other options of docs/configuration.md are keywords.
     `snapshots=None` turns snapshots off; if it is not given, the default applies. `path` is the
     path of a cirron.yaml. `parent=` or `link=` (a Span, SpanContext, Context, or carrier) joins
     another trace. `provider=` is the TracerProvider to work in: by default the application's if it
@@ -202,7 +202,7 @@ def profile(
 def _hyperparameters(
     config: Mapping[str, Any] | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the items of `config` that are not options, and those of `given`. Raises nothing."""
+    """Return the items of `config` that are not options, and the items of `given`; never raises."""
     options = {option.name for option in OPTIONS}
     try:
         values = {key: value for key, value in (config or {}).items() if key not in options}

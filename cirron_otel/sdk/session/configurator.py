@@ -31,12 +31,12 @@ _DISABLED = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
 
 class CirronConfigurator(_OTelSDKConfigurator):
-    """The entry point. `configure()` sets the global providers; our part never raises."""
+    """The entry point. `configure()` sets the global providers; Cirron's part never raises."""
 
     def _configure(self, **kwargs: Any) -> None:
         begun = now()
         if os.environ.get(_CONFIG_FILE):
-            # The file is the complete configuration; the session works in its provider.
+            # The file is the complete configuration; the session uses the provider it defines.
             super()._configure(**kwargs)  # type: ignore[no-untyped-call]
             wait_for_session(begun, hooks=_are_hooks_wanted())
             return
@@ -75,7 +75,7 @@ def _without_otlp() -> Iterator[None]:
 
 
 def _own(provider: Any) -> None:
-    """Make the provider behave like the SDK's.
+    """Make the provider behave like one that the SDK creates.
 
     Spans that are not sampled are recorded, and the session is open when the first span begins.
     """
@@ -103,7 +103,7 @@ class OpeningTracer(trace.Tracer):
 
     @_agnosticcontextmanager
     def start_as_current_span(self, *args: Any, **named: Any) -> Iterator[Any]:
-        """Start a span as the current one; as a decorator, with the first call."""
+        """Start a span and make it current; as a decorator, start one on each call."""
         _open()
         with self._tracer.start_as_current_span(*args, **named) as span:
             yield span
@@ -114,4 +114,4 @@ def _open() -> None:
     if waiting is not None:
         waiting.open()
     elif active.profiler is None:
-        buf.hooks.first()  # a forked child opens its session; after the last one this does nothing
+        buf.hooks.first()  # opens the session of a forked child; otherwise it does nothing

@@ -18,16 +18,16 @@ logger = logging.getLogger("cirron_otel")
 DROPS = "drops."
 """Prefix of the session's attributes that count dropped records, one for each reason."""
 THINNED = "scopes_thinned"
-"""The only reason for drops that an option requests."""
+"""The reason of drops that an option requests; drops for all other reasons are unwanted."""
 
 
 def process_drops() -> tuple[int, int, int]:
-    """Return the drops of this process: scopes and marks of full buffers, scopes too deep."""
+    """Return the drops of this process: scopes and marks (buffer full), scopes (too deep)."""
     return (*buf.dropped(), drops.too_deep)
 
 
 class DropCounts:
-    """Counts the drops of one session, from the parts that drop records."""
+    """Collects the drop counts of one session from the components that drop records."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DropCounts:
         snapshots: Snapshots | None,
         thinner: DetailSampler | None,
     ) -> None:
-        """Count from now on, without the drops of earlier sessions of the process."""
+        """Start counting now, so that drops of earlier sessions of the process are excluded."""
         self._collector, self._sealer, self._writer = collector, sealer, writer
         self._snapshots, self._thinner = snapshots, thinner
         self._before = process_drops()
@@ -64,12 +64,12 @@ class DropCounts:
         }
 
     def record_in(self, session: Scope) -> None:
-        """Set an attribute of the session for each reason, so that a report can mention them."""
+        """Set an attribute of the session for each reason, so that a report can show the drops."""
         for reason, count in self._unwanted():
             session.set_attribute(DROPS + reason, count)
 
     def warn(self) -> None:
-        """Log a warning if anything was dropped that no option requests to drop."""
+        """Log a warning if records were dropped for a reason that no option requests."""
         counts = ", ".join(f"{number:,} {reason}" for reason, number in self._unwanted())
         if counts:
             logger.warning(

@@ -37,7 +37,7 @@ def record_error(cause: str, error: BaseException | str) -> None:
 
 
 def report_problem(cause: str, problem: str) -> None:
-    """Count and log a problem that the user has to correct; the text of `problem` is complete.
+    """Count and log a problem that the user has to correct; `problem` is the complete message.
 
     Every problem is logged, even if several have the same cause, so report each only once.
     """

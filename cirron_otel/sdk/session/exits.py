@@ -1,9 +1,10 @@
 """The end of the process: the interpreter's exit, uncaught exceptions, and signals.
 
-Each handler flushes within a deadline and then calls the previous handler.
+Each handler flushes within a deadline and then calls the previous handler. An exception or a signal
+that ends the process sets the status ERROR on the open scopes.
 
-An exception that the program catches sets no status here. The scopes whose `with` block it leaves,
-and the phases whose call raised, get their status when they exit.
+An exception that the program catches does not reach this module. The scopes whose `with` block it
+leaves, and the phases whose call raised it, get their status when they exit.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _FLOW = (StopIteration, StopAsyncIteration)
 
 
 def cause_of(error: BaseException | None) -> Exception | None:
-    """Return the failure that `error` reports to the interpreter; None if it reports none.
+    """Return the exception to record if `error` ends the program; None if it is not a failure.
 
-    `sys.exit(1)` in an exception handler ends the program because of the handled exception.
+    For `sys.exit(1)` in an exception handler, this is the handled exception.
     """
     if isinstance(error, SystemExit) and error.code not in (None, 0):
         error = error.__context__
@@ -43,7 +44,7 @@ def cause_of(error: BaseException | None) -> Exception | None:
 
 
 def fail(session: Scope, error: BaseException | None) -> None:
-    """Set ERROR and record the exception on all open scopes, because it ends the session."""
+    """Set ERROR and record the exception on all open scopes: the exception ends the session."""
     cause = cause_of(error)
     if cause is None:
         return
@@ -115,7 +116,7 @@ class Exits:
         """`flush` seals all records; `end` also closes the session. Both observe a deadline.
 
         Before `end`, `fail` is called with the exception that ends the program, or `terminate`
-        with the signal that does.
+        with the signal that ends it.
         """
         self._flush, self._end, self._fail, self._terminate = flush, end, fail, terminate
         self._hook_before: Any = None

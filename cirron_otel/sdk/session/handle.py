@@ -1,8 +1,6 @@
-"""`Profiler`, the user's handle of the session of this process.
+"""`Profiler`, the user's handle to the session of this process.
 
-The line is meant for a terminal. It is omitted if stderr is not a terminal, under `cirron-otel run`
-(which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and if
-the session recorded nothing or has no spool. The option `quiet` overrides this.
+At its end, a session writes a closing line to stderr: the command that reports the run.
 """
 
 from __future__ import annotations
@@ -207,7 +205,7 @@ def _none() -> None:
 
 
 class Active:
-    """The profiler of this process, and the previous one, which `trace` still shows."""
+    """The profiler of this process, and the previous one, whose records `trace` still shows."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -223,7 +221,7 @@ active = Active()
 
 
 def forget(profiler: Profiler) -> None:
-    """Make a profiler the previous one if it is the active one."""
+    """Deactivate a profiler if it is the active one; it becomes the previous one."""
     with active.lock:
         if active.profiler is profiler:
             active.profiler, active.last = None, profiler
@@ -240,7 +238,7 @@ def seal_late() -> None:
 
 
 def show_closing_line(runtime: Runtime) -> None:
-    """Write the line to stderr if it is wanted. Raises nothing."""
+    """Write the closing line to stderr if `is_wanted`; never raises."""
     try:
         if is_wanted(runtime, sys.modules):
             sys.stderr.write(closing_line(runtime) + "\n")
@@ -250,7 +248,13 @@ def show_closing_line(runtime: Runtime) -> None:
 
 
 def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
-    """Return whether the line is shown at the end of this session."""
+    """Return whether the closing line is shown at the end of this session.
+
+    It is meant for a terminal. It is omitted if stderr is not a terminal, under `cirron-otel run`
+    (which prints a report), in pytest, in ranks other than 0, in forked and spawned children, and
+    if the session recorded nothing or has no spool. `quiet=True` always omits it; `quiet=False`
+    shows it even in pytest, under `cirron-otel run`, and if stderr is not a terminal.
+    """
     quiet = runtime.config.quiet
     sealer = runtime.pipeline.sealer
     if quiet or sys.stderr is None or sealer.kind is None or not sealer.batches:
@@ -264,7 +268,7 @@ def is_wanted(runtime: Runtime, modules: Mapping[str, object]) -> bool:
 
 
 def closing_line(runtime: Runtime) -> str:
-    """Return the line: the run's name, its spool, and the command that reports it."""
+    """Return the closing line: the run's name, its spool, and the command that reports it."""
     spool = _shown(runtime.paths.root)
     words = ["cirron-otel", "report"]
     if spool != DEFAULT_NAME:

@@ -1,4 +1,4 @@
-"""`health()`: the state of the SDK in numbers, with the keys of cirron-sdk and additional ones."""
+"""`health()`: the state of the SDK in numbers, with cirron-sdk's keys and additional ones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 In order of precedence: torchrun (and everything that sets its variables: Kubeflow, DeepSpeed,
 Accelerate, Ray), Open MPI and launchers with PMIx or PMI, Slurm, Kubernetes. The first launcher
-that sets a rank determines everything except the job id, which is the first one that any of them
+that sets a rank determines all values except the job id: that is the first one that any launcher
 sets. A value that is not a number counts as unset.
 """
 
@@ -34,7 +34,7 @@ class Identity:
     local_rank: int | None = None
     """The rank among the processes of the same node; None if it is unknown."""
     world_size: int = 1
-    """Number of processes of the job, or the smallest possible number if it is unknown."""
+    """Number of processes in the job, or the smallest possible number if it is unknown."""
     job_id: str | None = None
     """The launcher's name for the job.
 
@@ -88,7 +88,7 @@ def _number(environ: Mapping[str, str], *variables: str) -> int | None:
 
 
 def _torchrun(environ: Mapping[str, str]) -> _Found | None:
-    # LOCAL_RANK without RANK: a job on one node; cirron-sdk does the same.
+    # LOCAL_RANK without RANK means a job on one node, as in cirron-sdk.
     local_rank = _number(environ, "LOCAL_RANK")
     rank = _number(environ, "RANK")
     if rank is None and not environ.get("RANK") and not _number(environ, "NODE_RANK", "GROUP_RANK"):
@@ -118,7 +118,7 @@ def _openmpi(environ: Mapping[str, str]) -> _Found | None:
 
 def _pmix(environ: Mapping[str, str]) -> _Found | None:
     rank = _number(environ, "PMIX_RANK")
-    # PMIx sets no size; if srun is its server, Slurm's step does.
+    # PMIx sets no world size; if srun is the PMIx server, Slurm's variables contain it.
     return None if rank is None else _within_slurm(environ) | {"rank": rank}
 
 
@@ -186,7 +186,7 @@ def _job_id(environ: Mapping[str, str]) -> str | None:
     namespace = environ.get("PMIX_NAMESPACE", "").strip()
     candidates = (
         "" if run_id.lower() == _NO_RUN_ID else run_id,
-        # Under srun this is Slurm's job and step; the job follows below.
+        # Under srun, the namespace contains Slurm's job and step; the job id is read below.
         "" if namespace.startswith(_SLURM_NAMESPACE) else namespace,
         environ.get("SLURM_JOB_ID", "").strip(),
         _kubernetes_job(environ),

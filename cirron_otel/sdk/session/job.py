@@ -26,7 +26,7 @@ from .runtime import Runtime
 from .starting import Joining, start_runtime
 
 EXIT_CODE: Final = "process.exit.code"
-"""OpenTelemetry's name (semantic conventions, process), like `process.command`."""
+"""OpenTelemetry's attribute name for the exit code (semantic conventions, process)."""
 BOOTSTRAP: Final = Path(__file__).parent / "bootstrap"
 """The directory on PYTHONPATH that makes every Python child process open a session with its first
 record."""
@@ -88,7 +88,7 @@ class Job:
     def end(self, code: int, attributes: Mapping[str, Any], timeout: float) -> bool:
         """End the job with an exit code; return whether all records are sealed and sent in time.
 
-        The limit is `timeout` seconds. An exit code other than 0 is an error of the job.
+        The limit is `timeout` seconds. An exit code other than 0 sets the status ERROR.
         """
         scope = self._scope
         scope.set_attributes({EXIT_CODE: code, **attributes})
@@ -106,7 +106,7 @@ def open_job(
     attributes: Mapping[str, Any],
     command: Sequence[str],
 ) -> Job:
-    """Open the span of the job `command`, with these attributes; it joins the trace in `environ`.
+    """Open the span of the job `command` with `attributes`; it joins the trace in `environ`.
 
     Raises CirronOtelError if the spool cannot be created.
     """
@@ -133,7 +133,7 @@ def _names(paths: SpoolPaths) -> frozenset[str]:
 
 
 def with_hooks(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with the hooks' directory first on PYTHONPATH, once."""
+    """Return `environ` with the hooks' directory once on PYTHONPATH, as the first entry."""
     entries = [each for each in environ.get(_PATH, "").split(os.pathsep) if each != str(BOOTSTRAP)]
     rest = os.pathsep.join(entries)
     path = f"{BOOTSTRAP}{os.pathsep}{rest}" if rest else str(BOOTSTRAP)

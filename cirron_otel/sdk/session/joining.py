@@ -29,7 +29,7 @@ class Joined:
     parent: SpanContext | None = None
     links: list[Link] = field(default_factory=list)
     context: Context = field(default_factory=Context)
-    """The context that came with the parent, with its baggage."""
+    """The context from the environment, including its baggage; empty if it was not used."""
 
 
 def join(
@@ -40,11 +40,11 @@ def join(
     *,
     environment_first: bool = False,
 ) -> Joined:
-    """Find the trace to join. `how` is the use of a surrounding span: parent, link, or none.
+    """Find the trace to join. `how` (parent, link, or none) is the use of a surrounding span.
 
     `parent` and `link` may be a Span, a SpanContext, a Context, or a carrier (a mapping with
-    `traceparent`, or its text). With `environment_first`, the context from the environment takes
-    precedence over the current span, and is joined even if there is a `link`.
+    `traceparent`, or the text of a `traceparent`). With `environment_first`, the context from the
+    environment takes precedence over the current span, and is joined even if there is a `link`.
     """
     joined = Joined()
     if link is not None:

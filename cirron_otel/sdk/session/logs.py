@@ -44,7 +44,7 @@ def correlate() -> None:
 
 
 def restore() -> None:
-    """Restore the previous factory, unless another one has been set on top of ours since.
+    """Restore the previous log record factory, unless another factory has replaced ours.
 
     A format string that uses the attributes needs defaults from then on:
     `logging.Formatter(..., defaults={"otelTraceID": "0"})`.

@@ -148,7 +148,7 @@ def _exemplars(lengths: Lengths) -> list[Exemplar]:
 
 
 def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
-    """Yield a gauge for each name."""
+    """Yield a gauge for each gauge name."""
     for gauge, values in bounded(marks).items():
         points = [
             sdk.NumberDataPoint({sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]}, 0, now_ns, value)
@@ -228,7 +228,11 @@ class MetricsPush:
         resource: Callable[[], Resource],
         drops: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Raise UsageError for an invalid variable, and MissingExtraError without the extra."""
+        """Create the thread without starting it.
+
+        Raises UsageError if an environment variable is invalid, and MissingExtraError if the `otlp`
+        extra is not installed.
+        """
         self._is_named = are_metrics_named(environ)
         self._exporter = OtlpMetricExporter(environ, self._failed)
         self._where = self._exporter.config.shown_endpoint
@@ -257,11 +261,14 @@ class MetricsPush:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start the thread; it exports after one interval. RuntimeError if no thread can start."""
+        """Start the thread, which first exports after one interval.
+
+        Raises RuntimeError if no thread can start.
+        """
         self._thread.start()
 
     def request_flush(self) -> None:
-        """Request the last export and the end of the thread; it does not wait."""
+        """Request the last export and the end of the thread, without waiting."""
         if os.getpid() == self._pid:
             self._is_last = True
             self._wake.put(None)
@@ -331,7 +338,7 @@ def metrics_of(
     """Create the metrics thread without starting it. Raises the errors of MetricsPush."""
     push = MetricsPush(environ, resource, drops)
     for warning in push._exporter.config.warnings:
-        if "_METRICS_" in warning:  # the span exporter reports the other ones
+        if "_METRICS_" in warning:  # the span exporter reports the other warnings
             report_problem("metrics", warning)
     return push
 

@@ -25,8 +25,10 @@ from .runtime import Runtime
 from .starting import Joining, start_runtime
 
 END_S = 1.0
-"""Time limit in seconds for a worker that ends to seal and send its records; unsent ones stay in
-the spool. Torch terminates a worker that is still alive after 5 s."""
+"""Maximum time in seconds for which an ending worker seals and sends its records.
+
+Unsent records stay in the spool. Torch terminates a worker that is still alive after 5 s.
+"""
 WORKER = "worker"
 
 
@@ -38,8 +40,9 @@ def open_profiler(
 ) -> Profiler:
     """Return a profiler with an open session, or one that is turned off. Nothing is raised.
 
-    `instrumentation` is the existing hooks of a forking parent, or of a waiting session that this
-    one replaces. `cirron` is the `Cirron` that opens the session; None means the default one.
+    `instrumentation` contains existing hooks: those of the parent of a forked child, or those of a
+    waiting session that now opens. `cirron` is the `Cirron` that opens the session; None means the
+    default instance.
     """
     config = resolved.config
     waiting, active.waiting = active.waiting, None
@@ -89,14 +92,14 @@ def _worker_opening(profiler: Profiler) -> object:
 
 @dataclass(frozen=True)
 class WorkerOpening:
-    """Opens the session of a worker, forked or spawned, in its process; it can be pickled."""
+    """Opens the session of a forked or spawned worker, in the worker; it can be pickled."""
 
     config: Config
     """The configuration of the parent process."""
     parent: SpanContext
-    """The parent's session, to which the worker's is linked."""
+    """The parent's session, to which the worker's session is linked."""
     identity: Identity | None = None
-    """The parent's place in the job, if that is not in the environment."""
+    """The parent's position in the job, if the environment does not contain it."""
     run: RunIdentity | None = None
     """The run that the parent's session belongs to."""
 

@@ -75,7 +75,7 @@ class RecordAll(Sampler):
 
 
 def applications_provider() -> TracerProvider | None:
-    """Return the application's provider; None if there is none, or not one of the OTel SDK."""
+    """Return the application's provider; None if it has not set one of the OpenTelemetry SDK."""
     provider = trace.get_tracer_provider()
     return provider if isinstance(provider, TracerProvider) else None
 

@@ -1,8 +1,8 @@
-"""A session's connection to the TracerProvider that it works in.
+"""A session's connection to the TracerProvider that it works in, and to the other processors there.
 
 `profile()` makes the SDK's provider global if the program has none. OpenTelemetry allows a global
 provider to be set only once, so the program's own provider would then be rejected. `publish` makes
-the SDK's provider global and still allows the program to set one.
+the SDK's provider global, but still allows the program to set its own provider later.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class _Listener:
         self.added: Callable[[Any], None] = _ignore
 
     def listen(self, replaced: Callable[[Any], None], added: Callable[[Any], None]) -> None:
-        """Set the callbacks: `replaced` for a provider that the program sets in place of the
-        SDK's, and `added` for each processor that it adds to the provider of the session.
+        """Set the callbacks.
+
+        `replaced` is called with a provider that the program sets in place of the SDK's, and
+        `added` with each processor that the program adds to the session's provider.
         """
         self.replaced, self.added = replaced, added
 
@@ -54,7 +56,7 @@ listener = _Listener()
 
 
 class _OnceMore(Once):
-    """Allows the global provider to be set once more, and reports that."""
+    """Allows the global provider to be set a second time, and then calls `listener.replaced`."""
 
     def do_once(self, func: Callable[[], None]) -> bool:
         """Run `func` the first time; return whether it ran."""
@@ -77,7 +79,7 @@ def publish(provider: TracerProvider) -> None:
 
 
 def watch(provider: TracerProvider) -> None:
-    """Report scopes immediately to processors that the program adds from now on."""
+    """Call `listener.added` with each processor that the program adds to `provider` from now on."""
     processors: Any = provider._active_span_processor
     add = processors.add_span_processor
     if getattr(add, "is_watched", False):
@@ -102,7 +104,7 @@ def unwatch(provider: TracerProvider | None) -> None:
 
 
 def show_open(processors: tuple[SpanProcessor, ...]) -> None:
-    """Report the open scopes around the caller to processors; their ends are reported later."""
+    """Report the start of the open scopes around the caller to processors."""
     context = CONTEXT.get()
     scope: Any = context.get(SCOPE_KEY) or state.session
     open_scopes: list[Any] = []
@@ -121,7 +123,7 @@ def show_open(processors: tuple[SpanProcessor, ...]) -> None:
 
 
 class Forwarding(SpanProcessor):
-    """Passes spans of tracers of the SDK's provider to the program's processors."""
+    """Passes spans from tracers of the SDK's provider to the program's processors."""
 
     def __init__(self, provider: TracerProvider) -> None:
         """`provider` is the program's provider."""
@@ -139,7 +141,7 @@ class Forwarding(SpanProcessor):
 
 
 class ProviderLink:
-    """The provider, the SDK's processor in it, and the other processors, which see every scope."""
+    """Connects a session to its provider, and reports scopes to the provider's other processors."""
 
     def __init__(
         self,
@@ -153,17 +155,22 @@ class ProviderLink:
         has_costs: bool,
         is_thinned: bool,
     ) -> None:
-        """Keep the arguments; `connect` connects them.
+        """Store the arguments without connecting anything yet.
 
         `is_own` means that the SDK created the provider, `has_costs` that scopes measure CPU time
         or memory, and `is_thinned` that detail sampling is on.
         """
         self.provider = provider
-        """None until the application's provider calls the processor for the first time."""
+        """The session's provider.
+
+        If the application adds the processor itself, this may be None until the application's
+        provider calls the processor for the first time.
+        """
         self.processor = processor
         self.observers = Observers(provider, processor)
         self.on_application_exporters: Callable[[], None] | None = None
-        """Called once when the application has added processors, which see every scope."""
+        """Called once the application's provider has other processors, which receive every scope.
+        """
         self._resource, self._joined, self._session = resource, joined, session
         self._is_own, self._has_costs, self._is_thinned = is_own, has_costs, is_thinned
         self._is_over = False
@@ -188,7 +195,7 @@ class ProviderLink:
         self.processor.met = self.adopt if is_added else None
 
     def take_over(self, provider: Any) -> None:
-        """Work in a provider that the program has set."""
+        """Switch the session to a provider that the program has set."""
         previous = self.provider
         if self._is_over or provider is previous or not isinstance(provider, TracerProvider):
             return
@@ -217,7 +224,7 @@ class ProviderLink:
             notify()
 
     def adopt(self, processors: Any, resource: Resource, sampler: Any = None) -> None:
-        """Work in the provider that the SDK's processor turns out to belong to."""
+        """Use the processors, the resource, and the sampler of the session's new provider."""
         self.observers.processors = processors
         self._resource.merge(resource)
         if sampler is not None:

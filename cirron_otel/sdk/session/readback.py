@@ -64,16 +64,17 @@ class Recent:
         """Return the ended scopes in the requested format.
 
         `tree` prints an indented tree and returns None. `dict` returns `{"roots": [...],
-        "span_count": n}`, `json` the JSON text of that, and `df` a pandas data frame with one row
-        for each scope. `name` makes the scopes of that name the roots; `last` limits the result to
-        the last roots.
+        "span_count": n}`, `json` returns that object as JSON text, and `df` returns a pandas data
+        frame with one row for each scope. `name` makes the scopes with that name the roots; `last`
+        limits the result to the last roots.
 
         As in cirron-sdk, the session is included only once it has ended, and a child of an open
-        scope is a root. `open_rows` adds records of open scopes, with `"open": True`, the time so
-        far, and `end_ns` None. Marks of the SDK's own time (`cirron.overhead_ns`) are omitted.
+        scope is a root. `open_rows` adds records of open scopes, with `"open": True`, their
+        duration so far, and `end_ns` None. Marks with the SDK's own time (`cirron.overhead_ns`) are
+        omitted.
 
-        Raises ValueError for another format, TypeError if `last` is not an integer, and UsageError
-        for `df` without pandas.
+        Raises ValueError for an unknown format, TypeError if `last` is not an integer, and
+        UsageError for `df` without pandas.
         """
         if format not in FORMATS:
             raise ValueError(
@@ -138,7 +139,7 @@ def _node(row: SpanRow, at: int) -> Node:
 
 
 def _mark(mark: MarkRow) -> Node:
-    """Return a mark's node; NaN and infinities as in the spool, so that the JSON is valid."""
+    """Return a mark's node. NaN and infinities are encoded as in the spool, to be valid JSON."""
     node = {"name": mark.name, "value": value_of(mark), "kind": mark.kind}
     if isinstance(mark.value_nonfinite, str):
         node |= {"value": None, "value_nonfinite": mark.value_nonfinite}
@@ -146,7 +147,7 @@ def _mark(mark: MarkRow) -> Node:
 
 
 def _roots(nodes: list[Node]) -> list[Node]:
-    """Attach every node to its parent; return the remaining ones, ordered by start."""
+    """Attach every node to its parent; return the nodes without a parent, ordered by start time."""
     by_id = {node["id"]: node for node in nodes}
     roots: list[Node] = []
     for node in sorted(nodes, key=operator.itemgetter("start_ns")):
@@ -161,7 +162,7 @@ def _roots(nodes: list[Node]) -> list[Node]:
 
 
 def _cut(roots: list[Node]) -> None:
-    """Turn nodes into roots that are too deep for code that traverses trees recursively."""
+    """Make nodes roots if they are too deep for code that traverses trees recursively."""
     for node, level in list(_walk(roots)):
         if level % MAX_LEVELS == MAX_LEVELS - 1:
             roots += node["children"]
@@ -178,7 +179,7 @@ def _walk(roots: Iterable[Node]) -> Iterable[tuple[Node, int]]:
 
 
 def _named(roots: list[Node], name: str) -> list[Node]:
-    """Return the nodes of that name that are not inside another one."""
+    """Return the nodes with a name, except those inside another node with the same name."""
     matches: list[Node] = []
     waiting = list(reversed(roots))
     while waiting:

@@ -11,14 +11,14 @@ _WITHIN = ("password", "passwd", "passphrase", "secret", "credential", "authoriz
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ASSIGNED = re.compile(r"(?P<name>[^\s=:/'\"]{1,200})=(?P<value>.*)", re.DOTALL)
 _HEADER = re.compile(r"(?P<name>[^\s=:/'\"]{1,200}):\s*(?P<value>.*)", re.DOTALL)
-# The same, and `--name value`, inside a text: a shell's line, JSON, the query of a URL. The
-# lookbehind makes each name match only once, however long the text is.
+# The same forms, and `--name value`, inside a longer text: a shell command, JSON, the query of a
+# URL. The lookbehind makes each name match only once, however long the text is.
 _NAMED = re.compile(r"(?<![\w.\-])(?:--?[\w.\-]{1,200}\s+(?!\s|--)|[\w.\-]{1,200}[\"']?\s*[=:]\s*)")
 _VALUE = re.compile(
     r"\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?(?:\\.|[^\s\"'&;\\])+",
     re.IGNORECASE | re.DOTALL,
 )
-# Formats of keys that their issuers chose so that scanners recognise them.
+# Formats that issuers of keys chose so that scanners can recognise the keys.
 _KNOWN = re.compile(
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abps]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-.]{12,}"
 )

@@ -4,9 +4,6 @@ It merges three sources, in ascending precedence: the host, the cluster, and the
 Python's `Resource.create()`, which includes `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`; and
 Cirron's ids.
 
-Names are OpenTelemetry's if it defines one (semantic conventions, k8s), otherwise `cirron.*`. The
-detector reads only the environment and files of the kernel and of the pod; it uses no network,
-starts no process, and does not access the device.
 """
 
 from __future__ import annotations
@@ -79,7 +76,13 @@ _UNKNOWN_AMD = "AMD GPU"
 
 
 class CirronDetector(ResourceDetector):
-    """The entry point; `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` enables it."""
+    """Detects the launcher, the cluster, and the GPUs; an OpenTelemetry resource detector.
+
+    It is an entry point, which `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` enables. Attributes
+    use OpenTelemetry's names where it defines them (semantic conventions, k8s), and `cirron.*`
+    otherwise. The detector reads only environment variables and files of the kernel and of the pod;
+    it uses no network, starts no process, and does not access the device.
+    """
 
     def detect(self) -> Resource:
         """Return the resource of this process. Raises nothing."""
@@ -91,7 +94,7 @@ class CirronDetector(ResourceDetector):
 
 
 def surroundings(environ: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | int]:
-    """Return the attributes, from the variables in `environ` and the files below `root`."""
+    """Return the detector's attributes, from variables in `environ` and files below `root`."""
     source = Identity.from_environment(environ).source
     attributes: dict[str, str | int] = {} if source == "none" else {LAUNCHER: source}
     for variable, name in _SLURM.items():
@@ -117,8 +120,8 @@ def _kubernetes(environ: Mapping[str, str], root: Path) -> dict[str, str]:
 def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
     """Return the model and the number of the GPUs that the process may use.
 
-    Several models are joined with commas. Numbers in `CUDA_VISIBLE_DEVICES` select devices; ids of
-    devices and of their partitions only determine how many there are.
+    Several models are joined with commas. Numbers in `CUDA_VISIBLE_DEVICES` select devices; an id
+    of a device or of a device's partition only counts as one more device.
     """
     models = [*_nvidia(root)]
     models = _visible(models, environ.get("CUDA_VISIBLE_DEVICES")) if models else [*_amd(root)]
@@ -211,8 +214,8 @@ def batch_attributes(resource: Resource) -> dict[str, Any]:
     """Return the `otel.resource.attributes` of a batch as plain JSON values.
 
     The process id, the rank, and the session are omitted because the batch's records contain them.
-    Invalid UTF-8 is repaired. Bytes become base64, NaN and infinities their names, and integers
-    beyond 64 bits their digits, because JSON and OTLP cannot represent them.
+    Invalid UTF-8 is repaired. Values that JSON or OTLP cannot represent become text: bytes become
+    base64, NaN and infinities their names, and integers beyond 64 bits their digits.
     """
     attributes = resource.attributes.items()
     return {_clean(key): _plain(value) for key, value in attributes if key not in _RECORDED}
@@ -254,7 +257,7 @@ def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[
 
 
 def rank_attributes(identity: Identity) -> dict[str, str | int]:
-    """Return the known resource attributes of a process's position in its job."""
+    """Return the resource attributes of a process's position in its job, if they are known."""
     values = {
         WORLD_SIZE: identity.world_size if identity.rank is not None else None,
         LOCAL_RANK: identity.local_rank,

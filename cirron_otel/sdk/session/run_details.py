@@ -30,7 +30,7 @@ from .redaction import REDACTED, names_a_secret, redacted
 from .run_identity import RunIdentity
 
 COMMIT: Final = "vcs.ref.head.revision"
-"""OpenTelemetry's name (semantic conventions, VCS), as is `BRANCH`."""
+"""`COMMIT` and `BRANCH` are OpenTelemetry's attribute names (semantic conventions, VCS)."""
 BRANCH: Final = "vcs.ref.head.name"
 DIRTY: Final = "cirron.git.dirty"
 
@@ -92,7 +92,10 @@ class TreeState:
         return self._process is not None
 
     def result(self, *, is_last: bool) -> dict[str, bool]:
-        """Return the attribute once the process has ended; `is_last` ends the process."""
+        """Return the attribute `cirron.git.dirty` once the git process has ended.
+
+        With `is_last`, wait briefly for the end of the process, and then kill it.
+        """
         process = self._process
         if process is None:
             return {}
@@ -149,7 +152,7 @@ def _read(path: Path, most: int = _MOST_BYTES) -> str:
 RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
 ARGUMENTS: Final = "process.command_args"
-"""OpenTelemetry's name, like those of `telemetry.distro`."""
+"""OpenTelemetry's attribute name, like the `telemetry.distro` names below."""
 DISTRO_NAME: Final = "telemetry.distro.name"
 DISTRO_VERSION: Final = "telemetry.distro.version"
 TORCH_VERSION: Final = "cirron.torch.version"
@@ -165,7 +168,7 @@ _OTHERS: Final = {
     "cirron.gpu.": DEVICES,
     "cirron.launcher": LAUNCHER,
 }
-"""The kinds of detail of attributes that every resource has, by the prefix of their names."""
+"""The kind of detail of an attribute that every resource has, by the prefix of its name."""
 _DESCRIPTIONS: Final = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
 })  # fmt: skip
@@ -195,7 +198,7 @@ def run_attributes(
 
 
 def is_wanted(attribute: str, config: Config) -> bool:
-    """Return whether an attribute of the resource is not a detail that is switched off."""
+    """Return False if a resource attribute is a kind of detail that is switched off."""
     details = (kind for prefix, kind in _OTHERS.items() if attribute.startswith(prefix))
     return all(kind in config.run_details for kind in details)
 
@@ -210,13 +213,13 @@ def without_details(resource: Resource) -> Resource:
 
 
 class LateDetails:
-    """Attributes that take time to compute, or are available once torch is imported.
+    """Attributes that take time to compute, or that become available when torch is imported.
 
     `begin` and `found` are called on the flush thread.
     """
 
     def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
-        """Read nothing yet. Only the first process of a run compares the work tree."""
+        """Read nothing yet. Only the first process of a run will compare the work tree."""
         self._has_git = GIT in config.run_details
         self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
         self._has_versions = VERSIONS in config.run_details
@@ -251,7 +254,7 @@ class LateDetails:
 
     def _versions(self, torch: Any) -> dict[str, str]:
         if not hasattr(torch, "version") or not hasattr(torch, "__version__"):
-            return {}  # it is still being imported
+            return {}  # torch is still being imported
         self._has_versions = False
         cuda = getattr(torch.version, "cuda", None)
         versions = {TORCH_VERSION: _cut(str(torch.__version__))}
@@ -277,7 +280,7 @@ def _flattened(given: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tu
 
 
 def _value(value: Any) -> Any:
-    """Convert a value to one that a resource attribute can have."""
+    """Convert a hyperparameter to a value that a resource attribute can have."""
     if isinstance(value, bool):
         return value
     if type(value) is int and -(2**63) <= value < 2**63:

@@ -53,7 +53,7 @@ class RunIdentity:
     id: str
     name: str
     script: str
-    """The script's name without directory and `.py`, `python` for an interactive session."""
+    """The script's name without directory and `.py`; `python` for an interactive session."""
     arguments: tuple[str, ...] = ()
     """The command line: the script and its arguments, secrets included."""
     is_inherited: bool = False
@@ -112,7 +112,7 @@ def script_name() -> str:
 
 
 def command_name(command: Sequence[str]) -> str:
-    """Return the name of a command's script: its first Python file, else its first word."""
+    """Return the name of a command's first Python file, or else of its module or program."""
     for word in command:
         if word.endswith(".py") and not word.startswith("-") and not _SPACE.search(word):
             return _text(_stem(word))
@@ -177,7 +177,7 @@ def _has_more_nodes(environ: Mapping[str, str]) -> bool:
         return False
     if local.isdecimal():
         return int(local) < int(world)
-    return int(world) > 1 and _IN_CLUSTER in environ  # one pod for each process
+    return int(world) > 1 and _IN_CLUSTER in environ  # each process has its own pod
 
 
 def _multiprocessing_key() -> tuple[str, ...]:
@@ -188,8 +188,8 @@ def _multiprocessing_key() -> tuple[str, ...]:
 def _launcher_process(environ: Mapping[str, str], identity: Identity) -> tuple[str, ...] | None:
     """Return the process that started the ranks of one node; id and start time make it unique.
 
-    Without torchrun, this is the leader of the process group: a shell may start several runs one
-    after the other, and the ranks that a script starts share a process group.
+    Without torchrun, this is the leader of the process group and not the parent process: a shell
+    may start several runs one after the other, but the ranks of one script share a process group.
     """
     if identity.rank is None or identity.world_size < 2:
         return None

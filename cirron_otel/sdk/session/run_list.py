@@ -16,9 +16,9 @@ class RunList(tuple[Run, ...]):
     __slots__ = ()
 
     def named(self, wanted: str) -> Run:
-        """Return the run with this name, id, or prefix of an id; `last` is the last one.
+        """Return the run with this name, id, or prefix of an id; `last` means the last run.
 
-        Raises UsageError if there is none, or more than one.
+        Raises UsageError if no run matches, or more than one.
         """
         return self[-1] if wanted == LAST and self else find_run(self, wanted)
 

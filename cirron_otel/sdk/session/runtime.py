@@ -68,9 +68,9 @@ class Runtime:
         self.look_after()
 
     def identify(self, rank: int, world_size: int, source: str) -> None:
-        """Take the rank that a framework reports, unless a launcher has set one.
+        """Use the rank that a framework reports, unless a launcher has set a rank.
 
-        Records that are already sealed keep rank 0; all later ones get the new rank.
+        Records that are already sealed keep rank 0; all later records get the new rank.
         """
         identity = self.identity
         if identity.source != NO_SOURCE or identity.rank is None:
@@ -81,7 +81,7 @@ class Runtime:
         self.inherited_identity = self.identity
 
     def flush(self, timeout: float) -> bool:
-        """Seal all records made so far; return whether they are in the spool in `timeout` s."""
+        """Seal all records made so far; return whether they are in the spool within `timeout` s."""
         deadline = time.monotonic() + timeout
         if self.snapshots is not None:
             self.snapshots.wait(timeout)
@@ -101,7 +101,7 @@ class Runtime:
             snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
             self.drops.record_in(session)
             done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and snapshots_ready
-            # The other processors see the session as a span: without it their trace has no root.
+            # Other processors receive the session as a span; without it, their trace has no root.
             session._end = session._end or now()
             self.link.observers.end(session)
             self.drops.warn()
@@ -114,7 +114,7 @@ class Runtime:
         return done
 
     def undo(self) -> None:
-        """Release everything after the start of the session has failed."""
+        """Release all resources after the start of the session has failed."""
         self.is_over = True
         self.link.end()
         self.entered.leave()
@@ -130,7 +130,7 @@ class Runtime:
         self.owner.release()
 
     def seal_late(self) -> None:
-        """Seal what was recorded after the session in one more batch, when the process exits.
+        """Seal records made after the end of the session in one more batch, at the process's exit.
 
         Marks made after `shutdown()` belong to `root` (schemas page, "marks[]").
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .metrics_push import MetricsPush
 
 _SEAL_S = 5.0
-"""Seconds that a program that sets its provider waits for existing records to be sealed."""
+"""Maximum seconds to wait for the seal of existing records when the program sets its provider."""
 
 
 def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
@@ -87,7 +87,7 @@ class Deliveries:
         return started
 
     def leave_otlp(self, flush: Callable[[float], bool]) -> None:
-        """Send no later records over OTLP, since the application's exporters see later scopes."""
+        """Stop sending new records over OTLP: the application's exporters now get all scopes."""
         otlp, self.automatic_otlp = self.automatic_otlp, None
         if otlp is not None and flush(_SEAL_S):  # otherwise spans are sent twice, but none is lost
             otlp.skip_after(wall_now(), self._owner.prefix)

@@ -58,7 +58,7 @@ class Joining:
     """The provider to work in; None means the application's, or else a new one that becomes global.
     """
     processor: ForeignSpanProcessor | None = None
-    """Our processor, if the application has added it."""
+    """Cirron's span processor, if the application has added it to a provider itself."""
     identity: Identity | None = None
     """The position in the job, or None to read it from the launcher's variables."""
     begun: int | None = None
@@ -78,7 +78,7 @@ class SessionStart(NamedTuple):
     joined: Joined
     resource: Resource
     provider: TracerProvider | None
-    """None if the application adds our processor to a provider that is not known yet."""
+    """None if the application adds Cirron's span processor to a provider that is not known yet."""
     is_own: bool
     """Whether the SDK created the provider."""
 
@@ -92,7 +92,7 @@ def begin_session(
 ) -> SessionStart:
     """Begin the session; create a provider if the application has none."""
     provider = _given(joining.provider) or applications_provider()
-    # If the application adds our processor, its provider may become known later.
+    # If the application adds Cirron's span processor, its provider may become known later.
     is_own = joining.processor is None and (
         provider is None or getattr(provider, "_is_cirrons", False)
     )
@@ -133,7 +133,7 @@ def _sample(provider: TracerProvider, joined: Any, session: Any) -> None:
 
 
 def segments_of(config: Config, identity: Identity, session: Any, *, is_shared: bool) -> Segments:
-    """Create the segments; ranks that share a trace share its number of records equally."""
+    """Create the segments; ranks that share a trace divide its record limit equally."""
     if config.trace_layout == "session":
         return Segments(session.id, session._trace, _UNLIMITED, _UNLIMITED, recorded)
     ranks = max(identity.world_size, 1) if is_shared else 1

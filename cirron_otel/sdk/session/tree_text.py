@@ -1,7 +1,8 @@
 """Format a scope as one line of text, for `trace()` and `output="stdout"`.
 
-The form is cirron-sdk's, `epoch[0] — 1.50s {loss=0.2500}`, except that small and large numbers
-keep their digits (a learning rate of 1e-05 is not 0.0000) and that no name or value breaks a line.
+The format is cirron-sdk's, `epoch[0] — 1.50s {loss=0.2500}`, except that small and large numbers
+keep their digits (a learning rate of 1e-05 is not 0.0000) and that names and values contain no line
+breaks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ... import semconv as sc
 from ..flush.rows import MarkRow
 
 MOST_MARKS = 20
-"""Maximum number of marks on one line; the others are counted."""
+"""Maximum number of marks on one line; further marks are only counted."""
 MOST_TEXT = 80
 """Maximum characters of a name or of a mark's text."""
 _FIXED = (1e-3, 1e7)

@@ -60,7 +60,7 @@ class Waiting:
                     buf.hooks.first = _nothing
 
     def give_up(self) -> None:
-        """Remove the hooks: another session opens, or none. Raises nothing."""
+        """Remove the hooks, because another session opens or no session will. Raises nothing."""
         if buf.hooks.first == self.open:
             buf.hooks.first = _nothing
         self.hooks.before_loading = None

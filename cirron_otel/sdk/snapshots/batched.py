@@ -43,8 +43,8 @@ class _Bundle:
 def measure(tensors: Sequence[Any], zeros: Sequence[int], limit: int) -> Any:
     """Return the moments of dense tensors of one device, one row each, for `statistics.moments_of`.
 
-    `zeros` is the number of further elements of each tensor that are 0: they extend its range and
-    are not counted.
+    `zeros` contains, for each tensor, the number of further elements that are 0: they extend the
+    tensor's range, but are not counted.
     """
     return _Measuring(tensors, zeros, limit).run()
 
@@ -56,7 +56,7 @@ def _bundles(tensors: Sequence[Any], limit: int) -> list[_Bundle]:
     longest = 0
     for piece, owner in cut:
         rows = len(bundles[-1].parts) if bundles else _MOST_ROWS
-        # Rows are padded with zeros: at most as many as there are elements.
+        # Rows are padded with zeros: at most as many zeros as there are elements.
         if rows < _MOST_ROWS and (rows + 1) * longest <= limit and 2 * piece.numel() >= longest:
             bundles[-1].owners.append(owner)
             bundles[-1].parts.append(piece)
@@ -105,7 +105,7 @@ class _Measuring:
         return torch.cat([totals, ranges, joined[:, :2], exponent[:, None], joined[:, 2:]], 1)
 
     def _sent(self, numbers: list[Any]) -> Any:
-        """Copy integers or doubles to the device, without the wait that is torch's default."""
+        """Copy integers or doubles to the device without waiting, unlike torch's default."""
         torch = self._torch
         is_integer = not numbers or isinstance(numbers[0], int) or isinstance(numbers[0][0], int)
         kind = torch.int64 if is_integer else torch.float64

@@ -20,7 +20,7 @@ from .tensors import Subject, subjects_of
 SMALL = 1 << 11
 """Maximum elements of a tensor in host memory that is measured together with others."""
 _ACCELERATORS = frozenset({"cuda"})
-"""Types of device that measure their own tensors; others are copied in portions."""
+"""Device types on which tensors are measured; other devices' tensors are copied to the host."""
 
 
 @dataclass(slots=True)
@@ -71,9 +71,9 @@ class Capture:
     subjects: list[Subject]
     copies: list[Copies] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
-    """The names in `copies`, retained after those have been written."""
+    """The names of the tensors in `copies`, retained after the copies have been written."""
     refused: int = 0
-    """Number of requested files that were not copied because too much data waits."""
+    """Number of requested files that were not copied because too much data waits for the disk."""
     _moments: dict[int, Moments] = field(default_factory=dict)
     _results: list[_Result] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Capture:
 
     @property
     def failures(self) -> list[Exception]:
-        """The errors of tensors that have no statistics because of them."""
+        """The errors that left tensors without statistics."""
         return [each.failure for each in self.subjects if each.failure is not None]
 
     def records(self) -> Iterator[Record]:

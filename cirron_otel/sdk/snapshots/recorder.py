@@ -39,7 +39,7 @@ MOST_BYTES = 4 << 30
 MOST_WAITING = 1_000
 """Maximum number of snapshots that wait to be written, however small."""
 _ATTEMPTS = 2
-"""Number of attempts to write a snapshot's files if the thread is interrupted."""
+"""Maximum number of attempts to write a snapshot's files if the thread is interrupted."""
 
 
 class TakenSnapshot:
@@ -66,7 +66,7 @@ class TakenSnapshot:
         return self.is_written and self._capture.is_measured
 
     def rows(self) -> list[SnapshotRow]:
-        """Return the records in canonical order; the same ones at each call."""
+        """Return the records in canonical order; each call returns the same records."""
         if self._rows is None:
             self._rows = self._made()
         return self._rows
@@ -138,7 +138,7 @@ class Snapshots:
 
     @property
     def waiting(self) -> int:
-        """The number of snapshots without records so far."""
+        """The number of snapshots whose records have not been created yet."""
         return 0 if self._is_over else len(self._pending)
 
     def stats(self) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from .statistics import BINS, NUDGE, Moments, exponent_of
 from .tensors import pieces
 
 PORTION = 1 << 20
-"""Elements of a portion: 17 MB of buffers, which mostly stay in a cache. Smaller portions are
-slower if several threads share one and wait for each other."""
+"""Number of elements in a portion: 17 MB of buffers, which mostly stay in a cache.
+
+Smaller portions are slower if several threads share a portion and wait for each other.
+"""
 
 
 class Serial:
@@ -107,7 +109,7 @@ class Serial:
         moments.counts = counts.tolist()
 
     def _doubles(self, values: Any) -> Any:
-        """Copy a portion to the buffer; the next one overwrites it."""
+        """Copy a portion to the buffer; the next portion overwrites it."""
         buffer = self._values[: values.numel()]
         buffer.view(values.shape).copy_(values)
         return buffer

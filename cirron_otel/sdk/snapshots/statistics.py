@@ -1,6 +1,6 @@
-"""The statistics of a measured tensor, and their form in a snapshot record.
+"""The statistics of a measured tensor, and their representation in a snapshot record.
 
-docs/spool-format.md, "Snapshots", defines the form and cirron-sdk's names of non-finite values.
+docs/spool-format.md, "Snapshots", defines the representation and the names of non-finite values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BINS = 16
 NUDGE = 1 + 2.0**-50
 """Factor for bin numbers, so that rounding does not move a value on an edge to a lower bin."""
 LARGE = 2.0**400
-"""Above it, or below its inverse, squares exceed the range of a double; values are scaled."""
+"""Larger values, and values below its inverse, are scaled so that a double can hold squares."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Moments:
 
 
 def exponent_of(largest: float) -> int:
-    """Return the exponent of the power of two that divides elements; usually 0."""
+    """Return the exponent of the power of two by which elements are divided; usually 0."""
     if largest == 0 or 1 / LARGE < largest < LARGE:
         return 0
     # 2**-exponent must also be a double.
@@ -90,8 +90,8 @@ def edges(low: float, high: float) -> list[float]:
 def statistics(moments: Moments) -> dict[str, Any] | None:
     """Return the record's `stats`; None if the tensor has no elements.
 
-    A statistic that is not finite is None and is named in `nonfinite`. If elements are not finite,
-    `finite` contains the statistics of the others.
+    A statistic that is not finite is None and is named in `nonfinite`. If some elements are not
+    finite, `finite` contains the statistics of the finite elements.
     """
     if not moments.count and not moments.not_finite:
         return None
@@ -151,7 +151,7 @@ def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
 
 
 def _told(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace values that JSON cannot represent by None, with their name in `nonfinite`."""
+    """Replace values that JSON cannot represent by None, and list their names in `nonfinite`."""
     named = {
         key: "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""Select the tensors of a snapshot, a model's parameters and gradients, and their names.
+"""Select and name the tensors of a snapshot: a model's parameters and gradients.
 
 docs/snapshots.md, "Which tensors", documents these decisions and the reasons.
 """
@@ -31,7 +31,7 @@ class Subject:
     whole: Any = None
     """The tensor that is written to a file, unchanged; None if that is impossible."""
     failure: Exception | None = None
-    """The error because of which there are no statistics."""
+    """The error that left the tensor without statistics."""
 
     def fail(self, error: Exception) -> None:
         """Record why the tensor has no statistics."""
@@ -85,12 +85,12 @@ def _named(model: Any) -> Iterable[tuple[str, Any]]:
         return []
     try:
         return list(model.named_parameters(remove_duplicate=False))
-    except TypeError:  # overridden, without that argument
+    except TypeError:  # the model overrides the method without that argument
         return list(model.named_parameters())
 
 
 def _shown(name: str) -> str:
-    """Return a name without the parts of wrappers: the name in the module itself."""
+    """Return a name without the parts that denote wrappers: the name in the unwrapped module."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 

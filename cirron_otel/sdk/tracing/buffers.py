@@ -38,7 +38,7 @@ class BufferLimits:
     marks: int = 65_536
     """Maximum number of marks of one thread."""
     marks_checked: int = EARLY_FLUSH
-    """Number of marks from which a thread checks the limit each time it adds one."""
+    """A thread with at least this many marks checks the limit each time it adds a mark."""
 
     def set(self, scopes: int, marks: int) -> None:
         """Set the limits from the options of a session."""
@@ -136,11 +136,11 @@ class UndroppableScopes:
 undroppable = UndroppableScopes()
 
 registry: set[Buffers] = set()
-"""The buffers of all threads, until their thread has ended and they are empty."""
+"""The buffers of all threads; those of an ended thread are removed once they are empty."""
 
 
 class _Sentinel:
-    """Marks the buffers as dead when its thread ends and it is deleted."""
+    """Marks a thread's buffers as dead when the end of the thread deletes this object."""
 
     __slots__ = ("_buffers",)
 

@@ -1,6 +1,6 @@
 """One clock for all times: monotonic, anchored to wall time once per process.
 
-If the wall clock is stepped, no scope gets a negative length: differences are monotonic, and all
+If the wall clock is stepped, no scope gets a negative duration: differences are monotonic, and all
 times of a process are off by the same amount.
 """
 

@@ -15,7 +15,7 @@ from .device_scalar import CapturedError, arriving
 
 MAX_TEXT_BYTES = 256
 USUAL = frozenset({str, int, float, bool, type(None), list, tuple, dict})
-"""Types of attributes whose values are never on a device."""
+"""Types of attribute values that are never on a device."""
 _NO_DEVICE = frozenset({"cpu", "meta"})
 
 

@@ -81,7 +81,7 @@ def end(scope: Any) -> None:
     CPU time is measured per thread, so a scope that ends on another thread than it began on has
     none. The peak is exact if the process reached its highest resident set so far inside the scope;
     otherwise it is the higher of the readings at the start and the end. A scope that is ended
-    explicitly (`Span.end`) has neither.
+    explicitly (`Span.end`) gets neither value.
     """
     extras = scope._extras
     costs = extras.costs if extras is not None else None

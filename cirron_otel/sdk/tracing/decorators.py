@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 OnItem = Callable[["OpenScope", Any], None]
-"""Called with the scope and each item that is yielded, or the result."""
+"""Called with the scope and each yielded item, or with the scope and the call's result."""
 
 
 def _nothing(_scope: Any, _item: Any) -> None:

@@ -2,8 +2,8 @@
 
 The inside of slow and of failed steps is also recorded. The step of a scope is the nearest
 enclosing scope named `step`. Whether to retain the inside of a step is decided when the step has
-ended; until then its scopes and marks are held back. Marks are never lost: those of discarded
-scopes move to their step.
+ended; until then its scopes and marks are held back. Marks are never lost: the marks of a discarded
+scope move to its step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .phase import unfold
 from .scope import NO_SESSION, Scope
 
 MOST_HELD = 100_000
-"""Maximum number of scopes and marks held back; above it, the oldest step's are recorded."""
+"""Maximum number of scopes and marks held back; beyond it, the oldest steps are fully recorded."""
 RECENT_STEPS = 101
 """Number of recent steps whose median length defines slow steps."""
 FEWEST_STEPS = 5
@@ -52,7 +52,10 @@ class DetailSampler:
     """Decides which scopes are recorded; used only by the flush thread."""
 
     def __init__(self, every: int, slow_factor: float, most_held: int = MOST_HELD) -> None:
-        """Retain the inside of every `every`th step, and of steps above `slow_factor` medians."""
+        """Retain the inside of each `every`th step, and of each slow step.
+
+        A step is slow if it takes more than `slow_factor` times the median of recent steps.
+        """
         self._every = max(every, 1)
         self._slow_factor = slow_factor
         self._most_held = most_held
@@ -150,16 +153,17 @@ class DetailSampler:
             del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
 
     def _release(self, out: list[Scope], marks: list[MarkEntry], is_last: bool) -> None:
-        """Release the records of decided steps, and of those that must be decided now.
+        """Release the records of decided steps, and of steps that must be decided now.
 
-        On overflow, these include the oldest steps.
+        A step must be decided if it is overdue, if it is one of the oldest steps on overflow, or at
+        the end of the session.
         """
         size = self.held
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
             if stays is None and (is_last or inside.is_overdue or size > self._most_held):
-                # If it is overdue, no verdict follows: the ended step was dropped, or its verdict
-                # was discarded.
+                # An overdue step gets no verdict any more: it was dropped after it ended, or its
+                # verdict was discarded.
                 stays = self._verdicts[step] = True
             if stays is None:
                 inside.is_overdue = bool(step._end)

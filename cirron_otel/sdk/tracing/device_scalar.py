@@ -14,7 +14,7 @@ from typing import Any
 DEADLINE_S = 10.0
 """Longest wait for a value, seconds: a device that hangs must not block the flush thread."""
 SHORT_S = 0.05
-"""Longest wait after a value has not arrived, seconds: many more may come from the same device."""
+"""Longest wait for a value, seconds, if the previous value did not arrive: many may be waiting."""
 
 
 class CapturedError(RuntimeError):
@@ -37,7 +37,7 @@ class Arriving:
     __slots__ = ("_arrived", "_told")
 
     def __init__(self, copy: Any, arrived: Any) -> None:
-        """`copy` is the scalar; `arrived` becomes 1 after its copy. Both are in host memory."""
+        """`copy` receives the scalar; then `arrived` becomes 1. Both are in host memory."""
         self._told, self._arrived = copy, arrived
 
     def __call__(self) -> Any:

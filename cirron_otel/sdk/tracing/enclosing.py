@@ -73,7 +73,7 @@ class EnclosingSpan(RecordedScope):
             span = span._above
 
     def reparent(self, parent: Any) -> None:
-        """Change the parent, because the one in which the span began is over."""
+        """Change the parent, because the parent in which the span began is over."""
         self._above, self._depth = parent, parent._depth
 
     def get_span_context(self) -> SpanContext:

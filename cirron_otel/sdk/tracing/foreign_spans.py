@@ -22,7 +22,7 @@ from .state import CONTEXT, SEEN, state
 from .traces import SAMPLED
 
 _TAKEN = "_cirron_otel_taken"
-"""The attribute that marks an ended span as recorded: a provider may have two of our processors."""
+"""Marks an ended span as recorded, because a provider may have two of Cirron's processors."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class ForeignSpans:
         self.dropped = 0
 
     def start(self, span: Span, context: Any) -> None:
-        """Note that a span begins in `context` (None: the current one)."""
+        """Note that a span begins in `context` (None: the current context)."""
         if isinstance(span, RecordedScope):
             return
         if context is None:
@@ -123,7 +123,7 @@ def foreign_row(
 
 
 def _otel(span: Any, context: Any, parent_id: str | None, default_trace: Any) -> dict[str, Any]:
-    """Return the span's `otel` object; the order of the keys is that of the decoder."""
+    """Return the span's `otel` object, with the keys in the decoder's order."""
     otel = otel_fields(span.kind, span.status)
     is_sampled = bool(int(context.trace_flags) & SAMPLED)
     if is_sampled != default_trace.is_sampled:

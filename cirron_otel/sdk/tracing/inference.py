@@ -57,7 +57,7 @@ def inference(fn: Any = None, *, config: Mapping[str, Any] | None = None) -> Any
 
 
 class Inference:
-    """A decorator and a reentrant context manager."""
+    """A decorator and a reentrant context manager that open a `Request` for each call."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         """`config` has the same meaning as in `inference`."""
@@ -170,7 +170,7 @@ class Request(Scope):
         return Request(times_chunks=self._times_chunks)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Close the request; the totals of a stream are marked first."""
+        """Close the request; for a stream, first add the marks with its totals."""
         if self._token is not None and self.is_stream:
             try:
                 self._finish(now())
@@ -188,7 +188,7 @@ class Request(Scope):
         buffers.marks.append((self, name, value, now(), kind, attrs))
 
     def result(self, result: Any) -> None:
-        """Mark the token counts of the call's result."""
+        """Add marks with the token counts of the call's result."""
         prompt, completion, total = _usage(result)
         if prompt is not None:
             self.note("prompt_tokens", prompt, source="openai")
@@ -202,7 +202,7 @@ class Request(Scope):
             self.note("total_tokens", total, source="openai", normalized=True)
 
     def item(self, item: Any) -> None:
-        """Mark the times of an item of the stream."""
+        """Add marks with the times of an item of the stream."""
         at = now()
         if not self._items:
             self._first = at
@@ -250,12 +250,12 @@ def _result(result: Any, request: Request) -> Any:
 
 
 def _later(result: Any, request: Request) -> Any:
-    """Wrap a stream or coroutine in the request; return None if the call is over."""
+    """Wrap a stream or a coroutine in the request; return None for any other result."""
     if inspect.iscoroutine(result):
         return awaited(result, Opened(request), request.result)
     if not isinstance(result, (Iterator, AsyncIterator)) or isinstance(result, io.IOBase):
         return None
-    opened: Any = Opened(request)  # not earlier: its deletion ends the request
+    opened: Any = Opened(request)  # not created earlier, because its deletion ends the request
     request.is_stream = True
     tell = functools.partial(_told, request)
     if isinstance(result, GeneratorType):

@@ -1,4 +1,4 @@
-"""`epochs` and `batches`: a scope around each pass of a loop."""
+"""`epochs` and `batches`: a scope around each iteration of a loop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
     fetching = base
     batch: Any = None
     if restores and state.fetched:
-        # An instrumentation records fetches here; they belong to the coming iteration.
+        # An instrumentation records the fetches of items; they belong to the next iteration.
         batch = LoopFetches(name)
         fetching = Context({**base, LOOP_KEY: batch})
         _set(fetching)

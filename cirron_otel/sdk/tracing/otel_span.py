@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _unraising(method: F) -> F:
-    """Wrap `method` so that errors are counted; arguments may raise anything."""
+    """Wrap `method` so that errors, including those of its arguments' code, are only counted."""
 
     @functools.wraps(method)
     def wrapper(*args: Any, **kwargs: Any) -> None:
@@ -98,7 +98,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
 
     @property
     def index(self) -> Any:
-        """The number of the scope among scopes of its name."""
+        """The number of the scope among the scopes with its name."""
         return self._index
 
     @index.setter
@@ -165,7 +165,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
     # --- opentelemetry.trace.Span ---------------------------------------------------------------
 
     def get_span_context(self) -> SpanContext:
-        """Trace id, span id, flags."""
+        """Return the trace id, the span id, and the flags."""
         if not self._start or not self._id:
             return trace_api.INVALID_SPAN_CONTEXT
         try:
@@ -275,12 +275,12 @@ class RecordedScope(trace_api.Span, ReadableSpan):
 
     @property
     def context(self) -> SpanContext:
-        """Trace id, span id, flags."""
+        """The trace id, the span id, and the flags."""
         return self.get_span_context()
 
     @property
     def parent(self) -> SpanContext | None:
-        """OpenTelemetry's parent: the span that was current, remote ones included."""
+        """OpenTelemetry's parent: the span that was current at the start; it may be remote."""
         parent: RecordedScope | None = getattr(self, "_above", None)
         if parent is None or not self._id:
             return None
@@ -361,7 +361,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
     dropped_events = dropped_links = dropped_attributes
 
     def to_json(self, indent: int | None = 4) -> str:
-        """Return the same JSON text as a span of the OpenTelemetry SDK."""
+        """Return the scope as JSON text, in the format of the OpenTelemetry SDK's spans."""
         if indent is not None and not (type(indent) is int and 0 <= indent <= _MOST_INDENT):
             indent = 4
         text: str = ReadableSpan(

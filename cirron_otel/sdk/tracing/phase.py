@@ -1,7 +1,7 @@
 """Scopes of instrumentations, whose kind, parent, and name may be decided after they have ended.
 
-A phase counts as open until it is finished, so the flush thread does not seal it earlier, and after
-a crash it is in the journal.
+A phase counts as open until it is finished: until then, the flush thread does not seal it, and the
+journal contains it in case of a crash.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LoaderPassSpan(Phase):
 
 
 class LastEnd:
-    """The latest end of scopes and spans, with the methods of `Intervals` that they call."""
+    """The latest end of child scopes and spans, which call the same methods as of `Intervals`."""
 
     __slots__ = ("last", "open")
 
@@ -108,14 +108,14 @@ class Step(Phase):
 
     _collected: Intervals | None
     _folded: list[Phase] | None
-    """Child phases without an id, which have no record so far: with `detail_every` most are never
-    recorded. None if each phase is recorded immediately."""
+    """Child phases that have no id and no record so far: with `detail_every`, most of them are
+    never recorded. None if each phase is recorded immediately."""
     _is_detailed: bool | None
-    """With `detail_every`, whether its inside is retained in any case; None if not decided."""
+    """With `detail_every`, whether the step's inside is retained in any case; None: not decided."""
     _is_known: bool | None
-    """Whether it is certain, even before it ends, that it remains the parent of its children."""
+    """Whether it is certain, before the step ends, that it remains its children's parent."""
     _rest: int | None
-    """Its `unattributed_ns`, unless that is already in its attributes."""
+    """The step's `unattributed_ns`, unless its attributes already contain it."""
 
     @property
     def inside(self) -> Intervals:
@@ -145,9 +145,9 @@ def is_held(scope: Any) -> bool:
 
 
 def unfold(step: Any) -> list[Phase]:
-    """Give ids to the phases that are folded into a step, and return them: they may be sealed.
+    """Give ids to the phases that are folded into a step, and return them to be sealed.
 
-    Any thread may call it. Spans inside such a phase did not have it as their current span.
+    Any thread may call this function. A folded phase never was the current span.
     """
     folded, step._folded = step._folded or (), None
     buffers = local.b
@@ -169,7 +169,7 @@ class Intervals:
 
     def __init__(self) -> None:
         self.by_hand = False
-        """Whether one of the intervals was a manual step."""
+        """Whether one of the intervals is a manual step."""
         self._some: list[tuple[int, int]] = []
         self._folded = self._floor = 0
         self.last = 0
@@ -183,7 +183,7 @@ class Intervals:
             self.open[span] = None
 
     def close(self, parent: Any) -> None:
-        """End the step now.
+        """Account for the open spans when the step ends.
 
         An open span with a phase in it counts up to now; any other open span moves to `parent`.
         """
@@ -227,8 +227,8 @@ def begin(
 ) -> None:  # fmt: skip
     """Open a new Phase or Step below `above`; `begun` is the time at which its creation began.
 
-    It does not become the current span. If it is too deep, it is not recorded. With `is_fixed`, its
-    parent is `above` regardless of the current span.
+    The scope does not become the current span. If it is too deep, it is not recorded. With
+    `is_fixed`, its parent is `above` regardless of the current span.
     """
     scope._name, scope._index, scope._attrs = name, index, attrs
     scope._above = above
@@ -281,7 +281,7 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
 
 
 class LoopFetches:
-    """The phases recorded while `batches` or `epochs` fetched its next item."""
+    """The phases recorded while `batches` or `epochs` fetches its next item."""
 
     __slots__ = ("name", "scope", "scopes")
 
@@ -290,7 +290,7 @@ class LoopFetches:
         """Name of the item's scope."""
         self.scopes: list[Phase] = []
         self.scope: Phase | None = None
-        """The first of the phases."""
+        """The first of these phases."""
 
     def add(self, scope: Phase) -> None:
         """Add a fetch that has ended."""

@@ -52,7 +52,7 @@ class Scope(RecordedScope):
     __slots__ = ()
 
     _inside: Any = None
-    """In a step of an instrumentation: collects the intervals in which its children ran."""
+    """In an instrumentation's step, collects the intervals in which the step's children ran."""
     _folded: Any = None
     """The phases of a step that have no record yet; only `phase.Step` uses it."""
     _is_detailed: bool | None = None
@@ -178,7 +178,7 @@ class Scope(RecordedScope):
                 _reset(token)
 
     def resume(self) -> None:
-        """Be the current span again, along with the spans that were open inside."""
+        """Become the current span again, along with the spans that were open inside the scope."""
         if self._start and not self._end and self._id:
             inside, self.more.inside = self.more.inside, None
             if inside is None:

@@ -50,29 +50,30 @@ def processors_of(provider: Any) -> tuple[SpanProcessor, ...]:
 
 
 def processor_of(provider: Any) -> ForeignSpanProcessor | None:
-    """Return our processor if an earlier session has added it: it cannot be removed."""
+    """Return the processor that an earlier session added to the provider; it cannot be removed."""
     ours = (each for each in processors_of(provider) if type(each) is ForeignSpanProcessor)
     return next(ours, None)
 
 
 class Observers:
-    """The other processors of the provider, which see scopes like any span."""
+    """The provider's other processors, which receive scopes like any other span."""
 
     def __init__(self, provider: Any, own: SpanProcessor) -> None:
-        """`own` is our processor, which is excluded."""
+        """`own` is Cirron's processor, which is excluded."""
         self.processors: Any = getattr(provider, "_active_span_processor", None)
         """All processors of the provider; None while the provider is unknown."""
         self.earlier: tuple[SpanProcessor, ...] = ()
-        """Processors that the program had added to our provider before it replaced it."""
+        """Processors that the program added to the SDK's provider before it set its own provider.
+        """
         self._own = own
 
     def are_of(self, provider: Any) -> bool:
-        """Return whether our processor belongs to the provider."""
+        """Return whether Cirron's processor belongs to the provider."""
         multi = getattr(provider, "_active_span_processor", None)
         return self._own in getattr(multi, "_span_processors", ())
 
     def others(self) -> tuple[SpanProcessor, ...]:
-        """Return the current processors other than ours."""
+        """Return the current processors other than Cirron's."""
         processors = self.earlier + getattr(self.processors, "_span_processors", ())
         return tuple(each for each in processors if not isinstance(each, ForeignSpanProcessor))
 

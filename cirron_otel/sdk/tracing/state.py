@@ -1,7 +1,7 @@
 """The process-wide state that the hot path reads: one object with slots, without a lock.
 
-The code that opens and ends sessions writes it (`session`, `runtime`, `profiler`, and `forks` in a
-forked child). `OpenScope` is the part of a scope that the modules below `scope` use.
+Sessions write it when they open and end, and so do snapshots and instrumentations for their hooks.
+`OpenScope` is the part of a scope that the modules below `scope` use.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class State:
         self.observe_end: Callable[[Any, Any], None] = _ignore
         self.epoch_ended: Callable[[Any], None] = ignore_epoch
         """Called on the training thread when an epoch's scope has ended or ends now, before the
-        weights change; possibly more than once for a scope. It raises nothing."""
+        weights change. It may be called more than once for a scope, and raises nothing."""
         self.segments = None
         self.resource: Resource | None = None
 

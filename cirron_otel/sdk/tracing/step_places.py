@@ -75,7 +75,7 @@ class StepPlaces:
 
 
 def is_step(scope: Any) -> bool:
-    """Return whether a scope is a step; it has these attributes if its index is a number."""
+    """Return whether a scope is a step; a step with a numeric index gets these attributes."""
     return type(scope._name) is str and scope._name in STEPS
 
 

@@ -1,7 +1,7 @@
 """The trace of a scope: the session's first one, a later segment, or a caller's trace.
 
 docs/otlp-mapping.md, "Trace layout": a trace is complete once it contains 4,000 records or is 10
-minutes old; the next child or grandchild of the session that starts opens the next segment.
+minutes old. When the next child or grandchild of the session starts, it opens a new segment.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Trace:
     ) -> None:  # fmt: skip
         self.trace_id = trace_id
         self.low = trace_id[8:].hex()
-        """The second half of the ids of its scopes."""
+        """The second half of the ids of the trace's scopes."""
         self.flags = flags
         self.state = state
         self.is_apart = is_apart
-        """Whether it belongs to a caller outside of the session: no segment opens inside it."""
+        """Whether the trace belongs to a caller outside of the session; then it has no segments."""
 
     @property
     def is_sampled(self) -> bool:
@@ -76,8 +76,8 @@ class SegmentStart:
 class Segments:
     """The chain of a session's traces.
 
-    Records are counted only occasionally. After each count, the next one follows after as many
-    units as should fill half of the remaining room, judging by the size of the previous units.
+    Records are counted only occasionally. The next count is due after the number of units that
+    should fill half of the remaining room, estimated from the size of the previous units.
     """
 
     __slots__ = (

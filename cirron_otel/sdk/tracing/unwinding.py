@@ -2,8 +2,8 @@
 
 An exception that leaves a `for` loop drops the loop's iterator first, which ends the loop's scopes.
 At that moment no code can determine which exception it is, or whether it will be caught. So these
-scopes wait for a short time before they may be sealed. `session.failures` marks them as failed if
-the exception ends the program.
+scopes wait for a short time before they may be sealed. If the exception ends the program,
+`session.exits` marks them as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     code: CodeType
     at: int | None
-    """Its offset; None if it reraises an exception, whose traceback has another offset."""
+    """Offset of the instruction; None if it reraises, because the traceback has another offset."""
 
     def is_in(self, error: BaseException) -> bool:
         """Return whether the exception passed through this instruction."""
@@ -77,7 +77,7 @@ def loop_left(depth: int = 1) -> Place | None:
 
 
 def keep(scope: Any, place: Place, until: int | None = None) -> None:
-    """Let a scope wait; with `until`, its end (monotonic ns), finish it here after the wait."""
+    """Let a scope wait. If its end `until` (monotonic ns) is given, finish it after the wait."""
     if until is not None:
         scope._until = until
     _waiting.append(_Waiting(scope, place, monotonic(), until is not None))

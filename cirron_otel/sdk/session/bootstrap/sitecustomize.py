@@ -1,9 +1,9 @@
 """The module that `cirron-otel run` makes every Python child process import at start.
 
 Its directory is first on PYTHONPATH and contains nothing else. The module imports only the standard
-library and only waits: it does not affect a process that never imports torch or opens a scope of
-cirron-otel. It runs in interpreters of any version, with or without this package, so it uses old
-syntax, and a failure prints at most one line to stderr.
+library and waits for imports, so it does not affect a process that never imports torch or opens a
+scope of cirron-otel. It runs in interpreters of any version, with or without this package, so it
+uses old syntax, and a failure prints at most one line to stderr.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -23,7 +23,7 @@ _MET = ("torch", _PROFILER, _SCOPES)
 
 
 class _Finder(object):  # noqa: UP004 - for any interpreter
-    """A finder that finds no module itself, and gets notified when an import is complete."""
+    """A finder that asks the other finders for a module, and calls `_met` when it is imported."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _MET:
@@ -57,7 +57,7 @@ def _tell_when_loaded(loader, finder):
 
 
 def _met(name, finder):
-    # While the profiler is being imported, the end of that import is enough.
+    # If the profiler is being imported, the end of that import calls this function again.
     if name == _SCOPES and _PROFILER in sys.modules:
         return
     if finder in sys.meta_path:
