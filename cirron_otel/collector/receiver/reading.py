@@ -118,7 +118,7 @@ class BatchContent(NamedTuple):
     """The id of the batch; empty if it has none."""
     spans: int
     records: int
-    """Spans, marks and snapshots."""
+    """The number of spans, marks and snapshots."""
 
 
 class ReadTurns:

@@ -1,10 +1,10 @@
-"""`cirron-otel demo`: train a small network with the hooks on; show its tree and its times.
+"""`cirron-otel demo`: train a small network with instrumentation enabled, and show its trace.
 
-Without PyTorch, a recording of the same program is shown. It is part of the package; `python -m
-tests.recorder.demo` makes it again.
+Without PyTorch, a recording of the same program is shown. The recording is part of the package;
+`python -m tests.recorder.demo` recreates it.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class _Run:
     """A training run, or the recording of one."""
 
     source: Path
-    """The directory of its batches."""
+    """The directory with the run's batches."""
     forest: Forest
     reason: str | None = None
     """The reason why the recording is shown; None if that was requested, or if training ran."""
     has_failed: bool = False
-    """Whether a training was started and did not finish."""
+    """Whether training was started but did not finish."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether the training ran just now, on this machine."""
+        """Whether the network was trained just now, on this machine."""
         return self.source is not RECORDING
 
     @property
@@ -72,7 +72,7 @@ class _Outcome:
     """Whether every batch is equal after the conversion back."""
     stored: Stored
     sent: Sent | None
-    """None if no endpoint is set."""
+    """The result of sending the run; None if no endpoint is set."""
 
 
 @click.command(short_help="Train a small network, and look at its trace.")
@@ -132,7 +132,9 @@ def _exit_code(run: _Run, gone: _Outcome) -> int:
 
 @contextlib.contextmanager
 def _output_directory(directory: str | None) -> Iterator[Path]:
-    """Yield the directory for the files; a new temporary one is removed if the block fails."""
+    """Yield the directory for the files; a new temporary directory is removed if the block
+    fails.
+    """
     if directory is not None:
         path = Path(directory)
         with _unwritable(directory):
@@ -267,7 +269,7 @@ def _files(place: Path, gone: _Outcome) -> list[str]:
 
 
 def _command() -> str:
-    """Return the command that starts this program in the shell that started it."""
+    """Return the command with which the user's shell can start this program again."""
     called = Path(sys.argv[0])
     is_elsewhere = called.name == _NAME and shutil.which(_NAME) is None
     return printable(str(called)) if is_elsewhere else _NAME

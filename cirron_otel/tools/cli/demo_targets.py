@@ -1,6 +1,6 @@
 """The demo's other targets: the database of an embedded collector, and an OTLP endpoint."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stored:
     slowest: dict[str, Any] = field(default_factory=dict)
     """The slowest step, a row of the view TraceSlowestStep."""
     reason: str = ""
-    """The reason why the run is not stored, or not completely."""
+    """The reason why the run is not stored, or is stored only in part."""
     has_failed: bool = False
     """Whether the reason is a failure, rather than a missing extra."""
 
@@ -76,10 +76,12 @@ class Stored:
 
 
 class Storing:
-    """An embedded collector to send the run to; it is None if the extra is not installed."""
+    """Stores the run by way of an embedded collector, if the extra `collector` is installed."""
 
     def __init__(self, collector: Embedded | None, stored: Stored) -> None:
-        """Take the collector that `storing` has started."""
+        """`collector` is the collector that `storing` has started, or None if the extra is
+        missing.
+        """
         self._collector, self._stored = collector, stored
 
     def store(self, source: Path, session: str | None, spans: int) -> Stored:
@@ -116,7 +118,7 @@ def _stored_run(source: Path, session: str | None) -> str | None:
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[Storing]:
-    """Start a collector while the caller continues, and remove it when the block ends."""
+    """Start a collector without waiting for it, and remove it when the block ends."""
     stored = Stored(place / "trace.db")
     if not is_installed():
         stored.reason = MISSING
@@ -131,15 +133,15 @@ def storing(place: Path) -> Iterator[Storing]:
             collector = stack.enter_context(Embedded(place, stored.database))
         except EmbeddedError as error:
             stored.reason, stored.has_failed = str(error), True
-        except UsageError as error:  # the directory has a name that no URL can hold
+        except UsageError as error:  # a URL cannot contain the name of the directory
             stored.reason = str(error)
         yield Storing(collector, stored)
 
 
 @contextlib.contextmanager
 def _without_proxy() -> Iterator[None]:
-    """Keep gRPC from using a proxy for this machine, as it does by default."""
-    name = "no_grpc_proxy"  # gRPC reads it before the other variables for this
+    """Keep gRPC from using a proxy for connections to this machine, which it does by default."""
+    name = "no_grpc_proxy"  # gRPC reads this variable first
     before = os.environ.get(name)
     os.environ[name] = "127.0.0.1"
     try:
@@ -159,7 +161,9 @@ def _export(source: Path, environ: Mapping[str, str]) -> ExportReport:
 
 
 def _query_run(stored: Stored, session: str | None) -> None:
-    """Run a user's queries: whether all spans are there, and which step was the slowest."""
+    """Run the queries of a typical user: how many spans are stored, and which step was the
+    slowest.
+    """
     # Not `mode=ro`: a connection that cannot write does not remove the WAL's files.
     opened = open_database(stored.database, "query_only=1", must_exist=True)
     with contextlib.closing(opened) as connection:
@@ -178,11 +182,11 @@ class Sent:
     accepted: int = 0
     rejected: int = 0
     synthetic: int = 0
-    """Spans among them that represent no record."""
+    """The number of these spans that represent no record."""
     message: str = ""
-    """A message of the endpoint, although it accepted the spans."""
+    """The message that the endpoint returned although it accepted the spans."""
     hint: str = ""
-    """The reason why it may not show the run."""
+    """The reason why the endpoint may not show the run."""
     trace_id: str = ""
     failure: str = ""
 
@@ -212,10 +216,11 @@ class Sent:
 
 
 def send(source: Path, session: str | None) -> Sent | None:
-    """Send one session to the endpoint of OpenTelemetry's variables; return None without one.
+    """Send one session to the endpoint set by OpenTelemetry's variables; return None if none is
+    set.
 
-    Other configuration has no effect. The endpoint is probed first, so that an unreachable one is
-    reported within seconds.
+    Other configuration has no effect. The endpoint is probed first, so that an unreachable endpoint
+    is reported within seconds.
     """
     from ...core.config.exporters import Export, exports_of
     from ...core.config.options import Config
@@ -252,7 +257,7 @@ def _endpoint_problem(environ: Mapping[str, str]) -> str:
 
 
 def _session_alone(source: Path, session: str | None, folder: Path) -> Path:
-    """Write one session as OTLP: the directory may hold earlier runs."""
+    """Write one session to an OTLP file, because the directory may contain earlier runs."""
     from ..convert.convert import ConvertRequest, convert
     from ..convert.select import Selection
 

@@ -1,6 +1,6 @@
 """`cirron-otel diff`: compare how two runs spent their time."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def _read(source: str, source_format: str | None, run: str | None) -> _Run:
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTimes | None]]:
-    """Return the phases of both, those of A first; unattributed time and steps come last."""
+    """Return the phases of A and B as pairs, in A's order; unattributed time and steps come
+    last.
+    """
     theirs = {each.name: each for each in b.phases}
     pairs: list[tuple[PhaseTimes | None, PhaseTimes | None]] = [
         (each, theirs.pop(each.name, None)) for each in a.phases
@@ -169,7 +171,7 @@ def _name(a: PhaseTimes | None, b: PhaseTimes | None) -> str:
 
 
 def _change(a: PhaseTimes | None, b: PhaseTimes | None) -> float | None:
-    """Return the change of the median relative to A; None if one is missing, or A's is 0."""
+    """Return the change of the median relative to A; None if a median is missing or A's is 0."""
     if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
         return None
     return (b.median_ns - a.median_ns) / abs(a.median_ns)

@@ -1,6 +1,6 @@
 """`cirron-otel doctor`: check the requirements of a training run."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEND = 1
 
 
 def _a_time(_: click.Context, __: click.Parameter, seconds: float) -> float:
-    if math.isnan(seconds):  # no range refuses it
+    if math.isnan(seconds):  # FloatRange accepts nan
         raise click.BadParameter("'nan' is no number of seconds.")
     return seconds
 

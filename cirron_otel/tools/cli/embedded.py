@@ -1,6 +1,7 @@
-"""A collector that runs as long as a command: on free ports of this machine, into SQLite.
+"""A collector that runs as long as a command. It listens on a free local port and writes to SQLite.
 
-It ends with the command, even if that is killed: it watches a pipe that the command holds open.
+It ends with the command, even if the command is killed: it watches a pipe that the command holds
+open.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any, Self
 
 _START_S = 60.0
 END_S = 45.0
-"""Seconds; more than the collector itself takes to end (`drain_s`)."""
+"""The time to wait for the collector to end, seconds; it is longer than the collector's
+`drain_s`."""
 _ROUND_S, _GONE_ROUNDS, _MOST_ROUNDS = 0.1, 3, 50
 """Cleanup after a kill: the seconds between two checks, how many checks in a row must find the
 folder gone, and the maximum number of checks."""
@@ -37,9 +39,9 @@ class Embedded:
     """A running `cirron-otel collector`; a context manager that ends it and removes its files."""
 
     def __init__(self, directory: Path, database: Path) -> None:
-        """Start it without waiting. Its own files are in `directory` until it ends.
+        """Start the collector without waiting for it.
 
-        Raises EmbeddedError.
+        Its spool and log are in `directory` until it ends. Raises EmbeddedError.
         """
         self._folder = tempfile.TemporaryDirectory(
             dir=directory, prefix=".collector-", ignore_cleanup_errors=True
@@ -63,8 +65,8 @@ class Embedded:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("CIRRON_", "OTEL_"))}
         try:
             with self._log.open("wb") as log:
-                # In a session of its own: a closed terminal ends the command, and would end the
-                # collector half-way, without removing its files.
+                # Start the collector in a new session: when a terminal is closed, the command ends,
+                # and a collector in the same session would end before its files are removed.
                 self._process = subprocess.Popen(
                     command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                     start_new_session=True,
@@ -74,8 +76,10 @@ class Embedded:
             raise EmbeddedError(f"it cannot be started: {error.strerror or error}") from None
 
     def endpoint(self) -> str:
-        """Wait until it listens and return its OTLP/gRPC address. Raises EmbeddedError."""
-        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        """Wait until the collector listens, and return its OTLP/gRPC address. Raises
+        EmbeddedError.
+        """
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         is_there, _, _ = select.select([self._process.stdout], [], [], _START_S)
         line = self._process.stdout.readline() if is_there else b""
         try:
@@ -84,7 +88,7 @@ class Embedded:
             raise EmbeddedError(self._reason("it does not start")) from None
 
     def finish(self) -> None:
-        """Let it store all received data, and end. Raises EmbeddedError if it fails."""
+        """Let the collector store all received data and end. Raises EmbeddedError if it fails."""
         self._hang_up()
         try:
             code = self._process.wait(END_S)
@@ -101,7 +105,7 @@ class Embedded:
                 self._process.stdin.close()
 
     def _reason(self, otherwise: str) -> str:
-        """Return the last message of its log."""
+        """Return the last message of the collector's log, or `otherwise` if there is none."""
         with contextlib.suppress(OSError):
             for line in reversed(self._log.read_text(errors="replace").splitlines()):
                 if not line.startswith("cirron-otel: warning"):
@@ -123,14 +127,14 @@ class Embedded:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(0 if kind is None else 5)
             if self._process.poll() is None:
-                self._process.kill()  # its second process ends with it
+                self._process.kill()  # the collector's second process ends with it
                 self._process.wait()
             if self._process.stdout is not None:
                 self._process.stdout.close()
             self._remove()
 
     def _remove(self) -> None:
-        """Remove its files; after a kill, its second process may still write some for a moment."""
+        """Remove the collector's files; after a kill, its second process may still write some."""
         self._folder.cleanup()
         absences, rounds = 0, 0
         while self._process.returncode < 0 and absences < _GONE_ROUNDS and rounds < _MOST_ROUNDS:

@@ -1,4 +1,4 @@
-"""The entry point of the collector process that `embedded` starts."""
+"""The entry point of the collector process that embedded.py starts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def serve(command: int) -> None:
     try:
         main()
     finally:
-        if os.getppid() != command:  # the command was killed and does not remove these files
+        if os.getppid() != command:  # the command was killed, and cannot remove these files
             shutil.rmtree(sys.argv[sys.argv.index("--spool") + 1], ignore_errors=True)
 
 
 def _watch() -> None:
     """End the process when the other end of its standard input is closed."""
     with contextlib.suppress(OSError):
-        # Not sys.stdin, whose lock this thread would keep while the interpreter ends.
+        # Do not read sys.stdin: this thread would hold its lock while the interpreter ends.
         while os.read(0, 4096):
             pass
     os.kill(os.getpid(), signal.SIGTERM)

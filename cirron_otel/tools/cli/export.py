@@ -1,6 +1,6 @@
 """`cirron-otel export`: push a spool or an OTLP file to an OTLP endpoint."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export(
 
 
 def _summary(report: ExportReport) -> str:
-    """Describe an export in one line, in which the numbers of spans add up."""
+    """Describe an export in one line; the sent, recorded and synthetic spans add up."""
     if report.is_translated:
         content = f"{count(report.batches, 'batch', 'batches')} ({counts(report)})"
     else:

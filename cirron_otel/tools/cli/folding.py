@@ -1,9 +1,10 @@
-"""Compact trees: equal scopes share one line, with the median of their durations.
+"""Compact trees, in which equal scopes share one line with the median of their durations.
 
-Siblings are equal if they have the same name and equal subtrees. They share the line of the first.
+Siblings are equal if they have the same name and equal subtrees. They are shown in the line of the
+first sibling.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ...core.analysis.tree import MarkNode, TreeNode
 
 _INDEXES_SHOWN = 40
-"""The length of the text of all indexes, in characters."""
+"""The maximum length of the text of all indexes, in characters."""
 _DIGITS = 18
 _COMPACTED = 64
 _INT64 = 2**63 - 1
@@ -37,14 +38,14 @@ class ScopeSource(Protocol):
     """Access to the children and the marks of one scope at a time."""
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
-        """Yield the children of a scope of that level, in order of start; roots are level 1."""
+        """Yield the children of a scope at `level`, in order of start; roots are at level 1."""
 
     def marks(self, node: TreeNode) -> Iterable[MarkNode]:
         """Return the marks of a scope, in order of time."""
 
 
 class _Memory:
-    """The source for scopes that hold their children and marks."""
+    """A ScopeSource for scopes whose children and marks are in memory."""
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
         del level
@@ -55,19 +56,19 @@ class _Memory:
 
 
 class Indexes:
-    """The indexes of scopes that share a line, each once."""
+    """The distinct indexes of the scopes that share a line."""
 
     def __init__(self) -> None:
-        """Start without numbers."""
+        """Start without indexes."""
         self._texts: dict[str, None] = {}
-        """The first indexes, as many as are shown."""
+        """The first indexes as text, as many as are shown."""
         self._length = 0
         self._is_decimal = True
         self._ranges: list[tuple[int, int]] = []
         self._room = _COMPACTED
 
     def add(self, index: str) -> None:
-        """Add a number, as text."""
+        """Add an index, given as text."""
         self._add_text(index)
         if index.isdecimal() and index.isascii() and len(index) <= _DIGITS:
             self._extend([(int(index), int(index))])
@@ -75,14 +76,14 @@ class Indexes:
             self._is_decimal = False
 
     def merge(self, other: Indexes) -> None:
-        """Add the numbers of `other`, which come after these."""
+        """Add the indexes of `other`, which come after the indexes so far."""
         for text in other._texts:
             self._add_text(text)
         self._is_decimal = self._is_decimal and other._is_decimal
         self._extend(other._ranges)
 
     def __str__(self) -> str:
-        """Return text such as `0-7, 12` with at most 40 characters; "" without numbers."""
+        """Return text such as `0-7, 12` with at most 40 characters; "" if there are no indexes."""
         if self._is_decimal:
             shown = itertools.islice(_compact(self._ranges), _INDEXES_SHOWN)
             text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in shown)
@@ -106,7 +107,7 @@ class Indexes:
 
 
 def _compact(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges in order; adjacent ones are joined."""
+    """Yield the ranges in order, with adjacent ranges joined."""
     current: tuple[int, int] | None = None
     for low, high in sorted(ranges):
         if current is not None and low <= current[1] + 1:
@@ -120,22 +121,22 @@ def _compact(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 class Fold:
-    """Equal scopes, which share one line."""
+    """A group of equal scopes, which share one line."""
 
     def __init__(self, first: TreeNode) -> None:
-        """Start with the first of them."""
+        """Start with the first scope of the group."""
         self.first = first
         self.shape = 0
         self.lines = 1
         """The number of lines of the subtree, including this one."""
         self.times = 1
         self.each = 1
-        """How many of these scopes are in each scope of the parent's line."""
+        """The number of these scopes in each scope of the parent's line."""
         self.children: list[Fold] = []
         self.children_left_out = 0
         self.snapshots = first.snapshots
         self.marks = Marks(first.marks_left_out)
-        """The marks of all the scopes, in order, without the SDK's own mark."""
+        """The marks of all these scopes, in order, without the SDK's overhead mark."""
         self.total_ns = 0
         self._durations = array("q")
         self._indexes: Indexes | None = None
@@ -147,7 +148,7 @@ class Fold:
             self._indexes.add(first.index)
 
     def merge(self, other: Fold) -> None:
-        """Add a fold of the same shape, which comes later."""
+        """Add a later fold of the same shape."""
         self.times += other.times
         self.children_left_out += other.children_left_out
         self.snapshots += other.snapshots
@@ -189,9 +190,10 @@ class Fold:
 def fold(
     roots: Iterable[TreeNode], source: ScopeSource | None = None, most: int | None = None
 ) -> list[Fold]:
-    """Fold each tree on its own; without a `source`, the scopes hold their children and marks.
+    """Fold each tree separately.
 
-    Raises TooVariedError if there are more than `most` lines at a time.
+    Without a `source`, the children and marks are read from the scopes themselves. Raises
+    TooVariedError if there are more than `most` lines at a time.
     """
     folding = _Folding(source or _Memory(), most)
     return [folding.tree(root) for root in roots]
@@ -238,7 +240,7 @@ class _Folding:
         return _Open(folded, self._source.children(node, level), {})
 
     def _close(self, of: _Open) -> Fold:
-        """Complete a scope with its children, and set its shape: equal scopes have equal shapes."""
+        """Add the children to a scope, and set its shape, which is the same for equal scopes."""
         folded, node = of.fold, of.fold.first
         folded.children = list(of.groups.values())
         folded.children_left_out = node.children_left_out

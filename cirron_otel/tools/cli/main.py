@@ -1,6 +1,7 @@
 """The command `cirron-otel`: its subcommands, and the handling of errors and signals.
 
-Every way to end has its exit code (docs/cli.md, "Exit codes"), and every error is one line.
+Each kind of outcome has its own exit code (docs/cli.md, "Exit codes"), and each error is reported
+in one line.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ for _command in (run_command, convert, export, report, diff, runs, spool, demo, 
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line (`sys.argv` by default) and leave with its exit code."""
+    """Run the command line (`sys.argv` by default), and exit with its exit code."""
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one call and return its exit code; any error is one line on stderr."""
+    """Run one command and return its exit code; an error is reported as one line on stderr."""
     output.prepare()
     try:
         with signals.terminating_like_interrupt():
@@ -67,7 +68,7 @@ def run(arguments: list[str]) -> int:
         return _wrong_usage(error)
     except CirronOtelError as error:
         if isinstance(error.__cause__, BrokenPipeError):
-            output.give_up()  # the reader of stdout has closed it
+            output.give_up()  # the reader of stdout has gone
         else:
             output.error(str(error))
         return error.exit_code
@@ -82,12 +83,12 @@ def run(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """Call the command and return the exit code that it gives.
+    """Call the command and return its exit code.
 
     Click's own `main` is not used, because it prints an empty line on Ctrl-C.
     """
     if _COMPLETE in os.environ:
-        from . import completion  # noqa: PLC0415 - only a shell that completes needs it
+        from . import completion  # noqa: PLC0415 - needed only for shell completion
 
         completion.complete(cli, PROGRAM, arguments)
     try:
@@ -123,7 +124,7 @@ def _unwritable(error: Exception) -> int:
 
     Writes of temporary files are included.
     """
-    import sqlite3  # noqa: PLC0415 - only where something went wrong
+    import sqlite3  # noqa: PLC0415 - needed only after an error
 
     code = TargetError.exit_code
     if isinstance(error, BrokenPipeError):

@@ -3,7 +3,7 @@
 Names come from recordings and may contain anything, so control characters are escaped.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _LAST_STANDARD = 2
 def prepare() -> None:
     """Let stdout and stderr accept every character, even if the locale cannot encode it.
 
-    Open /dev/null for each standard descriptor that is closed. Otherwise the next file that is
-    opened gets its number, and messages for stderr are written into that file.
+    Also open /dev/null for each standard descriptor that is closed. Otherwise the next file that is
+    opened would get that descriptor, and messages for stderr would be written into the file.
     """
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
@@ -64,12 +64,12 @@ def document(value: Any) -> None:
 
 def flush() -> None:
     """Flush stdout. Raises TargetError if that fails."""
-    if sys.stdout is not None:  # closed: nothing was written
+    if sys.stdout is not None:  # if it is None, stdout was closed and nothing was written
         _write("")
 
 
 def give_up() -> None:
-    """Discard what stdout still buffers, so that no later flush fails: its reader is gone."""
+    """Discard stdout's buffered text, whose reader is gone, so that no later flush fails."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -106,7 +106,7 @@ def error(text: str) -> None:
 
 
 def skipped(findings: Sequence[Finding], count: int | None = None) -> None:
-    """Report what was skipped: the first items, one per line, and `count`, the total."""
+    """Report skipped items: the first ones, one per line, and the total number, `count`."""
     total = len(findings) if count is None else count
     for finding in findings[:_MAX_LISTED]:
         place = f"{finding.name} {finding.path}".strip()
@@ -133,19 +133,19 @@ def shortfalls(report: Report) -> None:
 
 
 class _Terminal:
-    """The terminal that a pager writes to."""
+    """The state of the terminal to which a pager writes."""
 
     width: int | None = None
-    """Its columns; None if stdout goes to no pager."""
+    """The number of columns; None if stdout is not sent to a pager."""
 
 
 terminal = _Terminal()
 
 
 def show(*renderables: RenderableType) -> None:
-    """Write what rich renders to stdout; in a pipe, lines are as long as they need to be.
+    """Render objects with rich and write them to stdout; in a pipe, lines may have any length.
 
-    On a terminal, tables are at least 80 columns wide: in fewer, their figures would be cut.
+    On a terminal, tables are at least 80 columns wide: in a narrower table, figures would be cut.
     """
     from rich.console import Console
 
@@ -193,9 +193,10 @@ def _failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Progress | None]:
-    """Show a progress bar on stderr while the block runs; yield None if stderr is no terminal.
+    """Show a progress bar on stderr while the block runs; yield None if stderr is not a terminal.
 
-    The calls themselves draw it: a thread would not survive the forks of worker processes.
+    The bar is drawn by the calls of the yielded function and not by a thread, which would not
+    survive the forks of worker processes.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield None

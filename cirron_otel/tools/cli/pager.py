@@ -15,12 +15,13 @@ from . import output
 
 _DEFAULT = "less"
 _LESS = "FRX"
-"""git's options for less: exit if one screen is enough, show colours, leave the text on screen."""
+"""The options of less that git sets: exit if one screen is enough, show colours, and leave the text
+on the screen."""
 
 
 @contextlib.contextmanager
 def paged(*, is_wanted: bool) -> Iterator[None]:
-    """Show the block's stdout in $PAGER if it is longer than the terminal.
+    """Show the block's stdout in $PAGER if it has more lines than the terminal.
 
     An empty PAGER, or `cat`, means no pager.
     """

@@ -44,33 +44,33 @@ def age_in_ns(text: str) -> int:
 
 
 class FormatChoice(click.Choice[str]):
-    """One of the names in a table of sources or targets, including rows that are added later."""
+    """A choice of names from a table of sources or targets, including rows that are added later."""
 
     def __init__(self, names: Callable[[], Sequence[str]]) -> None:
-        """Read the table when the choices are needed."""
+        """`names` is called each time the choices are needed."""
         self._names = names
         super().__init__(())
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The names."""
+        """The names in the table."""
         return tuple(self._names())
 
     @choices.setter
     def choices(self, _: tuple[str, ...]) -> None:
-        """Ignored: the table has the choices."""
+        """Ignore the value, because the table determines the choices."""
 
 
 class PlacesCommand(click.Command):
-    """A command whose help lists the sources that it reads, and the targets that it writes."""
+    """A command whose help lists the available sources and targets."""
 
     def __init__(self, *arguments: Any, has_target: bool = False, **options: Any) -> None:
-        """`has_target`: whether the command writes a target of the table."""
+        """`has_target` means that the command writes a target, so its help lists the targets."""
         super().__init__(*arguments, **options)
         self._has_target = has_target
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the tables."""
+        """Write the tables of sources and targets."""
         rows = {"Sources": [(name, row.summary) for name, row in tables.SOURCES.items()]}
         if self._has_target:
             rows["Targets"] = [(name, row.summary) for name, row in tables.TARGETS.items()]

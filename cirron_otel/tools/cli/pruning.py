@@ -1,6 +1,6 @@
-"""Pruning: the oldest batches, each with the snapshot files that no later batch names.
+"""Pruning of the oldest batches, each with the snapshot files that no later batch names.
 
-The order is that of the spool's own eviction (spool/eviction.py): by file name, which sorts by
+The order is that of the spool's eviction (core/spool/eviction.py): by file name, which sorts by
 time. A snapshot file that no batch names is ordered by its modification time.
 """
 
@@ -19,24 +19,29 @@ from ...errors import InputError, TargetError
 
 @dataclass(slots=True)
 class Removal:
-    """One step: a batch and its snapshot files, or snapshot files that no batch names."""
+    """One step of pruning: a batch and its snapshot files, or snapshot files that no batch
+    names.
+    """
 
     batch: str | None
     time_ns: int
-    """When the batch was sealed, from its name; else the modification time of the file."""
+    """The time at which the batch was sealed, from its name; else the modification time of the
+    file."""
     size: int
     blobs: list[BlobKey] = field(default_factory=list)
 
     @property
     def files(self) -> list[str]:
-        """Return the files to remove, relative to the spool's root."""
+        """The files to remove, relative to the spool's root."""
         names = [] if self.batch is None else [f"spool/{self.batch}"]
         return names + [f"snapshots/{blob.directory}/{blob.file}" for blob in self.blobs]
 
 
 @dataclass(slots=True)
 class PrunePlan:
-    """The removals, oldest first, and what remains; sizes in bytes, snapshots included."""
+    """The removals, oldest first, and the remaining batches; sizes are in bytes and include
+    snapshots.
+    """
 
     removals: list[Removal]
     kept_batches: int
@@ -44,17 +49,17 @@ class PrunePlan:
 
     @property
     def batches(self) -> int:
-        """Return the number of batches to remove."""
+        """The number of batches to remove."""
         return sum(removal.batch is not None for removal in self.removals)
 
     @property
     def blobs(self) -> int:
-        """Return the number of snapshot files to remove."""
+        """The number of snapshot files to remove."""
         return sum(len(removal.blobs) for removal in self.removals)
 
     @property
     def dropped_bytes(self) -> int:
-        """Return the number of bytes to remove."""
+        """The number of bytes to remove."""
         return sum(removal.size for removal in self.removals)
 
 
@@ -91,7 +96,7 @@ def remove(paths: SpoolPaths, removal: Removal) -> None:
             reason = error.strerror or error
             raise TargetError(f"{file} cannot be removed: {reason}") from None
     for blob in removal.blobs:
-        with contextlib.suppress(OSError):  # the directory still has another file
+        with contextlib.suppress(OSError):  # the directory still contains another file
             (paths.snapshots / blob.directory).rmdir()
 
 

@@ -1,6 +1,6 @@
 """`cirron-otel report`: how a run spent its time."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ def _check_files(files: dict[str, str | None], source: str) -> None:
 
 
 def _check_file(option: str, path: str, source: str) -> None:
-    """Raise UsageError if the file would overwrite the source, or be among its batches."""
+    """Raise UsageError if the file would overwrite the source, or be in the directory of its
+    batches.
+    """
     if path in ("", "-"):
         raise UsageError(f"{option} {path!r}: expected the name of a file")
     file, read = Path(path), _file_of(source)
@@ -146,7 +148,7 @@ def _check_file(option: str, path: str, source: str) -> None:
 
 
 def _file_of(source: str) -> Path:
-    """Return the path of a source; for a storage in a file, the path in its URL."""
+    """Return the path of a source; for a database in a file, the path in its URL."""
     from ..convert.tables import location_of
 
     return location_of(source).path or Path(source)

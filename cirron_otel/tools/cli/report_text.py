@@ -1,6 +1,6 @@
 """The report as text, for a terminal of 80 columns."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
-"""Digits: the length of OpenTelemetry's span id, which `--span` accepts too."""
+"""The number of digits of an OpenTelemetry span id, which `--span` also accepts."""
 _ROWS: dict[Row, str] = {
     "set_up": "set-up, before the first step",
     "warm_up": "warm-up steps",
@@ -76,7 +76,7 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport) -> Iterator[str]:
-    """Yield the failures, what bounds the run, and the drops."""
+    """Yield the failures, the resource that bounds the run, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
@@ -137,7 +137,7 @@ def _suggestions(suggestions: list[str]) -> Iterator[str]:
 def of_ranks(report: RunReport) -> str:
     """Return the number of ranks, as in ` of 2 ranks`; "" if no record has a rank.
 
-    The process of `cirron-otel run` has no rank, and neither have the records of other services.
+    The process of `cirron-otel run` and the records of other services have no rank.
     """
     stated = sum(each.rank is not None for each in report.ranks)
     return f" of {count(stated, 'rank')}" if stated else ""
@@ -153,24 +153,24 @@ def _of(rank: int | None) -> str:
 
 
 def wall_time_names() -> dict[Row, str]:
-    """Return the names of the rows of the wall time, in order."""
+    """Return the names of the kinds of wall time, in order."""
     return _ROWS
 
 
 def _trained(report: RunReport) -> list[RankReport]:
-    """Return the ranks that have steps, or all of them if none has."""
+    """Return the ranks that have steps, or all ranks if none has steps."""
     trained = [each for each in report.ranks if each.steps.steps.durations]
     return trained or list(report.ranks)
 
 
 def _time(report: RunReport) -> Iterator[str | Table]:
-    """Yield the wall time by row: of one rank, or of several side by side."""
+    """Yield the wall time by kind, for one rank or for several ranks side by side."""
     ranks = _trained(report)
     if not ranks:
         return
     rows = [row for row in _ROWS if any(each.time.rows[row] for each in ranks)]
     if rows == ["set_up"] and all(each.rank is None for each in ranks):
-        return  # a job whose processes recorded nothing: there is no first step
+        return  # the job's processes recorded nothing, so there is no first step
     if len(ranks) == 1:
         only = ranks[0]
         yield f"The wall time{_of(only.rank)}:"

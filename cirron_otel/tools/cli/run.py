@@ -1,11 +1,10 @@
 """`cirron-otel run`: trace a training job from outside.
 
-It uses our stdin, stdout and stderr. With a controlling terminal it stays in our process group, as
-a shell script's child does: the terminal signals both. Without one it has its own group, so that a
-signal sent to our group reaches it once, forwarded by us.
+The job runs as a child process, and signals are forwarded to it (`Child`). At the end, the open
+scopes of dead processes are closed, unsent batches are sent, and a summary is printed.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -42,19 +41,20 @@ _PASSED_ON = (
     signal.SIGTSTP,
 )  # fmt: skip
 _AWAITED = (*_PASSED_ON, signal.SIGCHLD)
-# Signals that Python ignores from its start. A child gets the default back, as with subprocess.
+# Signals that Python ignores from its start. The default is restored for the child, as `subprocess`
+# does.
 _RESTORED = [
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 ]
 _BY_KERNEL = 0x80
-"""`si_code` of a signal from the terminal, which no process sent (sigaction(2), SI_KERNEL)."""
+"""`si_code` of a signal from the terminal rather than from a process (sigaction(2), SI_KERNEL)."""
 
 
 class NotStartedError(Exception):
     """The command cannot be started; `code` is the exit code that a shell would return."""
 
     def __init__(self, command: str, error: OSError) -> None:
-        """`error` is the error of the attempt to start it."""
+        """`error` is the error of the attempt to start the command."""
         self.code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
         reason = "no such command" if self.code == NOT_FOUND else error.strerror or str(error)
         super().__init__(f"{command or '(no word)'}: {reason}")
@@ -78,7 +78,13 @@ def signals_held() -> Iterator[set[signal.Signals]]:
 
 
 class Child:
-    """A running command."""
+    """A running command.
+
+    It uses our stdin, stdout and stderr. With a controlling terminal, it stays in our process
+    group, like the child of a shell script: the terminal signals both processes. Without a
+    terminal, it has its own process group, so that a signal sent to our group reaches it once,
+    forwarded by us.
+    """
 
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], held: set[signal.Signals]
@@ -86,7 +92,7 @@ class Child:
         """Start the command within `signals_held`, which yielded `held`. Raises NotStartedError."""
         self._is_apart = not _has_terminal()
         options: dict[str, Any] = {"setpgroup": 0} if self._is_apart else {}
-        if not command[0]:  # Python refuses it before the kernel could
+        if not command[0]:  # Python raises ValueError for an empty name
             raise NotStartedError("", FileNotFoundError(errno.ENOENT, ""))
         try:
             self.pid = os.posix_spawnp(
@@ -97,7 +103,7 @@ class Child:
             raise NotStartedError(command[0], error) from None
 
     def wait(self) -> int:
-        """Forward signals until it ends; return its exit code, 128 + n if signal n ended it."""
+        """Forward signals until the child ends; return its exit code, or 128 + n after signal n."""
         while True:
             number, was_sent = _next_signal()
             if number == signal.SIGCHLD:
@@ -114,15 +120,16 @@ class Child:
         if pid != self.pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        # Discard signals of the same moment: they were also for the child, which has ended.
+        # Discard signals that arrived at the same time: they were meant for the child, which has
+        # ended.
         while signal.sigpending() & set(_AWAITED):
             signal.sigwait(_AWAITED)
         return code if code >= 0 else BY_SIGNAL - code
 
     def _stop(self, was_sent: bool) -> None:
-        """Stop together with the child, and continue it when we continue.
+        """Stop together with the child, and continue the child when we continue.
 
-        The terminal sends its signals to the child's group itself.
+        A signal from the terminal is not forwarded, because the terminal sends it to the child too.
         """
         if was_sent:
             self._send(signal.SIGTSTP)
@@ -135,7 +142,7 @@ class Child:
         return os.waitid(os.P_PID, self.pid, options) is not None
 
     def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the child has just ended
             if self._is_apart:
                 os.killpg(self.pid, number)
             else:
@@ -143,7 +150,7 @@ class Child:
 
 
 def _next_signal() -> tuple[int, bool]:
-    """Return the next signal, and whether a process sent it to us, rather than the terminal."""
+    """Return the next signal, and whether it was sent by a process rather than by the terminal."""
     if hasattr(signal, "sigwaitinfo"):
         info = signal.sigwaitinfo(_AWAITED)
         return info.si_signo, info.si_code != _BY_KERNEL
@@ -160,9 +167,9 @@ def _has_terminal() -> bool:
 
 
 _PATIENCE_S = 10.0
-"""The seconds to wait at the end for a target that does not answer."""
+"""The time to wait at the end for a target that does not answer, seconds."""
 _MOST = 4000
-"""The number of characters of a command line that the span keeps."""
+"""The maximum length of the command line in the span, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +291,9 @@ def _attributes(options: _Options) -> dict[str, Any]:
 def _finish(
     job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
 ) -> None:
-    """Close the open scopes of ranks that died, end the job's span, send, and print the summary."""
+    """Close the open scopes of dead ranks, end the job's span, send batches, and print a
+    summary.
+    """
     from ...core.spool.recovery import recover
     from .run_summary import RunBatches
 
@@ -315,7 +324,7 @@ def _name(code: int) -> str:
 
 
 def _send_rest(job: Job) -> list[TargetReport]:
-    """Send the rest: batches of ranks that died, and batches that could not be sent in time."""
+    """Send the remaining batches: those of ranks that died, and those not sent in time."""
     from ...core.delivery.flush import flush
 
     stop = threading.Event()

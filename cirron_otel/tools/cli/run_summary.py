@@ -1,6 +1,8 @@
-"""The summary that `cirron-otel run` prints at the end, on stderr: stdout is the program's."""
+"""The summary that `cirron-otel run` prints at the end, on stderr, because stdout belongs to the
+program.
+"""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -34,22 +36,22 @@ _WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class RunBatches:
-    """The batches of one run, in a spool that may hold others.
+    """The batches of one run, in a spool that may also contain batches of other runs.
 
-    A batch belongs to the run if it was not there at its start, and its ids end in the lower half
-    of the run's trace id. Times cannot decide it: the clocks of other nodes differ, and
+    A batch belongs to the run if it did not exist when the run started, and if its ids end in the
+    lower half of the run's trace id. Times are no criterion: the clocks of other nodes differ, and
     clocks are changed.
     """
 
     paths: SpoolPaths
     held: frozenset[str]
-    """The names of the batches that were there before the run."""
+    """The names of the batches that existed before the run."""
     trace_id: str
     owner: str
-    """The owner whose batches hold the job's own span, and no record of the program."""
+    """The owner of the batches with the job's own span, which contain no record of the program."""
 
     def __iter__(self) -> Iterator[BatchFile]:
-        """Yield the batches in order, without those that hold the job's own span."""
+        """Yield the batches of the run in order, except those that contain the job's own span."""
         from ...core.spool.owner import owner_of
         from ...core.spool.reader import SpoolReader
 
@@ -87,7 +89,10 @@ class RunBatches:
 
 
 def report_of(batches: RunBatches) -> RunReport:
-    """Return how the program's processes spent their time. Raises as reading a spool does."""
+    """Return a report of how the program's processes spent their time.
+
+    Raises the errors of reading a spool.
+    """
     from ...core.analysis.run_report import report_run, run_index
     from ...core.spool.reader import SpoolReader
 
@@ -96,7 +101,7 @@ def report_of(batches: RunBatches) -> RunReport:
 
 
 def show_report(found: RunReport) -> None:
-    """Write the failures, what bounds the run, and the steps of each rank by phase."""
+    """Write the failures, the resource that bounds the run, and the steps of each rank by phase."""
     from .report_text import conclusions
 
     lines = list(conclusions(found))
@@ -141,7 +146,9 @@ def _draw(rank: RankReport) -> None:
 def places(
     spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
 ) -> list[str]:
-    """Return a line each for the spool, the trace and the targets; no spool without a report."""
+    """Return one line each for the spool, the trace and each target; without a report, no spool
+    line.
+    """
     lines = [f"trace  {trace_id}"]
     if found is not None:
         held = count(found.spans, "span")

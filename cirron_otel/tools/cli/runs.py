@@ -1,6 +1,8 @@
-"""`cirron-otel runs ls`: the runs of a spool; and the choice of one, for the other commands."""
+"""`cirron-otel runs ls`: list the runs of a spool. Other commands use this module to choose a
+run.
+"""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
-    """Limit `reader` to the run that `--run` names, or to the last; the latter is reported."""
+    """Limit `reader` to the run named by `--run`, or to the last run, which is then reported."""
     from ...core.analysis.run_selection import choose_run
 
     chosen = choose_run(reader, wanted)

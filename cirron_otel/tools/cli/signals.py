@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: both end the work in order, so that no half-written file is left."""
+"""Handling of Ctrl-C and SIGTERM: both end the work cleanly, so that no partial file is left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def terminating_like_interrupt() -> Iterator[None]:
     owner = os.getpid()
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked worker that inherited this handler must just end
+        if os.getpid() != owner:  # a forked worker that inherited this handler must simply end
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
-"""Open anything that `convert` reads as a spool: for commands that analyse a run."""
+"""Open any source that `convert` can read as a spool, for commands that analyse a run."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
-    """A spool: the source itself, or one converted from it."""
+    """A spool: the source itself, or a temporary spool converted from the source."""
 
     directory: str
     made: Report | None = None
     """The report of the conversion; None if none was necessary."""
 
     def findings(self, reader: SpoolReader) -> list[Finding]:
-        """Return what was skipped, after `reader` has read the spool."""
+        """Return the skipped items; call it after `reader` has read the spool."""
         return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
 
     def shortfalls(self) -> list[str]:
-        """Return what the conversion could not complete or keep."""
+        """Return descriptions of the data that the conversion could not complete or represent."""
         if self.made is None:
             return []
         lost = (f"not kept: {text}" for text in self.made.losses)
         return [*(f"incomplete: {text}" for text in self.made.incomplete), *lost]
 
     def told(self, reader: SpoolReader) -> int:
-        """Report on stderr what was skipped; return the exit code, 0 or 1."""
+        """Report the skipped items on stderr; return the exit code, 0 or 1."""
         if self.made is not None:
             output.shortfalls(self.made)
         output.skipped(reader.findings, reader.skipped)
@@ -45,7 +45,7 @@ class OpenedSource:
 
 
 def shown_source(source: str) -> str:
-    """Return a source for display: a storage's URL without user and password."""
+    """Return a source for display; in a database URL, user and password are omitted."""
     from ..convert.tables import location_of
 
     return location_of(source).shown
@@ -53,9 +53,9 @@ def shown_source(source: str) -> str:
 
 @contextlib.contextmanager
 def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
-    """Yield the spool that `source` is, or a temporary one converted from it.
+    """Yield `source` if it is a spool, or else a temporary spool converted from it.
 
-    Raises as `convert` does: UsageError, InputError, TargetError.
+    Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
     from ...core.temporary import temporary_folder, writing_temporary_files
     from ..convert.convert import ConvertRequest, convert

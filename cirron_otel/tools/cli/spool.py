@@ -53,7 +53,7 @@ def recover(directory: str, as_json: bool) -> int:
 
 
 def summary(found: Sequence[Recovered]) -> str:
-    """Return what was recovered as one line."""
+    """Return a summary of the recovery in one line."""
     if not found:
         return "nothing to recover"
     torn = sum(len(done.torn) for done in found)
@@ -66,7 +66,7 @@ def summary(found: Sequence[Recovered]) -> str:
 
 
 def damages(found: Sequence[Recovered]) -> int:
-    """Report the damaged journals and return their number."""
+    """Report the damaged journals, and return their number."""
     problems = [done.problem for done in found if done.problem]
     for problem in problems:
         output.message(f"set aside: {problem}")
@@ -74,7 +74,7 @@ def damages(found: Sequence[Recovered]) -> int:
 
 
 def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
-    """Return what was recovered as a JSON object."""
+    """Return the recovered processes as JSON objects."""
     return [
         {
             "owner": done.owner,
@@ -202,7 +202,7 @@ def _lines(summary: SpoolSummary) -> list[str]:
 
 
 def _recorder(version: str) -> str:
-    """Describe the recorder by its version: one of ours begins with the cirron-sdk's version."""
+    """Describe the recorder by its version; a version of ours begins with that of cirron-sdk."""
     _, mark, our_version = version.partition("+cirron-otel.")
     return f"cirron-otel {our_version}" if mark else f"cirron-sdk {version}"
 

@@ -1,6 +1,6 @@
 """`cirron-otel spool dead-letters`: batches that a target refused for good."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`cirron-otel spool show`: the scopes of a spool as a tree, durations and marks beside them."""
+"""`cirron-otel spool show`: show the scopes of a spool as a tree, with durations and marks."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_SPANS = 1000
 _FOLDED_SPANS = 50_000
-"""The maximum number of folded lines, or of trees, if --fold cannot read all scopes."""
+"""The maximum number of folded lines and of trees for which --fold reads all scopes; beyond it,
+--fold reads at most this many scopes."""
 
 
 @click.command(short_help="The tree of scopes, durations and marks.")
@@ -85,7 +86,8 @@ def _folded(
 ) -> tuple[Forest, list[Fold], bool]:
     """Fold all trees in bounded memory, or a part of them if there is a limit or too much variety.
 
-    The forest has the counts. True means that the limit left scopes out.
+    Returns the forest, which contains the counts, the folded trees, and whether the limit left
+    scopes out.
     """
     from ...core.analysis.index import SpoolIndex
     from ...core.analysis.sessions import assign_sessions

@@ -1,6 +1,6 @@
 """Tables for the terminal."""
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _cells(found: Breakdown, phase: PhaseTimes) -> tuple[str, ...]:
 
 
 def rows_table(heads: tuple[str, ...], right: set[str], rows: list[tuple[str, ...]]) -> Table:
-    """Return a table; the columns in `right` are right-aligned. Cells may contain anything."""
+    """Return a table; the columns in `right` are right-aligned. Cells may contain any text."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

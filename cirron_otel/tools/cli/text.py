@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and names as text for people."""
+"""Numbers, sizes, times, names and marks as text for people."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ duration = durations.duration
 local_moment, clock_time = moments.local_moment, moments.clock_time
 
 WIDTH = 80
-"""The columns of wrapped text."""
+"""The width of wrapped text, columns."""
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _LONGEST_VALUE = 40
 _UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
-"""Matches a figure and its unit, which stay on one line."""
+"""Matches a number and its unit, which must stay on one line."""
 
 
 def printable(text: str) -> str:
-    """Return `text` with every unprintable character escaped: controls, surrogates."""
+    """Return `text` with unprintable characters escaped, such as control characters and
+    surrogates.
+    """
     if text.isprintable():
         return text
     return "".join(
@@ -37,7 +39,7 @@ def printable(text: str) -> str:
 
 
 def reason(error: str) -> str:
-    """Return the status message of a failed or killed session, to show beside its state."""
+    """Return the status message of a failed or killed session, for display next to its state."""
     text = printable(error).removeprefix("killed: ").removeprefix("incomplete: ")
     return text.replace("without closing this scope", "without closing its session")
 
@@ -74,7 +76,7 @@ def numbers(values: list[int]) -> str:
 
 def value_text(value: str | None) -> str:
     """Return a mark's value as short text: a number to six digits, `-` for none."""
-    from ...core.records.rows import number_of  # noqa: PLC0415 - for those who show marks
+    from ...core.records.rows import number_of  # noqa: PLC0415 - needed only to show marks
 
     if value is None:
         return "-"
@@ -98,11 +100,11 @@ _MARKS_SHOWN = 5
 _MAX_VALUE = 40
 _LONG_FRACTION = re.compile(r"-?\d{1,9}\.\d{6,20}(e[+-]?\d{1,3})?", re.ASCII)
 _MOST_NAMES = 1000
-"""The most names of marks that are kept for scopes of one line."""
+"""The maximum number of mark names that are kept for the scopes of one line."""
 
 
 def failure(error: str | None) -> str:
-    """Return the text beside a scope that failed; "" for any other scope."""
+    """Return the text shown after a failed scope; "" for any other scope."""
     return "" if error is None else f"  ✗ {_short(printable(error))}"
 
 
@@ -110,17 +112,17 @@ class Marks:
     """The last value of each mark of the scopes of one line, and the number of marks."""
 
     def __init__(self, left_out: int = 0) -> None:
-        """`left_out` marks are not known."""
+        """`left_out` is the number of marks whose names and values are unknown."""
         self.left_out = left_out
         self.last: dict[str | None, str | None] = {}
         self._often: dict[str | None, int] = {}
 
     def add(self, mark: MarkNode) -> None:
-        """Add a mark, which comes after the others."""
+        """Add a mark, which is later than all marks so far."""
         self._take(mark.name, mark.value, 1)
 
     def merge(self, other: Marks) -> None:
-        """Add the marks of `other`, which come after these."""
+        """Add the marks of `other`, which are later than all marks so far."""
         self.left_out += other.left_out
         for name, value in other.last.items():
             self._take(name, value, other._often[name])
@@ -144,8 +146,11 @@ class Marks:
 
 
 def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
-    """Return the marks of a scope without the SDK's own; `left_out` others are not known."""
-    # The SDK's own mark is in every scope: --json has it.
+    """Return the marks of a scope without the SDK's overhead mark.
+
+    `left_out` is the number of further marks, whose names and values are unknown.
+    """
+    # The SDK's overhead mark is in every scope; only --json shows it.
     user_marks = Marks(left_out)
     for mark in marks:
         if mark.name != OVERHEAD_NS:
@@ -154,7 +159,7 @@ def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
 
 
 def appendix(marks: Marks) -> str:
-    """Return the text after a scope with these marks; "" without any."""
+    """Return the text shown after a scope with these marks; "" if there are none."""
     return f"  {marks}" if marks.last or marks.left_out else ""
 
 

@@ -1,9 +1,9 @@
-"""Run the demo's training in a process of its own, the only one that imports torch.
+"""Run the demo's training in a separate process, the only process that imports torch.
 
-A torch that cannot be imported, or that crashes its process, then only fails the training.
+If torch cannot be imported, or crashes, only the training fails.
 """
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTINGS = {
     "CIRRON_OUTPUT": "spool",
     "CIRRON_SNAPSHOTS": "stats",
 }
-"""Make the training independent of cirron.yaml and ~/.cirron/config.toml."""
+"""The settings that make the training independent of cirron.yaml and ~/.cirron/config.toml."""
 _MOST = 200
 """The maximum length of a reason, in characters."""
 
@@ -34,7 +34,7 @@ class TrainingError(Exception):
 
 
 def is_installed() -> bool:
-    """Return whether torch is installed, without importing it: it may not work."""
+    """Return whether torch is installed. It is not imported, because the import may crash."""
     from importlib.util import find_spec
 
     return find_spec("torch") is not None
@@ -69,7 +69,7 @@ def train(directory: Path, images: int | None = None, **settings: str) -> str:
 
 
 def _reason(status: int, said: str) -> str:
-    """Return the last line of a process's stderr, or how it ended if a signal ended it."""
+    """Return the last line of a process's stderr, or the signal that ended the process."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = (lines or [f"it ended with {status}"])[-1]
     if status < 0:

@@ -1,4 +1,4 @@
-"""`convert`: convert any source in the table to any target."""
+"""`convert`: convert any source of the tables (tables.py) to any target."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ class ConvertRequest:
     target: str
     source_format: str | None = None
     target_format: str | None = None
-    """The name of a row in the tables of sources and targets; None means that the path decides."""
+    """The name of a row in the table of targets. If this or `source_format` is None, the path
+    decides."""
     layout: str = SEGMENTED
     select: Selection | None = None
     run: str | None = None
-    """The run to convert, as in `choose_run`; None converts all."""
+    """The run to convert, as in `choose_run`; None converts all runs."""
     jobs: int | None = None
     """The number of worker processes; None means one for each core."""
     service_name: str = field(default_factory=default_service_name)
@@ -48,7 +49,10 @@ class ConvertRequest:
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Report:
-    """Convert. Raises UsageError, InputError and TargetError; the report lists skipped items."""
+    """Convert a source, and return a report that lists skipped items.
+
+    Raises UsageError, InputError and TargetError.
+    """
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     before = Report()
@@ -151,7 +155,7 @@ def _transcode(
     request: ConvertRequest,
     progress: Progress | None,
 ) -> None:
-    """Write the messages of a source in another encoding, unchanged."""
+    """Write the messages of a source in the target's encoding, otherwise unchanged."""
     is_json, limit = place.form.encoding is Encoding.JSON, request.limits.message_bytes
     for message, traces in source.messages(report, progress):
         data = traces.SerializeToString()

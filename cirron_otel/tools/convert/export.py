@@ -1,4 +1,4 @@
-"""`export`: push a spool or an OTLP file to an OTLP endpoint, once or for as long as it grows."""
+"""`export`: push a spool or an OTLP file to an OTLP endpoint, once or continuously."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
-"""Batches are sent together up to about this size, in bytes."""
+"""The approximate size up to which batches are sent in one request, bytes."""
 DEADLINE_S = 60.0
-"""Seconds for which an export without `--follow` continues if no request is accepted."""
+"""The time for which an export without `--follow` continues if no request is accepted, seconds."""
 _RECENT_S = 30.0
-"""Seconds; every backend's search finds a run that is not older than this."""
+"""The age, in seconds, up to which the search of every backend finds a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """A source to push, and options."""
+    """The source to push, and options."""
 
     source: str
     source_format: str | None = None
     layout: str = SEGMENTED
     follow: bool = False
     run: str | None = None
-    """The run to send, as in `choose_run`; None sends all."""
+    """The run to send, as in `choose_run`; None sends all runs."""
 
 
 def export(
@@ -76,7 +76,7 @@ def export(
         report.add(stats)
         return report
     with contextlib.ExitStack() as stack:
-        before = Report()  # for the steps that precede reading the spool, which clears findings
+        before = Report()  # for findings made before the spool is read, which clears its findings
         context = SourceContext(stack, before, progress)
         _, source = open_source(request.source, request.source_format, context)
         report.backend = before.backend
@@ -97,13 +97,13 @@ def export(
                 choose_run(reader, request.run)
             _push_spool(reader, options, sender, report, progress, stop)
         report.add_problems(before)
-        report.messages = sender.messages  # those that were sent, not those that were read
+        report.messages = sender.messages  # the number of messages sent, not read
     report.hint = _hint(config, report)
     return report
 
 
 def _hint(config: OtlpConfig, report: ExportReport) -> str:
-    """Explain why the target may not show what it accepted."""
+    """Explain why the target may not show the spans that it accepted."""
     if not report.accepted or report.oldest_ns is None:
         return ""
     age_s = (time.time_ns() - report.oldest_ns) / 1e9
@@ -117,17 +117,17 @@ def _earliest_end(traces: TracesData) -> int | None:
 
 
 class _Sender:
-    """Sends messages, several in one request, and counts the results."""
+    """Sends messages, several of them in one request, and counts the results."""
 
     def __init__(self, pusher: Pusher, report: ExportReport) -> None:
         self._pusher, self.report = pusher, report
         self.messages = 0
-        """Messages that were sent."""
+        """The number of messages sent."""
         self._waiting: list[Encoded] = []
         self._size = 0
 
     def add(self, item: Encoded) -> None:
-        """Send a batch with the next request. TracesData messages joined are one message."""
+        """Send a batch with the next request. Concatenated TracesData messages form one message."""
         self._waiting.append(item)
         self._size += len(item.data)
         if self._size >= REQUEST_BYTES:

@@ -1,4 +1,4 @@
-"""Find the row of the source or target table that a path belongs to."""
+"""Determine which row of the source or target table handles a path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PathSpec(NamedTuple):
 
     path: str
     format: str
-    """The name of its row."""
+    """The name of a row of the tables (tables.py)."""
     compression: Compression = Compression.NONE
 
     @property
@@ -44,7 +44,7 @@ class PathSpec(NamedTuple):
 
 
 def source_place(path: str, source_format: str | None) -> PathSpec:
-    """Return the place to read. Raises UsageError and InputError."""
+    """Return the path and format to read. Raises UsageError and InputError."""
     if match := source_with_prefix(path):
         name, prefix = match
         check_from(source_format, name)
@@ -75,7 +75,7 @@ def source_place(path: str, source_format: str | None) -> PathSpec:
 
 
 def target_place(path: str, target_format: str | None, source: SourceRow) -> PathSpec:
-    """Return the place to write. Raises UsageError."""
+    """Return the path and format to write. Raises UsageError."""
     _check_format(target_format, TARGETS)
     if match := target_with_prefix(path):
         name, prefix = match
@@ -114,14 +114,16 @@ def _mode(path: str) -> int | None:
     try:
         return Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return None  # opening it raises the precise error
+        return None  # opening the path raises a precise error
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {what}") from None
 
 
 def _is_batch(path: Path) -> bool:
-    """Return whether a `.json` file contains a Cirron batch, not OTLP, by its top-level keys."""
+    """Return whether a `.json` file contains a Cirron batch rather than OTLP, by its top-level
+    keys.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(4096)

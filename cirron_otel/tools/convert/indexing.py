@@ -1,4 +1,4 @@
-"""The session index of a spool that is converted or exported once: a temporary file."""
+"""The temporary session index of a spool that is converted or exported once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ...errors import InputError, TargetError
 def temporary_index() -> Iterator[SessionIndex]:
     """Create an empty index, and remove it when the block ends.
 
-    Raises TargetError if it cannot be made, read or written, in worker processes too.
+    Raises TargetError if the index cannot be created, read or written; this includes failures in
+    worker processes.
     """
     try:
         with temporary_folder() as folder:
@@ -63,4 +64,4 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
 
 
 SEGMENT_FROM = 4000
-"""A spool with fewer records has one trace per session in every layout."""
+"""In a spool with fewer records, each session has one trace in every layout."""

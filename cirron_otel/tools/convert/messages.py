@@ -17,7 +17,7 @@ from ...errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """The size limits of our readers; nothing larger is written."""
+    """The size limits of our readers. Larger messages and batches are not written."""
 
     message_bytes: int = MAX_MESSAGE_BYTES
     """The size of a protobuf message, or of a line of JSON."""
@@ -29,17 +29,17 @@ DEFAULT_LIMITS = SizeLimits()
 
 
 class MessageTooLongError(InputError):
-    """A message that cannot be split is longer than readers accept."""
+    """A message is longer than readers accept, and cannot be split."""
 
     def __init__(self, limit: int) -> None:
-        """Report the `limit` in bytes."""
+        """`limit` is the longest accepted message, bytes."""
         super().__init__(f"the OTLP message is longer than {limit} bytes, the most that is read")
 
 
 def framed(
     data: bytes, limit: int, *, is_json: bool, traces: TracesData | None = None
 ) -> Iterator[tuple[bytes, list[str]]]:
-    """Frame a message for a file; yield each part with a list of what JSON cannot express.
+    """Frame a message for a file; yield each part with descriptions of what JSON cannot express.
 
     A message that is longer than `limit` bytes is split between its spans. `traces` is the parsed
     `data`, if the caller has it. Raises MessageTooLongError if a part is still too long.

@@ -1,8 +1,8 @@
 """OTLP as a source: files, standard input, and the query APIs of backends.
 
-An element of OTLP may have two bytes on the wire and take thousands as an object. Requests to a
-collector have a limit of elements (receiver/measure). A message in a file may have any size, so
-only messages that contain almost nothing but empty elements are refused.
+An element of OTLP may have two bytes on the wire and take thousands of bytes as an object. Requests
+to a collector have a limit of elements (collector/receiver/measure.py). A message in a file may
+have any size, so only messages that consist almost entirely of empty elements are refused.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from .formats import OTLP_PROTO, PathSpec
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550
-"""Bytes of an empty element, measured with CPython 3.11. A span needs most when it becomes JSON."""
+"""The memory of an empty element, bytes, measured with CPython 3.11. A span needs the most memory
+when it is converted to JSON."""
 _PER_BYTE = 130
-"""Bytes of elements that are allowed per byte of the message. Attributes add at most 70."""
+"""The memory allowed for elements per byte of the message, bytes. Attributes add at most 70 per
+byte."""
 _ALWAYS = 32 << 20
 _SMALL = _ALWAYS // (_SPAN // 2)
-"""A message of this many bytes never needs more than `_ALWAYS`: an element has at least two."""
+"""A message of at most this many bytes never needs more than `_ALWAYS` bytes of memory: an element
+has at least two bytes."""
 
 
 def dense_problem(message: TracesData, size: int) -> str | None:
-    """Return why a message of `size` bytes needs too much memory; None if it does not."""
+    """Return a problem if a message of `size` bytes needs too much memory, else None."""
     if size <= _SMALL:
         return None
     scopes = spans = others = 0
@@ -79,19 +82,19 @@ def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
 
 
 class OtlpSource(BatchSource):
-    """OTLP messages: Cirron's batches, regrouped and decoded, or foreign traces."""
+    """A source of OTLP messages, which are decoded into Cirron's batches or are foreign traces."""
 
     is_streamed = True
     has_messages = True
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
-        """Read nothing yet."""
+        """Store the arguments; `messages` and `batches` read the file."""
         self._place, self._limit = place, context.limits.message_bytes
 
     def messages(
         self, report: Report, progress: Progress | None = None
     ) -> Iterator[tuple[Message, TracesData]]:
-        """Yield the messages that are valid; the others are reported.
+        """Yield the valid messages, and report the invalid ones.
 
         Raises InputError if the rest of the file cannot be read.
         """
@@ -103,7 +106,7 @@ class OtlpSource(BatchSource):
     def batches(
         self, report: Report, recall: Recall, progress: Progress | None = None
     ) -> Iterator[NamedBatch]:
-        """Yield the batches, the last ones when all messages are read.
+        """Yield the batches; some are complete only when all messages have been read.
 
         If the rest of the file cannot be read, yields the batches that precede the damage, and
         then raises InputError.
@@ -135,7 +138,7 @@ class OtlpSource(BatchSource):
         try:
             yield from _batches_of(message, reader, report, self._place)
         except (CirronOtelError, OSError):
-            raise  # an error of the target, from which batches are recalled
+            raise  # an error of the target: the reader recalls stored batches from it
         except Exception as error:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             problem = f"cannot be translated, please report it: {what}"
@@ -182,7 +185,7 @@ def _checked(decoded: Decoded, report: Report) -> NamedBatch:
 
 
 def _parsed(message: Message, report: Report, place: PathSpec) -> TracesData | None:
-    """Parse a message. An invalid or too dense message is reported; the result is None."""
+    """Parse a message. Reports an invalid or too dense message, and returns None for it."""
     problem: str | None
     try:
         traces = TracesData.FromString(message.data)

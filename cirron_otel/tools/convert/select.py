@@ -11,13 +11,13 @@ from ...ids import is_id
 
 _RANGE = re.compile(r"(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
 _MAX_LISTED = 10
-"""The most candidates that an error lists for an ambiguous prefix."""
+"""The maximum number of session ids that an error lists for an ambiguous prefix."""
 _USE = "use session=ID, rank=N, rank=A..B, epoch=N, epoch=A..B or name=NAME"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The criteria for records; an empty set matches all."""
+    """The criteria for records; an empty criterion matches all records."""
 
     sessions: frozenset[str] = frozenset()
     ranks: tuple[tuple[int, int], ...] = ()

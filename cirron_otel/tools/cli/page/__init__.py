@@ -1,1 +1,1 @@
-"""The report as one HTML file, without scripts or requests; no recorded text is trusted."""
+"""The report as one HTML file without scripts or network requests; all recorded text is escaped."""

@@ -1,6 +1,7 @@
-"""Charts in SVG, which stretch to any width; their labels are HTML text of fixed size.
+"""Charts in SVG that stretch to any width; their labels are HTML text of fixed size.
 
-A table of the page, or the titles of its parts, also contains the values of each chart.
+The values of each chart are also available as text, in a table or in the titles of the chart's
+parts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from .element import Content, Element
 WIDTH, HEIGHT = 1000, 200
 _BAR = 20
 _LEAST = 2
-"""The smallest width that is drawn, so that it stays visible; units of the chart's width."""
+"""The smallest width that is drawn, so that a part stays visible; in units of WIDTH."""
 _DOTS = 60
-"""Up to this many points are drawn as dots."""
+"""If a series has at most this many points, they are also drawn as dots."""
 _NICE = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
 _WIDE = 20
-"""From this ratio of the greatest value to the median on, a scale is logarithmic."""
+"""A scale is logarithmic if the ratio of the greatest value to the median exceeds this."""
 
 Part = tuple[str, int, str]
 """A CSS class, a size, and a title."""
@@ -44,7 +45,7 @@ class Scale:
         return round(HEIGHT * (1 - min(max(part, 0.0), 1.0)))
 
     def ticks(self) -> list[float]:
-        """Return the values at the top, in the middle and at the bottom; one if all are equal."""
+        """Return the values at the top, middle and bottom; a single value if all are equal."""
         if self.high <= self.low:
             return [self.low]
         if self.is_log:
@@ -52,7 +53,7 @@ class Scale:
         return [self.high, self.low / 2 + self.high / 2, self.low]
 
     def _of(self, value: float) -> float:
-        # Half of the value, because the difference of two doubles can overflow.
+        # Use half of the value, because the difference of two doubles can overflow.
         return math.log10(max(value, self.low)) if self.is_log else value / 2
 
 
@@ -92,7 +93,7 @@ def course(
     label: str,
     epochs: Sequence[int] = (),
 ) -> Element:
-    """Draw a series over time: the medians as a line in the band of all values.
+    """Draw a series over time: the medians as a line, within a band from minimum to maximum.
 
     `told` formats a value, `label` describes the chart. A line marks the start of each epoch,
     unless there are many.
@@ -123,7 +124,9 @@ def course(
 
 
 class _Axis:
-    """A mapping of times to distances from the left; of record numbers if there are no times."""
+    """A mapping of times, or of record numbers if there are no times, to distances from the
+    left.
+    """
 
     def __init__(self, points: list[Point]) -> None:
         self.count = points[-1].first + points[-1].count
@@ -133,7 +136,7 @@ class _Axis:
         self.length_ns = max(ends, default=0) - self._first
 
     def at(self, time_ns: int) -> int:
-        """Return the distance of a time; negative if it is earlier than the first."""
+        """Return the distance of a time; negative if the time is earlier than the first point."""
         return round(WIDTH * (time_ns - self._first) / max(self.length_ns, 1))
 
     def left(self, point: Point) -> int:
@@ -221,7 +224,9 @@ def stacked(parts: Iterable[Part], whole: int, *, label: str) -> Element:
 
 
 def placed(class_: str, start: int, length: int, whole: int, marks: Iterable[int]) -> Element:
-    """Draw a bar from `start` on in a row of length `whole`, and a tick for each of `marks`."""
+    """Draw a bar that begins at `start` in a row of length `whole`, and a tick for each of
+    `marks`.
+    """
     left = round(WIDTH * min(max(start, 0), whole) / max(whole, 1))
     size = round(WIDTH * min(max(length, 0), max(whole - start, 0)) / max(whole, 1))
     left, size = min(left, WIDTH - _LEAST), max(size, _LEAST)
@@ -235,7 +240,9 @@ def placed(class_: str, start: int, length: int, whole: int, marks: Iterable[int
 
 
 def _bar(drawn: Content, label: str | None) -> Element:
-    """Draw a bar without a label: the text beside it describes it."""
+    """Draw a bar. Without a label, it is hidden from screen readers, because adjacent text
+    describes it.
+    """
     return Element(
         "svg", drawn, viewBox=f"0 0 {WIDTH} {_BAR}", preserveAspectRatio="none", class_="bar",
         role="img" if label is not None else None, aria_label=label,

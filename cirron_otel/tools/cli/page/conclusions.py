@@ -1,4 +1,4 @@
-"""The top of the page: failures, what bounds the run, and drops."""
+"""The top of the page: failures and drops, and the resource that bounds the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_RANKS = 128
 
 
 def failures_section(content: RunContent) -> Element | None:
-    """Return the failed or killed sessions and the drops; None if there are none."""
+    """Return the section on failed or killed sessions and on drops; None if there are none."""
     report = content.report
     rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
     if len(report.failures) > _MOST_FAILURES:
@@ -60,7 +60,7 @@ def _failure(failure: SessionFailure) -> Content:
 
 
 def verdict_section(content: RunContent) -> Element | None:
-    """Return what bounds the run, and the wall time of each rank by row."""
+    """Return the section on what bounds the run, with the wall time of each rank by kind."""
     verdict = content.report.verdict
     if verdict is None:
         return None
@@ -105,5 +105,5 @@ def _wall_time(content: RunContent) -> Iterator[Content]:
 
 
 def _with_share(time: WallTime, row: Row) -> Content:
-    """Return a row's time with its share below it, so that all columns fit the page."""
+    """Return the time of a kind with its share below it, so that all columns fit the page."""
     return [duration(time.rows[row]), Element("div", share(time.share(row)), class_="dim")]

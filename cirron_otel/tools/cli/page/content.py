@@ -16,17 +16,17 @@ from ....core.records.findings import Finding
 from ....core.spool.reader import SpoolReader
 
 DRAWN_RANKS = 32
-"""The number of ranks with a chart of their steps and a table of their own."""
+"""The maximum number of ranks with a chart of their steps and a table of their phases."""
 TRACED_RANKS = 16
-"""The number of ranks of which single steps are shown."""
+"""The maximum number of ranks of which single steps are shown."""
 DRAWN_MARKS = 40
 _STEP_POINTS, _MARK_POINTS = 1600, 1200
-"""The maximum number of points of all courses together: of steps, and of marks."""
+"""The maximum number of points in all charts of steps together, and in all charts of marks."""
 _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
 _SCOPES, _MOST_SCOPES = 1000, 150
-"""The maximum number of scopes of all steps that are shown, and of one of them."""
+"""The maximum number of scopes that are shown, of all steps together and of a single step."""
 _MOST_EPOCHS = 50
-"""With more epochs than this, no epoch's start is drawn."""
+"""If there are more epochs than this, the starts of epochs are not drawn."""
 _TOPS, _BELOW_TOP = 24, 24
 _MARKS = 12
 
@@ -40,17 +40,17 @@ _NO_TIME = "SELECT count(*) FROM span WHERE start_ns IS NULL OR end_ns IS NULL"
 
 @dataclass(slots=True)
 class RunContent:
-    """The content of the page of one run."""
+    """The content of the page on one run."""
 
     source: str
     """The source, without credentials."""
     run_name: str | None
-    """None if the source records no run, or if several runs are shown together."""
+    """The name of the run; None if the source records no run, or if several are shown together."""
     report: RunReport
     sessions: list[SessionSummary]
     versions: list[str]
     courses: list[tuple[int | None, list[Point]]]
-    """The course of the steps of each rank that has steps."""
+    """The durations of the steps over time, for each rank that has steps."""
     epochs: dict[int | None, list[int]]
     """The start of each epoch of a rank, in Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
@@ -77,8 +77,8 @@ def gather(
 ) -> RunContent:
     """Gather the content of a run's page; `report` is the result of `report_run` for the index.
 
-    Raises InputError if no scope has an id in `asked`, TargetError if there is no room for the
-    index.
+    Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no room for
+    the index.
     """
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
     top_trees = _tops(index)
@@ -131,7 +131,7 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
 
 
 def _tops(index: SpoolIndex) -> list[TreeNode]:
-    """Read each tree on its own, so that one with many scopes leaves room for the others."""
+    """Read each tree separately, so that a tree with many scopes leaves room for the others."""
     limits = TreeLimits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
     trees = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))
     return [each for each in trees if each is not None]

@@ -1,4 +1,4 @@
-"""The complete page: the head of the run, the sections, and the pages of single steps."""
+"""The complete page: its header, the sections, and the details of single steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Elements of HTML and SVG that are valid and safe by construction.
 
-Every text is escaped here and nowhere else. Tags and attributes come from a short list, without
-anything that runs, loads or submits. Any other tag or attribute is a ValueError.
+All text is escaped here and nowhere else. Tags and attributes come from a short list, which
+contains nothing that runs scripts, loads resources or submits forms. Any other tag or attribute
+raises ValueError.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TAGS = frozenset({
 })  # fmt: skip
 _EMPTY = frozenset({"meta"})
 _DRAWN = frozenset({"rect", "path", "line"})
-"""Elements of SVG without content, except that some have a title."""
+"""Elements of SVG that have no content except an optional title."""
 _ATTRIBUTES = frozenset({
     "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content", "d", "height",
     "href", "http-equiv", "id", "lang", "name", "open", "preserveAspectRatio", "role", "scope",
@@ -39,10 +40,10 @@ class Element:
     __slots__ = ("attributes", "children", "tag")
 
     def __init__(self, tag: str, *children: Content, **attributes: str | int | None) -> None:
-        """Make a `tag` with `children`; `aria_label` is the attribute `aria-label`, and so on.
+        """Create a `tag` with `children`; `aria_label` sets the attribute `aria-label`, and so on.
 
-        An attribute that is None is left out. Raises ValueError for tags and attributes that are
-        not allowed.
+        An attribute that is None is omitted. Raises ValueError for tags and attributes that are not
+        allowed.
         """
         if tag not in _TAGS and tag not in _EMPTY and tag not in _DRAWN:
             raise ValueError(f"no element {tag!r} on these pages")
@@ -77,7 +78,7 @@ class Stylesheet(Element):
     """The page's own style sheet, a constant of this package."""
 
     def __init__(self, css: str) -> None:
-        """Keep `css`. Raises ValueError if it could end the element, or load something."""
+        """Store `css`. Raises ValueError if it could end the style element or load a resource."""
         super().__init__("head")
         if "<" in css or "url(" in css or "@import" in css:
             raise ValueError("a style that ends its element, or loads something")
@@ -85,7 +86,7 @@ class Stylesheet(Element):
 
     @property
     def policy(self) -> str:
-        """Return the content security policy that allows this style sheet and nothing else."""
+        """The content security policy that allows this style sheet and nothing else."""
         digest = base64.b64encode(hashlib.sha256(self.css.encode()).digest()).decode("ascii")
         return (
             f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -97,7 +98,7 @@ class Stylesheet(Element):
 
 
 def text_of(text: str) -> str:
-    """Return `text` for a page: unprintable characters as readable escapes."""
+    """Return `text` escaped for HTML, with unprintable characters as readable escapes."""
     return escape(printable(text), quote=True)
 
 

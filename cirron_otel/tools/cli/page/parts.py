@@ -10,7 +10,7 @@ from ..text import duration, printable
 from .element import Content, Element
 
 COLOURS = 7
-"""The number of phases with a colour of their own; the others share one."""
+"""The number of phases with a separate colour; all other phases share one."""
 OTHERS = "k8"
 REST = "k9"
 """The colour of time that no phase covers."""
@@ -41,12 +41,12 @@ def number(value: int) -> Content:
 
 
 def share(part: float) -> str:
-    """Return a part of 1 as a percentage."""
+    """Return a fraction of 1 as a percentage."""
     return f"{100 * part:.1f} %"
 
 
 def section(id_: str, heading: str, *content: Content) -> Element:
-    """Return a section of the page that links can target."""
+    """Return a section of the page with an id for links."""
     return Element(
         "section",
         Element("h2", heading, id=f"{id_}-h"),
@@ -76,7 +76,7 @@ def table(
 ) -> Element:
     """Return a table whose first column names its rows; columns in `right` are right-aligned.
 
-    A table that is wider than the page scrolls on its own.
+    A table that is wider than the page has its own scroll bar.
     """
     numeric = set(right)
     kinds = ["n" if head in numeric else None for head in heads]
@@ -108,7 +108,7 @@ def folded(heading: str, *content: Content) -> Element:
 
 
 class Palette:
-    """The colours of phases: the longest phases of the run have one each."""
+    """The colours of phases: each of the longest phases of the run has a separate colour."""
 
     def __init__(self, breakdowns: Iterable[Breakdown]) -> None:
         """Choose the longest phases of all ranks together."""
@@ -118,7 +118,8 @@ class Palette:
                 totals[phase.name] += phase.total_ns
         longest = {name for name, _ in totals.most_common(COLOURS)}
         self.names = [name for name in totals if name in longest]
-        """In order of first occurrence, usually the order within a step."""
+        """The names of the longest phases in order of first occurrence, usually their order within
+        a step."""
         self.has_others = len(totals) > COLOURS
         self._places = {name: place for place, name in enumerate(self.names)}
 

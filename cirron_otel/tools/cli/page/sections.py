@@ -1,4 +1,4 @@
-"""The page's sections on steps: time by phase, course over the run, slowest steps, marks."""
+"""The page's sections on steps (time by phase, over the run, slowest), GPU time, and marks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_PHASES = 640
 
 
 def time_section(content: RunContent, palette: Palette) -> Element:
-    """Return the time of the steps by rank and phase."""
+    """Return the section on the time of the steps by rank and phase."""
     ranks = _in_training(content.report.ranks)
     longest = max((_whole(each) for each in ranks), default=0)
     rows = [
@@ -60,13 +60,15 @@ def time_section(content: RunContent, palette: Palette) -> Element:
 
 
 def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:
-    """Return the ranks without the launching process, which has no rank and no steps."""
+    """Return the ranks, except the launching process, which has no rank and no steps."""
     stated = [each for each in ranks if each.rank is not None or each.steps.steps.durations]
     return stated or list(ranks)
 
 
 def _whole(rank: RankReport) -> int:
-    """Return the length of a rank's bar: overlapping phases can exceed the time of the steps."""
+    """Return the length of a rank's bar: the time of the steps, or of the phases if they
+    overlap.
+    """
     steps = rank.steps
     return max(steps.steps.total_ns, sum(each.total_ns for each in steps.phases))
 
@@ -85,7 +87,7 @@ def _label(parts: list[Part]) -> str:
 
 
 def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
-    """Return the coloured phases, the others together, and the time that no phase covers."""
+    """Return the phases with a separate colour, all others together, and the time of no phase."""
     parts = [
         (palette.of(name), times[name], f"{short(name, 30)}: {duration(times[name])}")
         for name in palette.names
@@ -110,7 +112,7 @@ def _phase_tables(content: RunContent) -> Iterator[Element]:
 
 
 def phase_table(rank: RankReport, most: int) -> list[Content]:
-    """Return the figures of one rank, for at most `most` phases."""
+    """Return a table of the phases of one rank, with at most `most` phases."""
     steps = rank.steps
     more = len(steps.phases) - most
     rows = [
@@ -126,7 +128,7 @@ def phase_table(rank: RankReport, most: int) -> list[Content]:
 
 
 def course_section(content: RunContent) -> Element | None:
-    """Return the duration of the steps over the run."""
+    """Return the section on the duration of the steps over the run."""
     if not content.courses:
         return None
     scale = durations_scale(point for _, points in content.courses for point in points)
@@ -164,7 +166,7 @@ def _step_course(
 def slowest_section(
     content: RunContent, palette: Palette, anchors: dict[str, str]
 ) -> Element | None:
-    """Return the slowest steps of all ranks."""
+    """Return the section on the slowest steps of all ranks."""
     steps = content.report.slowest_steps
     if not steps:
         return None
@@ -204,7 +206,7 @@ def _slow_stack(step: SlowStep, palette: Palette, longest: int) -> Element:
 
 
 def gpu_section(content: RunContent) -> Element | None:
-    """Return the device's time, if any is recorded."""
+    """Return the section on GPU time; None if no GPU time is recorded."""
     scopes = content.report.gpu
     if not scopes:
         return None
@@ -224,7 +226,7 @@ def gpu_section(content: RunContent) -> Element | None:
 
 
 def marks_section(content: RunContent) -> Element | None:
-    """Return the marks as series."""
+    """Return the section on the series of marks; None if there are no marks."""
     marks = content.report.marks
     if not marks:
         return None

@@ -1,4 +1,4 @@
-"""Waterfalls: scopes in rows, each placed by its time, of the run and of single steps."""
+"""Waterfall charts of the run and of single steps: a row per scope, positioned by its time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MOST_DETAIL = 200_000
 
 
 class Details:
-    """The attributes and marks of scopes, as long as the page has room."""
+    """Renders the attributes and marks of scopes as long as the page has room."""
 
     def __init__(self, records: dict[str, dict[str, Any]]) -> None:
-        """Take the `records` of scopes by their ids."""
+        """`records` are the records of the scopes, by id."""
         self._records = records
         self._left = _MOST_DETAIL
 
@@ -59,7 +59,7 @@ class Details:
 
 
 def _value(name: str, value: Any) -> str:
-    """Format an attribute's value; counts in the unit that the attribute's name implies."""
+    """Format an attribute's value; the suffixes `_ns` and `_bytes` of its name imply a unit."""
     if type(value) is int and name.endswith("_ns"):
         return duration(value)
     if type(value) is int and name.endswith("_bytes") and value >= 0:
@@ -81,9 +81,10 @@ def waterfall(
     *,
     is_open: bool = False,
 ) -> Element | None:
-    """Draw trees on one scale, from the first start to the last end; None without a tree.
+    """Draw trees on one time scale, from the first start to the last end.
 
-    With `is_open`, the details of the outermost scopes are expanded.
+    With `is_open`, the details of the outermost scopes are expanded. Returns None if no scope has a
+    start.
     """
     scopes = [each for tree in trees for each in scopes_of(tree)]
     ranks = {tree.rank for tree in trees}
@@ -149,7 +150,7 @@ def scope_name(name: str | None, index: str | None) -> str:
 def step_page(
     trace: StepTrace, anchor: str, palette: Palette, details: Details, is_open: bool
 ) -> Element:
-    """Return the page of one step."""
+    """Return the details of one step, as a collapsible block."""
     step = trace.step
     where = [scope_name(*each) for each in (*trace.above, (step.name or "?", step.index))]
     why = {

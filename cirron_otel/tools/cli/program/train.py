@@ -21,7 +21,7 @@ IMAGES = 6_400
 EPOCHS = 3
 BATCH = 64
 SIDE, SHAPE = 20, 7
-"""Pixels of an image, and of the shape somewhere in it."""
+"""The side lengths of an image and of the shape in it, pixels."""
 
 
 class Shapes:
@@ -59,7 +59,7 @@ def network() -> nn.Module:
 def train(images: int) -> None:
     """Train and evaluate; in the last epoch the gradients of two batches make one step."""
     with ci.scope("set_up"):
-        model = ci.watch(network())  # its weights and gradients, at the end of each epoch
+        model = ci.watch(network())  # records its weights and gradients at the end of each epoch
         criterion = nn.CrossEntropyLoss()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         training, validation = random_split(Shapes(images), [0.8, 0.2])
