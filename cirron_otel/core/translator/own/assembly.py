@@ -1,7 +1,7 @@
 """Assemble the records of a batch from all of its parts.
 
-Only `Assembly` turns spans, carriers, the header and the residual of a batch into records. `decode`
-fills it with parts of messages, and the encoder checks its own output with it.
+Only `Assembly` turns the spans, carriers, header and residual of a batch into records. `decode`
+fills it with the parts that arrive; the encoder uses `decode` to check its own output.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Decoded:
     records: frozenset[bytes] = frozenset()
     """The keys (`record_key`) of the records of an incomplete batch."""
     namesake: str | None = None
-    """The name that an earlier batch with other content has taken; `name` is then a hash."""
+    """The derived name, if an earlier batch with other content has it; `name` is then a hash."""
     dropped: list[str] = field(default_factory=list)
-    """The keys of attributes that a processor added to records that cannot hold any."""
+    """The keys of attributes that a processor added to records that cannot hold attributes."""
 
     @property
     def complete(self) -> bool:
-        """Whether every record that the header counts is here."""
+        """Whether the batch contains every record that its header counts."""
         return self.found == self.expected
 
 
@@ -57,12 +57,12 @@ Item = SpanSet | Carrier | Span
 """A decoded span: a record, a carrier, or an unchanged segment link or marker."""
 
 _Key = tuple[int, str | None, int | None]
-"""A record's list, id and `seq`; or 3 and the identity of a synthetic span."""
+"""The index of a record's list in `LISTS`, its id and `seq`; 3 and the ids of a synthetic span."""
 _SYNTHETIC = len(LISTS)
 
 
 def keys_of(item: Item) -> Iterator[tuple[_Key, object]]:
-    """Yield the key and content of an item, then those of its events."""
+    """Yield the key and content of an item, then the key and content of each of its events."""
     if isinstance(item, Span):
         yield (_SYNTHETIC, f"{item.trace_id.hex()}/{item.span_id.hex()}", None), None
         return
@@ -80,16 +80,16 @@ def _text(value: object) -> str | None:
 
 
 class Keyed(NamedTuple):
-    """An item, with the key and content of it and of each of its events."""
+    """An item with its key and content, and the key and content of each of its events."""
 
     item: Item
     pairs: list[tuple[_Key, object]]
 
 
 def keyed(item: Item) -> Keyed:
-    """Return the item with its keys. Raises UnencodableError if two of its records share one.
+    """Return the item with its keys.
 
-    Our encoder never writes such a span.
+    Raises UnencodableError if two of its records share a key: the encoder never writes such a span.
     """
     pairs = list(keys_of(item))
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
@@ -125,7 +125,11 @@ class Assembly:
         return bool(self.known) and record_key(*key) in self.known
 
     def contradicts(self, keyed: Keyed) -> bool:
-        """Whether a key of this item has other content: the item belongs to another batch."""
+        """Whether this item belongs to another batch.
+
+        It does if one of its keys is already here with other content, or if the item itself is
+        already here but one of its events is not.
+        """
         contents, has_come = self.seen, keyed.pairs[0][0] in self.seen
         for key, content in keyed.pairs:
             if key in contents:
@@ -136,7 +140,7 @@ class Assembly:
         return False
 
     def add(self, keyed: Keyed) -> None:
-        """Add an item that contradicts nothing; count a repeated one as a duplicate."""
+        """Add an item that does not contradict this batch; count repeated records as duplicates."""
         item, (head, *attached) = keyed
         if not self._is_new(*head):
             return
@@ -193,7 +197,7 @@ class Assembly:
         return Decoded(batch, name, counts, expected, self.duplicates, dropped=dropped)
 
     def top(self, lists: Record) -> Record:
-        """Return the batch-level fields with these lists, after applying the residual."""
+        """Return a batch of the batch-level fields and these lists, after applying the residual."""
         batch = decoded_fields(self.header, self.resource_attributes) | lists
         carried = [carrier.residual for carrier in self.carriers if carrier.residual]
         residual = carried[0] if carried else self.header.residual

@@ -1,12 +1,10 @@
 """OTLP → Cirron: rebuild Cirron batches from parts that arrive in any order.
 
-A name is not evidence: every span, scope and resource that looks like ours is encoded again, and is
-a Cirron record only if the result is identical. All others are left for `foreign`.
+A Cirron name alone proves nothing: every span, scope and resource that looks like the encoder's
+output is encoded again, and becomes a Cirron record only if the result is identical. Everything
+else is left for `foreign`.
 
-If the residual of a record contains no copy of its `attrs`, this module is not needed: decoding
-adds new attributes to the record. If it contains a copy, the span differs from the encoder's
-output. Then the copy replaces the attributes, the span is checked, and the attributes that the
-processor added or changed are put into the record.
+`read_processed` decodes spans to which a processor in transit added attributes.
 """
 
 from __future__ import annotations
@@ -31,9 +29,13 @@ from .synthetic import is_synthetic, read_synthetic
 
 
 def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """Decode a span that has additional attributes, or whose events have.
+    """Decode a span if a processor has added attributes to it or to its events.
 
-    Raises UnencodableError if the span is not one of ours without these attributes.
+    Added attributes need this function only if the residual contains a copy of the record's
+    `attrs`: the span then differs from the encoder's output. The copy replaces the attributes, the
+    span is checked, and the attributes that the processor added or changed are put into the record.
+
+    Raises UnencodableError if the span without the added attributes is not the encoder's output.
     """
     original = Span()
     original.CopyFrom(span)
@@ -51,7 +53,10 @@ def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def restore_events(span: Span) -> tuple[list[Record], list[Record]]:
-    """Restore the events of a span; return the attributes that were added to each of them."""
+    """Restore the attributes of a span's events, in place.
+
+    Returns the attributes that a processor added, for each mark and for each snapshot.
+    """
     added: tuple[list[Record], list[Record]] = ([], [])
     for event in span.events:
         kind = ev.kind_of(event)
@@ -63,7 +68,7 @@ def restore_events(span: Span) -> tuple[list[Record], list[Record]]:
 
 
 def keep(record: Record, added: Record, dropped: list[str]) -> None:
-    """Add attributes to a record, or to `dropped` if its `attrs` is not an object."""
+    """Add attributes to a record, or their keys to `dropped` if its `attrs` is not an object."""
     attrs = record.get("attrs")
     if isinstance(attrs, dict):
         record["attrs"] = attrs | added
@@ -87,11 +92,14 @@ def without_additions(span: Span) -> Span:
 
 
 def _restore(owner: Any, rest_key: str) -> Record:
-    """Restore the attributes in the residual of a span or event; return those that were added."""
+    """Restore the attributes of a span or event from its residual, in place.
+
+    Returns the attributes that a processor added or changed.
+    """
     ours, users = split_attributes(owner.attributes)
     residual = residuals.parse(residuals.joined(ours, rest_key))
     if not any("attrs" in residual.get(member, ()) for member in ("set", "missing")):
-        return {}  # decoding adds new attributes to the record
+        return {}  # without a copy of `attrs`, decoding itself adds new attributes to the record
     exact = residual.get("set", {}).get("attrs")
     original = type(owner)()
     add_escaped(original.attributes, exact if isinstance(exact, dict) else {})
@@ -111,7 +119,7 @@ def _restore(owner: Any, rest_key: str) -> Record:
 __all__ = ["Decoded", "Known", "Regrouper", "assembly_key", "nothing_known"]
 
 Known = Callable[[bytes], frozenset[bytes]]
-"""Returns, for the key of a batch, the keys of its records that are already stored elsewhere."""
+"""Takes the key of a batch; returns the keys of its records that are already stored elsewhere."""
 
 
 _Read = tuple[Keyed, Span]
@@ -121,21 +129,22 @@ _MOST_NAMESAKES = 16
 
 
 def nothing_known(_: bytes) -> frozenset[bytes]:
-    """Return no records: none are stored elsewhere."""
+    """Return no keys: no records are stored elsewhere."""
     return frozenset()
 
 
 class Regrouper:
-    """Puts batches together again from ResourceSpans that a collector split, merged or reordered.
+    """Reassembles batches from ResourceSpans that a collector split, merged or reordered.
 
-    Holds the parts of batches that are not complete yet. Nothing counts as a duplicate unless its
-    content is the same: batches that share a key and differ in content are kept apart.
+    It holds the parts of batches that are still incomplete. A repeated record counts as a duplicate
+    only if its content is identical: batches that share a key but differ in content are kept apart.
     """
 
     def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
         """Create an empty regrouper. Records that are `known` count as duplicates.
 
-        `recall` returns a batch that was handed out; without it they stay in memory.
+        `recall` returns a batch that was handed out earlier; without `recall`, these batches stay
+        in memory.
         """
         self._known = known
         self.open: dict[bytes, list[Assembly]] = {}
@@ -144,7 +153,7 @@ class Regrouper:
         self.duplicates = 0
 
     def feed(self, messages: Iterable[ResourceSpans]) -> tuple[list[Decoded], list[ResourceSpans]]:
-        """Add messages; return the batches that are complete now, and the foreign content.
+        """Add messages; return the batches that are now complete, and the foreign content.
 
         With a `recall`, the caller must have stored the batches that were returned earlier.
         """
@@ -177,7 +186,7 @@ class Regrouper:
         return [decoded for decoded in left if decoded is not None]
 
     def _hand_out(self, key: bytes, assembly: Assembly) -> Decoded | None:
-        """Assemble a batch; None if all of it was handed out earlier."""
+        """Assemble a batch; return None if all of it was handed out earlier."""
         self.duplicates += assembly.duplicates
         is_again = not assembly.is_complete() and any(
             map(assembly.is_within, self.done.batches(key))
@@ -199,7 +208,7 @@ class Regrouper:
         return decoded
 
     def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
-        """Take the Cirron records; return the remaining message, None if nothing is left."""
+        """Take the Cirron records; return the rest of the message, or None if nothing is left."""
         left: list[ScopeSpans] = []
         took_any = False
         for scope_spans in message.scope_spans:
@@ -257,8 +266,8 @@ class Regrouper:
     def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
         """Add items to the first batch of this key that none of them contradicts.
 
-        Spans of one scope stay together if possible. Returns the spans of items that contradict
-        every batch, if no more batches may be open.
+        Spans of one scope stay together if possible. If the maximum number of batches is open, this
+        returns the spans of the items that contradict all of them.
         """
         assemblies = self.open.setdefault(key, [])
         for assembly in assemblies:
@@ -273,7 +282,7 @@ class Regrouper:
             assemblies.append(assembly)
         left: list[Span] = []
         for item, span in items:
-            if assembly.contradicts(item):  # another item of the same scope has its key
+            if assembly.contradicts(item):  # another item of the same scope has the same key
                 left += self._place([(item, span)], key, new)
             else:
                 assembly.add(item)
@@ -293,7 +302,10 @@ def _read_item(span: Span, header: Header, origin: Origin) -> Keyed:
 
 
 def _read_synthetic(span: Span, header: Header) -> Item:
-    """Decode a carrier, or return the segment link, without the additions of a processor."""
+    """Decode a synthetic span without a processor's additions.
+
+    Returns a carrier, or the unchanged span of a segment link or marker.
+    """
     try:
         return read_synthetic(span, header) or span
     except UnencodableError:

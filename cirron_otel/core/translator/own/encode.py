@@ -1,6 +1,8 @@
-"""Cirron → OTLP: a pure function of one batch and the plan that places its records.
+"""Cirron → OTLP: encode one batch, whose records are placed by a plan.
 
-It defines the format: `PieceWriter` writes the same bytes faster for the batches that it accepts.
+The result depends only on the batch, its file name, the plan and the options. `encode_batch` with
+`ExactWriter` defines the format; `PieceWriter` writes the same bytes faster for the batches that it
+accepts.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _AttachedEvents = tuple[list[Placed], list[Placed]]
 
 
 class ExactWriter:
-    """Writes the spans of a batch exactly."""
+    """Writes the spans of a batch with the exact mappers."""
 
     def __init__(
         self,
@@ -48,10 +50,11 @@ class ExactWriter:
         part: Part | None = None,
         corrected: Collection[str] = (),
     ) -> None:
-        """Prepare to write `batch`, the complete one if `part` is given.
+        """Prepare to write a batch.
 
-        `file` is the name of its file if id and time do not give it. The residual also contains the
-        `corrected` lists.
+        With `part`, `batch` is the complete batch as `whole_of` returns it. `file` is the name of
+        the batch's file, if the batch's id and time do not determine it. The lists named in
+        `corrected` are written into the residual too.
         """
         self.part = part
         self.lists = {key: _records(batch.get(key)) for key in LISTS}
@@ -71,7 +74,7 @@ class ExactWriter:
         self.places: list[RecordPlacement] = []
 
     def _sequence(self, key: str) -> list[int | None]:
-        """Return the `seq` of each record of a list; in a part, those of the complete batch."""
+        """Return the `seq` of each record of a list; a part keeps those of the complete batch."""
         records = self.lists[key]
         if self.part is None:
             return sequence_numbers(records, TIME[key])
@@ -79,7 +82,7 @@ class ExactWriter:
         return seqs if len(seqs) == len(records) else [None] * len(records)
 
     def collect(self, encoder: BatchEncoder[ResourceSpans]) -> None:
-        """Place the spans, and attach the events to them as far as they fit."""
+        """Place the spans, attach the events that fit, and put the other events on carriers."""
         spans, part = self.lists["spans"], self.part
         self.places = place_spans(spans, self.index, encoder.plan)
         encoder.first_place = self.places[0] if spans else None
@@ -113,7 +116,10 @@ class ExactWriter:
         return self.places[number] if number is not None else None
 
     def _attached_events(self) -> tuple[dict[int, _AttachedEvents], dict[object, _AttachedEvents]]:
-        """Group marks and snapshots by the index of their span, or by its id if it is elsewhere."""
+        """Group marks and snapshots by the index of their span.
+
+        If the span is not in this batch, they are grouped by its id.
+        """
         on_spans: dict[int, _AttachedEvents] = {}
         detached: dict[object, _AttachedEvents] = {}
         for which, key in enumerate(("marks", "snapshots")):
@@ -131,7 +137,7 @@ class ExactWriter:
         return on_spans, detached
 
     def _load(self, unit: SpanSet, attached: _AttachedEvents) -> _AttachedEvents | None:
-        """Put marks and snapshots on their span; return the overflow, None if all fit."""
+        """Put marks and snapshots on their span; return the overflow, or None if all fit."""
         record = unit.record
         marks = in_order_of(record.get("mark_ids"), attached[0])
         marks = take_overhead(unit, marks)
@@ -148,7 +154,7 @@ class ExactWriter:
 
     @staticmethod
     def _load_part(unit: SpanSet, attached: _AttachedEvents, more_marks: int) -> None:
-        """Restore the events of a span of a part, without the limits."""
+        """Put the events of a part back on their span, without applying the size limits."""
         marks, snapshots = attached
         mark_ids = unit.record.get("mark_ids")
         if isinstance(mark_ids, list):
@@ -157,7 +163,7 @@ class ExactWriter:
         unit.more_marks = more_marks
 
     def _carry_part(self, encoder: BatchEncoder[ResourceSpans], came: PartCarrier) -> None:
-        """Restore a carrier of a part, except the one of the header's rest."""
+        """Restore a part's carrier of events; a carrier of the header's residual is skipped."""
         placed: _AttachedEvents = ([], [])
         for which, (key, numbers) in enumerate(
             (("marks", came.marks), ("snapshots", came.snapshots))
@@ -179,7 +185,7 @@ class ExactWriter:
         encoder.add_carrier(Carrier(came.ordinal, trace_id, parent, span_id, *placed), session)
 
     def messages(self, encoder: BatchEncoder[ResourceSpans], header: Header) -> list[ResourceSpans]:
-        """Write the groups, one ResourceSpans each."""
+        """Write each group as one ResourceSpans."""
         groups = encoder.groups
         carriers = {session: _carriers(group, header) for session, group in groups.items()}
         carried = _carried(groups.values(), carriers.values(), header)
@@ -212,7 +218,7 @@ def _carriers(group: Group, header: Header) -> list[Span]:
 def _carried(
     groups: Collection[Group], carriers: Collection[list[Span]], header: Header
 ) -> CarriedIds:
-    """Decode the ids of the marks on carriers, if a span has marks there."""
+    """Return the ids of the marks on carriers, if any span has marks on a carrier."""
     if not any(unit.more_marks for group in groups for unit, _ in group.spans):
         return NO_CARRIED
     read = [read_synthetic(span, header) for spans in carriers for span in spans]
@@ -222,7 +228,7 @@ def _carried(
 def _trace(
     encoder: BatchEncoder[ResourceSpans], record: Record, place: RecordPlacement
 ) -> tuple[bytes, str | None]:
-    """Return a record's wire trace, and its own trace id if the layout replaces that."""
+    """Return a record's trace id on the wire, and its own trace id if the layout replaces it."""
     own_trace_id = stated_trace(_otel(record).get("trace_id"))
     if not encoder.one_trace:
         return own_trace_id or encoder.fields.trace_id or place.trace_id, None
@@ -238,7 +244,7 @@ def _note_process(group: Group, record: Record) -> None:
 
 
 def _records(value: object) -> list[Record]:
-    """Return a list of objects; for any other value an empty list: the residual contains it."""
+    """Return `value` if it is a list of objects, else []: the residual then contains the value."""
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value
     return []
@@ -268,9 +274,9 @@ def encode_batch(
     `batch` is a JSON object from `exactjson.loads`; `name` is the name of its file, if it has one.
     Nothing of the batch is lost: `decode` restores it, equal as a JSON value.
 
-    If events are not on the span of their scope, and for a part of a batch, the messages are
-    decoded again. Lists that this does not restore are written into the header's residual. Raises
-    InputError if the batch cannot be restored.
+    For a part, and if some events are not on the span of their scope, the messages are decoded
+    again as a check. Lists that decoding does not restore are written into the header's residual.
+    Raises InputError if the batch still cannot be restored.
     """
     whole, part = whole_of(batch)
     if part is not None:

@@ -1,7 +1,7 @@
-"""Translate spans in the form that our encoder writes to JSON text for `fast_decode`.
+"""Translate spans that our encoder wrote into JSON text, for `fast_decode`.
 
-A span that is accepted here is known to be in canonical form and is not checked again; any other
-span goes to the exact mapper.
+A span that this module accepts is in canonical form and is not checked again. Any other span is
+passed to the exact mapper.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from .spans import Placed, overhead_id, overhead_mark, read_span
 from .synthetic import is_synthetic, read_synthetic
 
 _HEAD = Struct("<20s8s10sxB").unpack_from
-"""Reads the trace's field and the tag of the id; the id; the parent's field; the name's length."""
+"""Reads the trace's field with the tag of the id, the id, the parent's field, the name's length."""
 _TIMES = Struct("<QBQ").unpack_from
 _SPAN_TAG, _PARENT_TAG, _ATTRIBUTE_TAG = 0x12, 0x22, 0x4A
 _END_TAG = 0x41
 _EMPTY_STATUS = b"\x7a\x00"
 _SHORTEST = 60
-"""The size of a span with a parent and without a name, in bytes."""
+"""The size in bytes of a span that has a parent but no name."""
 
 _ID_KEY = len(ID_PREFIX)
 _ID_SIZE = _ID_KEY + 32
 _IDS_SIZE = _ID_SIZE + PARENT_SIZE
 _IDS = Struct(f"<{_ID_KEY}x16s16s{PARENT_SIZE}s").unpack_from
-"""Reads both halves of an explicit id, and the attribute of the parent's explicit id."""
+"""Reads the two halves of an explicit id, and the attribute with the parent's explicit id."""
 _INDEX_KEY, _OVERHEAD_KEY = int_index(0)[2:-3], int_overhead(0)[2:-3]
 _INDEX_SIZE, _OVERHEAD_SIZE = len(_INDEX_KEY), len(_OVERHEAD_KEY)
 _MOST_TAILS, _LONGEST_TAIL = 1024, 1024
 
 _SYNTHETIC = ""
-"""Replaces the text of a synthetic span."""
+"""Marks a synthetic span in place of its text."""
 _OTHER = (b"", b"", b"", 0)
-"""Replaces the head of a span that is too short for one."""
+"""Stands in for the result of `_HEAD` if a span is too short for it."""
 
 # Pieces of the text of spans and of overhead marks
 _NO_INDEX, _END = ',"index":null,"start_ns":', ',"end_ns":'
@@ -65,8 +65,10 @@ _NO_ATTRS, _SUMMARY = ',"attrs":{},"ts_ns":', f',"kind":"summary"{NEXT}'
 
 
 _Span = tuple[TraceText, bytes, bytes, str, str, int, int]
-"""The first fields of a span: its trace, its id, the field of the name with the kind and the tag of
-the start, the lower half of its Cirron id, the JSON text of the parent's id, start and end.
+"""The first fields of a span.
+
+They are its trace, its span id, the bytes from the name to the tag of the start time, the lower
+half of its Cirron id, the JSON text of the parent's id, and the start and end times.
 """
 
 
@@ -76,27 +78,27 @@ class SpanReader:
     def __init__(
         self, data: bytes, header: Header, origin: Origin, *, careful: bool = False
     ) -> None:
-        """With `careful`, check each explicit id separately, else all of them at the end."""
+        """With `careful`, check each explicit id separately; otherwise check all ids at the end."""
         self.data, self.header, self.origin = data, header, origin
         self.spans = SpanText()
         self.events = EventReader(data, careful=careful)
         self.synthetic: set[object] = set()
         """Identifies each synthetic span."""
         self.residual: str | None = None
-        """The header's residual from a separate span."""
+        """The header's residual, if a separate span carries it."""
         self._careful = careful
         self._ordinal = -1
         """The ordinal of the last carrier."""
         self._traces: dict[bytes, TraceText] = {}
-        """Traces by the head of a span."""
+        """Traces, by the first 20 bytes of a span."""
         self._names: dict[bytes, str] = {}
-        """The text from the name to the parent, by the name's field up to the start time's tag."""
+        """The text from the name to the parent, by the bytes from the name to the start tag."""
         self._commons: dict[bytes, tuple[bytes, str]] = {}
-        """The last attributes without an overhead, and their text, by the same field."""
+        """The latest attributes without the overhead, and their text; keys as in `_names`."""
         self._uppers: list[bytes] = []
-        """The upper halves of the explicit ids, not checked."""
+        """The upper halves of the explicit ids, unchecked."""
         self._lowers: list[str] = []
-        """The lower halves of the explicit ids, not checked."""
+        """The lower halves of the explicit ids, unchecked."""
         self._explicit: list[bytes] = []
         """The span ids of the spans that have an explicit id."""
 
@@ -167,7 +169,7 @@ class SpanReader:
             raise NotCanonicalError
 
     def check_ids(self) -> None:
-        """Check the explicit ids. Raises SuspectError if one of them is not regular."""
+        """Check the explicit ids. Raises SuspectError if any of them is not regular."""
         text = "".join(self._lowers)
         try:
             again = bytes.fromhex(text).hex()
@@ -178,9 +180,9 @@ class SpanReader:
             raise SuspectError
 
     def _known(self, each: _Span, above: bytes | None, start: int, at: int, end: int) -> None:
-        """Read the remaining fields of a span from `at`; `each` contains the fields up to there.
+        """Read the remaining fields of a span, from `at`; `each` contains the fields before `at`.
 
-        `above` is the field of the parent if the explicit ids have not been read, else None.
+        `above` is the parent's field if the explicit ids have not been read yet, else None.
         """
         marks, snapshots = len(self.events.marks.times), len(self.events.snapshots.times)
         try:
@@ -195,7 +197,10 @@ class SpanReader:
             self._exactly(start, end)
 
     def _other(self, start: int, end: int) -> None:
-        """Read a span that has new fields or another form."""
+        """Read a span that the inline path of `read` does not cover.
+
+        Its trace or one of its fields has not been seen before, or its layout is unusual.
+        """
         try:
             each, parent_field, at = self._head(start)
         except UNREADABLE:
@@ -206,7 +211,7 @@ class SpanReader:
     def _head(self, at: int) -> tuple[_Span, bytes, int]:
         """Read a span up to its times.
 
-        Returns the fields, the field of the parent, and the position after the times.
+        Returns the values read, the parent's field, and the position after the times.
         """
         data = self.data
         head, span_id = data[at : at + 20], data[at + 20 : at + 28]
@@ -232,7 +237,7 @@ class SpanReader:
         return (trace, span_id, field, trace.lower, parent, start_ns, end_ns), parent_field, at + 17
 
     def _ids(self, each: _Span, above: bytes, at: int) -> tuple[_Span, int]:
-        """Read the explicit ids at `at`; return the fields with them, and the position after."""
+        """Read the explicit ids at `at`; return `each` with these ids, and the next position."""
         data = self.data
         trace, span_id, field, lower, parent, start_ns, end_ns = each
         if data[at : at + _ID_KEY] == ID_PREFIX:
@@ -258,7 +263,8 @@ class SpanReader:
     def _rest(self, each: _Span, at: int, end: int) -> int:
         """Read a span's attributes and events, and add it.
 
-        Returns 0, or the position after the attributes of a synthetic span, which is not added.
+        A synthetic span is not added: for it, this returns the position after the attributes. For
+        any other span it returns 0.
         """
         data = self.data
         trace, span_id, field, lower, parent, start_ns, end_ns = each
@@ -293,7 +299,7 @@ class SpanReader:
     def _attributes(
         self, trace: TraceText, name: bytes, at: int, end: int
     ) -> tuple[str, int | None, int | None, str, int]:
-        """Read the attributes at `at` of a span whose ids and index have been read.
+        """Read the attributes of a span at `at`, after its ids and index.
 
         Returns the text from `cpu_ns` to `attrs`, the overhead, the `seq`, the text of the
         residual, and the position after the attributes.
@@ -321,7 +327,7 @@ class SpanReader:
         return members, overhead, seq, residual, after
 
     def _keep(self, name: bytes, field: bytes, members: str, overhead: int | None) -> None:
-        """Remember the text of serialised attributes for the spans that follow."""
+        """Cache the text of serialised attributes for the following spans."""
         if len(field) > _LONGEST_TAIL:
             return
         if overhead is None:
@@ -330,7 +336,7 @@ class SpanReader:
             self._commons[name] = (field[: -len(int_overhead(overhead))], members)
 
     def _overhead(self, own: str, end_ns: int, value: int) -> str:
-        """Add the SDK's own overhead mark of a span; returns its id as JSON."""
+        """Add the SDK's own overhead mark of a span; return the mark's id as JSON."""
         if end_ns > INT64_MAX:
             raise NotCanonicalError
         mark_id = overhead_id(own)
@@ -341,7 +347,10 @@ class SpanReader:
         return f'"{mark_id}"'
 
     def _int_at(self, at: int, end: int, key: int) -> tuple[int, int]:
-        """Read the int attribute at `at`, whose key has `key` bytes; return its value and end."""
+        """Read the int attribute at `at`, whose key has `key` bytes.
+
+        Returns the value, and the position after the attribute.
+        """
         data = self.data
         size = data[at + 1]
         start = at + 2 + key
@@ -379,7 +388,10 @@ class SpanReader:
             self.events.snapshots.add_record(snapshot, "ts_ns", seq)
 
     def _take_synthetic(self, at: int, attributes_end: int, end: int) -> None:
-        """Read a synthetic span with the exact mapper, except events at `attributes_end`."""
+        """Read a synthetic span with the exact mapper, but its events with the event reader.
+
+        The events, if any, start at `attributes_end`.
+        """
         data = self.data
         has_events = attributes_end < end and data[attributes_end] == EVENT_TAG
         span = Span.FromString(data[at : attributes_end if has_events else end])

@@ -1,8 +1,9 @@
-"""An incomplete batch: the parts that arrived, stored under a derived id.
+"""Parts: incomplete batches, each stored as a batch under a derived id.
 
-Its `batch_id` is a hash of its content. `otel.part` contains the header of the complete batch and
-the positions of the records in it. So a part never overwrites another one, it is encoded as the
-spans that arrived, and all parts together give the complete batch again.
+A part contains the records that arrived. Its `batch_id` is a hash of its content, so a part never
+overwrites another one. Its `otel.part` contains the header of the complete batch and the positions
+of the records in that batch. Encoding a part therefore reproduces the spans that arrived, and all
+parts together restore the complete batch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OPTIONAL = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class PartCarrier:
-    """A carrier that arrived: its ordinal, and the indexes of its events in the part."""
+    """A carrier that arrived: its ordinal, and the positions of its events in the part's lists."""
 
     ordinal: int
     marks: list[int] = field(default_factory=list)
@@ -46,30 +47,30 @@ class PartCarrier:
 
     @property
     def has_residual(self) -> bool:
-        """Whether this carrier has the header's residual and no records."""
+        """Whether this carrier contains the header's residual instead of records."""
         return not self.marks and not self.snapshots
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The header of the complete batch, and the positions of this part's records in it."""
+    """The counts of the complete batch, and the positions of this part's records in that batch."""
 
     spans: int
     marks: int
     snapshots: int
     missing_synthetic: int
     file: str | None = None
-    """The file of the complete batch, if its id and time do not determine the name."""
+    """The file name of the complete batch, if the batch's id and time do not determine it."""
     seqs: dict[str, list[int | None]] = field(default_factory=dict)
-    """The `seq` of each record, by list; records of an absent list have none."""
+    """The `seq` of each record, by list; the records of a missing list have no `seq`."""
     more_marks: dict[int, int] = field(default_factory=dict)
-    """The number of a span's marks on carriers of the complete batch, by index of the span."""
+    """How many of a span's marks are on carriers of the complete batch, by index of the span."""
     carriers: list[PartCarrier] = field(default_factory=list)
     segment_links: list[Span] = field(default_factory=list)
     short_header: bool = False
-    """Whether only the residual contains `sdk_version` and `batch_id`, not the header."""
+    """Whether `sdk_version` and `batch_id` are only in the residual, not in the header."""
     omitted: frozenset[str] = frozenset()
-    """The keys of resource attributes that only the residual contains."""
+    """The keys of the resource attributes that are only in the residual."""
 
     def counts(self, synthetic: int) -> Counts:
         """Return the counts of the complete batch, if this part has `synthetic` synthetic spans."""
@@ -87,9 +88,11 @@ def part_of(
     file: str | None,
     places: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Build the batch to store for an incomplete `whole`; `counts` are of the complete batch.
+    """Build the part to store for an incomplete batch.
 
-    `places` is the result of `places_of`.
+    `whole` contains the records that arrived and the fields of the complete batch, `counts` are the
+    counts of the complete batch, and `synthetic` is the number of synthetic spans that arrived.
+    `places` are the members from `places_of` and `omissions_of`.
     """
     part: Record = {key: getattr(counts, key) for key in LISTS}
     part[_MISSING_SYNTHETIC] = max(0, counts.synthetic - synthetic)
@@ -115,7 +118,7 @@ def places_of(
     carriers: Iterable[Carrier],
     segment_links: Iterable[Span],
 ) -> Record:
-    """Return the members of `otel.part` from which the spans that arrived are encoded again."""
+    """Return the members of `otel.part` that are needed to encode the spans that arrived again."""
     index = {
         key: {id(record): number for number, (record, _) in enumerate(placed)}
         for key, placed in lists.items()
@@ -146,10 +149,11 @@ def places_of(
 
 
 def omissions_of(batch: Record, header: Header, attributes: Record) -> Record:
-    """Return the members of `otel.part` for fields of `batch` that only the residual contains.
+    """Return the members of `otel.part` for the fields of `batch` that are only in the residual.
 
-    `header` and the resource's `attributes` are those that arrived. A header that is repeated for
-    many sessions omits long fields, and a part has fewer sessions than the complete batch.
+    `header` and the resource's `attributes` are the ones that arrived. A header that is repeated
+    for many sessions omits long fields. A part must record these omissions: it can have fewer
+    sessions than the complete batch, and its own header would not omit the same fields.
     """
     places: Record = {}
     fields = said(batch)
@@ -162,13 +166,16 @@ def omissions_of(batch: Record, header: Header, attributes: Record) -> Record:
 
 
 def _hash(batch: Record) -> str:
-    """Hash the part as compact JSON with sorted keys, without its `batch_id`."""
+    """Hash a part without its `batch_id`, as compact JSON with sorted keys."""
     content = {key: value for key, value in batch.items() if key != "batch_id"}
     return uuid4_shaped(digest("part", exactjson.dumps_sorted(content)))
 
 
 def whole_of(batch: Record) -> tuple[Record, Part | None]:
-    """Return the batch as in its header, and its `Part`; (batch, None) for a complete batch."""
+    """Return a part with the `batch_id` and `otel` of its complete batch, and its `Part`.
+
+    Returns (batch, None) if `batch` is not a valid part.
+    """
     otel = batch.get("otel")
     stated = otel.get(PART) if isinstance(otel, dict) else None
     if not isinstance(otel, dict) or not isinstance(stated, dict):
@@ -196,7 +203,10 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
 
 
 def _part(stated: Record) -> Part | None:
-    """Decode the members of `otel.part`; None if one of them has another form."""
+    """Decode `otel.part`; return None if a member of it is malformed.
+
+    Malformed entries of the lists of carriers and segment links are skipped.
+    """
     counts: list[Any] = [stated[key] for key in _COUNTS]
     file = stated.get("file")
     if not all(is_int(count, 0) for count in counts) or not isinstance(file, str | None):
@@ -251,7 +261,7 @@ def _carrier(entry: object) -> PartCarrier | None:
 
 
 def _link_record(link_span: Span) -> Record:
-    """Encode a segment link, or a marker of an open scope, as an object."""
+    """Encode a segment link, or the marker of an open scope, as a JSON object."""
     ours, _ = split_attributes(link_span.attributes)
     record: Record = {
         "name": link_span.name,
@@ -269,7 +279,10 @@ def _link_record(link_span: Span) -> Record:
 
 
 def _link_span(entry: object) -> Span | None:
-    """Decode the span of such an object; None if it has another form."""
+    """Decode a segment link or a marker from the object that `_link_record` returns.
+
+    Returns None if the object is malformed.
+    """
     if not isinstance(entry, dict):
         return None
     if entry.get("name") == sc.RUNNING_SPAN:
