@@ -1,7 +1,7 @@
-"""Serialised attributes as members of a JSON object, cached by their bytes.
+"""Translate serialised attributes into members of a JSON object, cached by their bytes.
 
-An attribute occurs in thousands of spans, so its text is made once. Nearly all are short, so a few
-bytes identify their form; others are parsed as messages.
+The same attribute occurs in thousands of spans, so its text is built once. Most attributes are
+short: their first bytes determine how to read the value. The others are parsed as messages.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ _SIZES = {
     _DOUBLE: range(9, 10),
     _ARRAY: range(2, 128),
 }
-"""The valid sizes of a value with its tag and its length, in bytes."""
+"""The valid sizes in bytes of a value including its tag and length, by the tag."""
 _SHORTEST = 7
-"""The size of the shortest attribute with a head: a key of one letter and a number of one byte."""
+"""The size in bytes of the shortest attribute with a head: a one-letter key and a one-byte number.
+"""
 _FEW = 64
-"""The maximum number of cached values of one key; a key with more is not worth caching."""
+"""The maximum number of cached values per key; a key with more values is not worth caching."""
 _LARGEST_KNOWN = 2048
-"""The maximum size in bytes of a cached attribute with its text, such as a query or a stack trace:
-4 MiB in all.
+"""The maximum size in bytes of a cached attribute including its text, for example a query or a
+stack trace; the cache then takes at most 4 MiB.
 """
 _LASTING = 16
-"""Each time the cache was cleared this often, keys with many values may be cached again."""
+"""Every time the cache has been cleared this often, keys with many values may be cached again."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
 _double = struct.Struct("<d").unpack_from
 
 
 class _Count(Struct, gc=False):
-    """The number of values of a key that are, or were, cached."""
+    """The number of values of a key that have been cached."""
 
     values: int = 0
 
 
 class Pairs(Memo):
-    """Maps a serialised KeyValue to its key and its member of a JSON object: key, colon and value.
+    """Maps a serialised KeyValue to its key and to its member of a JSON object (key, colon, value).
 
-    A key with many values is not cached. Raises NotCanonicalError; DecodeError, UnicodeDecodeError
-    and IndexError if the data is not a KeyValue.
+    Values of a key with many different values are not cached. A lookup raises NotCanonicalError if
+    the KeyValue needs the generic path, and DecodeError, UnicodeDecodeError or IndexError if the
+    data is not a KeyValue.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,7 @@ class Pairs(Memo):
         self._cleared = 0
 
     def clear(self) -> None:
-        """Clear the cache, but remember for a while which keys have many values."""
+        """Clear the cache, but remember for some time which keys have many values."""
         super().clear()
         self._cleared += 1
         self._heads.forget(at_all=not self._cleared % _LASTING)
@@ -95,9 +97,10 @@ class Pairs(Memo):
         return pair
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
-        """Return a value that is neither text nor integer, from `at` after its tag, as JSON.
+        """Return the JSON of a value that is neither text nor integer; `at` is after its tag.
 
-        Returns None if it is not in canonical form, or of a kind that this module does not read.
+        Returns None if the value is not in canonical form or is of a kind that this method does not
+        read.
         """
         if kind == _ARRAY:
             return self._array(data, at + 1) if data[at] == inner else None
@@ -109,7 +112,7 @@ class Pairs(Memo):
         return None
 
     def _array(self, data: bytes, at: int) -> str | None:
-        """Return an array as JSON. It has at most 127 bytes, and so does each of its items."""
+        """Return an array as JSON; None if it is not valid. The array has at most 127 bytes."""
         items, size = [], len(data)
         while at < size - 1:
             if data[at] != _ITEM:
@@ -135,15 +138,15 @@ class Pairs(Memo):
 
 
 _Head = tuple[str, str, int, int, int, _Count]
-"""The content of the first bytes of KeyValues, up to the tag of their value.
+"""The first bytes of a KeyValue, decoded, up to the tag of its value.
 
-The key; the key as JSON, and a colon; the size of the complete KeyValue in bytes; the tag; the size
-of the text or array that is the value; the count of cached values of the key.
+The fields are the key, the key as JSON with a colon, the size in bytes of the complete KeyValue,
+the tag, the size in bytes of a text or array, and the key's count of cached values.
 """
 
 
 class _Heads(Memo):
-    """Maps the first bytes of a KeyValue to its head; to None if it is not a short one."""
+    """Maps the first bytes of a KeyValue to its head; to None if the KeyValue is not short."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +159,8 @@ class _Heads(Memo):
     def forget(self, *, at_all: bool) -> None:
         """Reset the counts of cached values.
 
-        With `at_all`, those of all keys; otherwise only those of keys that are still being cached.
+        With `at_all`, this resets the counts of all keys, otherwise only the counts of keys whose
+        values are still being cached.
         """
         for count in self._counts.values():
             count.values = 0 if at_all or count.values < _FEW else count.values
@@ -171,9 +175,10 @@ class _Heads(Memo):
         return self._counts[key]
 
     def _head(self, data: bytes) -> _Head | None:
-        """Read the head of a short KeyValue with a value of a kind in `_SIZES`; None for any other.
+        """Decode the head of a short KeyValue whose value is of a kind in `_SIZES`.
 
-        The lengths and tags of a short one are one byte each.
+        The lengths and tags of a short KeyValue are one byte each. Returns None for any other
+        KeyValue.
         """
         at = len(data) - 3
         if data[0] != _KEY or data[1] > 127 or at != data[1] + 2 or data[at] != _VALUE:
@@ -187,7 +192,7 @@ class _Heads(Memo):
 
 
 class _Items(Memo):
-    """Maps a serialised AnyValue to JSON. Raises the same errors as Pairs."""
+    """Maps a serialised AnyValue to JSON. A lookup raises the same errors as one in `Pairs`."""
 
     def __missing__(self, data: bytes) -> str:
         if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:
@@ -200,7 +205,10 @@ class _Items(Memo):
 
 
 def _long(data: bytes) -> tuple[str, str] | None:
-    """Return the key and member of a text of up to 2 MiB; None if it has another form."""
+    """Return the key and member of a KeyValue whose value is a text of up to 2 MiB.
+
+    Returns None for any other KeyValue.
+    """
     at = data[1] + 2
     if data[0] != _KEY or data[1] > 0x7F or at + 5 > len(data) or data[at] != _VALUE:
         return None
@@ -215,7 +223,7 @@ def _long(data: bytes) -> tuple[str, str] | None:
 
 
 def _number(data: bytes, at: int) -> str | None:
-    """Return the varint from `at` to the end, as text; None if it is not in its shortest form."""
+    """Return the varint from `at` to the end as text; None if it is not in its shortest form."""
     last = data[-1]
     if last > 0x7F or (not last and len(data) > at + 1):
         return None  # truncated, or longer than necessary
@@ -244,9 +252,10 @@ def _scalar(value: Any, kind: str | None) -> Any:
 
 
 def attributes(data: bytes, at: int, tag: int, pairs: Pairs) -> tuple[dict[str, str], int]:
-    """Return the members of the attributes that begin at `at`, by key, and the position after them.
+    """Read the attributes that start at `at`.
 
-    Raises NotCanonicalError, IndexError, and the errors of Pairs.
+    Returns their members of a JSON object, by key, and the position after them. Raises
+    NotCanonicalError, IndexError, and the errors of `Pairs`.
     """
     members: dict[str, str] = {}
     count, size = 0, len(data)

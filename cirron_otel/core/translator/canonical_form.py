@@ -1,8 +1,8 @@
-"""Equality of messages that a Collector may have passed on.
+"""Compare messages that may have passed through a Collector.
 
-To decide whether a message was created from Cirron records, the order of attributes is not
-significant, and an empty sub-message equals an absent one. Everything else is significant, unknown
-protobuf fields included.
+The comparison decides whether a message was created from Cirron records. The order of attributes is
+not significant, and an empty sub-message equals an absent one. Everything else is significant,
+including unknown protobuf fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _copy(message: Any) -> Any:
 
 
 def _identical(a: Any, b: Any) -> bool:
-    """Return whether two messages are equal without any normalisation, as most are."""
+    """Return whether two messages are equal without normalisation; most messages are."""
     return bool(a.SerializeToString() == b.SerializeToString())
 
 

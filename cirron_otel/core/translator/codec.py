@@ -1,4 +1,4 @@
-"""Translate a batch file to one OTLP message, on the fast path if that is exact."""
+"""Translate a batch file to one OTLP message, on the fast path if its result is exact."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Encoded(NamedTuple):
     marks: int
     snapshots: int
     size: int
-    """Bytes of the batch's file."""
+    """The size of the batch's file in bytes."""
     messages: int = 1
-    """How many messages `data` consists of."""
+    """The number of messages in `data`."""
 
 
 def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Encoded:
     """Translate the content of a batch file. Raises NoBatchError if it is not a valid batch.
 
-    A batch that names its session needs nothing from the index.
+    The index is not used for a batch that names its session.
     """
     segmented = options.layout == SEGMENTED
     fallback = digest("session", name)[:16].hex()
@@ -69,10 +69,10 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
 
 
 def pushable(message: bytes) -> bytes:
-    """Return a message that backends accept: derived ids replace ids that are zero or too long.
+    """Return a message that backends accept: derived ids replace zero ids and ids of wrong length.
 
-    Headers of batches that were created from OTLP are removed: a collector would take them for
-    content.
+    Headers of batches that were created from OTLP are removed, since a collector would store them
+    as content.
     """
     traces = TracesData.FromString(message)
     changed = drop_headers(traces.resource_spans)

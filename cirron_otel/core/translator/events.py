@@ -1,7 +1,8 @@
-"""Marks and snapshots ↔ span events, and the foreign events of the same span.
+"""Convert between marks or snapshots and span events; also handle a span's foreign events.
 
-Attributes distinguish events, names do not: an event with `cirron.snapshot.*` is a snapshot, one
-with `cirron.mark.id` or a residual is a mark, and any other is OpenTelemetry's own.
+Attributes determine the kind of an event, not its name: an event with `cirron.snapshot.*` is a
+snapshot, an event with `cirron.mark.id` or a residual is a mark, and any other event is foreign,
+that is, an ordinary OpenTelemetry event.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> Non
 
 
 def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | None) -> None:
-    """Write a mark as an event; `span_id` is the scope of the span or carrier with the event."""
+    """Write a mark as an event; `span_id` is the scope of the span or carrier of the event."""
     write_name_and_time(event, mark.get("name"), mark.get("ts_ns"))
     attributes = event.attributes
     for key, field in ((sc.MARK_ID, "id"), (sc.MARK_KIND, "kind")):
@@ -82,7 +83,7 @@ def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | 
 
 
 def read_mark(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """Return the mark and its `seq`. Raises UnencodableError unless the event is one of ours."""
+    """Decode a mark and its `seq`. Raises UnencodableError if the event is not valid."""
     return _read(event, span_id, sc.REST, _mark_of)
 
 
@@ -149,10 +150,7 @@ def _write_stats(attributes: Any, stats: Record) -> None:
 
 
 def read_snapshot(event: Span.Event, span_id: str | None) -> tuple[Record, int | None]:
-    """Return the snapshot and its `seq`.
-
-    Raises UnencodableError unless the event is one of ours.
-    """
+    """Decode a snapshot and its `seq`. Raises UnencodableError if the event is not valid."""
     return _read(event, span_id, sc.SNAPSHOT_REST, _snapshot_of)
 
 
@@ -206,7 +204,7 @@ def _read(
 
 
 def write_foreign(event: Span.Event, record: Record) -> None:
-    """Write one of `otel.events` as the event that it was, with its attributes escaped."""
+    """Write an entry of `otel.events` as a span event, with its attributes' keys escaped."""
     write_name_and_time(event, record.get("name"), record.get("time_ns"))
     attributes = record.get("attributes")
     _write_attrs(event.attributes, attributes)
@@ -216,7 +214,10 @@ def write_foreign(event: Span.Event, record: Record) -> None:
 
 
 def read_foreign(event: Span.Event) -> Record:
-    """Return an event of OpenTelemetry's own for `otel.events`, without default values."""
+    """Convert a foreign event to an entry of `otel.events`, without default values.
+
+    Raises UnencodableError if the event has an attribute of the mapping.
+    """
     ours, attributes = split_attributes(event.attributes)
     if ours:
         raise UnencodableError("reserved attribute in a foreign event")

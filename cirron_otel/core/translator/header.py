@@ -1,4 +1,4 @@
-"""The header of a batch in an instrumentation scope, and the resource above its spans."""
+"""The header of a batch, stored in an instrumentation scope, and the resource of its spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COUNTS = (sc.BATCH_SPANS, sc.BATCH_MARKS, sc.BATCH_SNAPSHOTS, sc.BATCH_SYNTHETI
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of records and synthetic spans of a batch on the wire."""
+    """The numbers of records and synthetic spans that encode a batch."""
 
     spans: int
     marks: int
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A batch without its records: the scope's name, version and attributes."""
+    """The batch-level fields in the name, version and attributes of an OTLP scope."""
 
     sdk_version: object
     batch_id: object
@@ -52,17 +52,17 @@ class Header:
     schema_version: object
     counts: Counts
     file: str | None = None
-    """The name of the file, if id and time do not determine it."""
+    """The name of the batch's file, if the batch's id and time do not determine it."""
     session: str | None = None
     """The session in the batch's `otel.session`."""
     session_trace_id: bytes = b""
-    """The trace of that session, if it joined another trace."""
+    """The trace id of that session, if the session joined another trace."""
     trace_id: bytes = b""
     """The default trace id of the batch's records."""
     own_trace_ids: bool = False
-    """Whether records have trace ids of their own."""
+    """Whether records have their own trace ids."""
     added_service_name: str | None = None
-    """The `service.name` that the encoder adds to the resource; None if the batch has its own."""
+    """The `service.name` that the encoder adds; None if the batch's resource already has one."""
     residual: str = ""
     """The header's residual, if the scope has room for it."""
 
@@ -72,7 +72,7 @@ class Header:
         return digest(str(self.batch_id), str(self.created_ns), self.file or "").hex()
 
     def fields(self) -> Record:
-        """Return the batch-level values in the header, without the lists."""
+        """Return the batch-level fields in the header, without the lists of records."""
         return {
             "schema_version": self.schema_version,
             "sdk_version": self.sdk_version,
@@ -82,7 +82,10 @@ class Header:
 
 
 def said(batch: Record) -> Record:
-    """Return the batch-level values that a header can hold; None, or "" for the version, if not."""
+    """Return the batch-level values that go into the header.
+
+    A value that the header cannot hold is replaced by None, or by "" for `sdk_version`.
+    """
     sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
     return {
         "schema_version": _int(batch.get("schema_version")),
@@ -135,7 +138,7 @@ def write_scope(scope: InstrumentationScope, header: Header) -> None:
 
 
 def read_scope(scope: InstrumentationScope) -> Header | None:
-    """Return the header in a scope; None unless the scope is exactly as this package writes it."""
+    """Decode the header in a scope; return None if this package did not write the scope."""
     if scope.name != sc.SCOPE_NAME:
         return None
     try:
@@ -175,10 +178,9 @@ def _added_service_name(ours: dict[str, AnyValue]) -> str | None:
 
 
 def file_of(name: str | None) -> str | None:
-    """Return the name of a batch's file for its header; None if no file can have that name.
+    """Return a batch's file name if a file can have that name, else None.
 
-    File names are bytes. Python strings represent bytes that are not UTF-8 as lone surrogates
-    (PEP 383).
+    File names are bytes; Python represents bytes that are not UTF-8 as lone surrogates (PEP 383).
     """
     try:
         encoded = (name or "").encode("utf-8", "surrogateescape")
@@ -208,15 +210,15 @@ def _trace(ours: dict[str, AnyValue], key: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The attributes of the resource that apply to all spans below it."""
+    """The values in a resource's attributes, which apply to all spans of the resource."""
 
     session_id: str | None
     pid: int | None
     rank: int | None
     service_name: str | None
-    """The name that the encoder added because the record has none; None if it added none."""
+    """The name that the encoder added because the batch has none; None if it added no name."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Resource attributes that are not this mapping's: the batch's `otel.resource.attributes`."""
+    """Attributes outside this mapping: the batch's `otel.resource.attributes`."""
 
 
 def write_resource(resource: Resource, origin: Origin) -> None:
@@ -234,9 +236,10 @@ def write_resource(resource: Resource, origin: Origin) -> None:
 
 
 def write_others(target: Any, others: Mapping[str, Any]) -> None:
-    """Append resource attributes that are not this mapping's; escape only keys of this mapping.
+    """Append resource attributes that do not belong to this mapping.
 
-    So `cirron.run.id` and the like keep their names. Keys that protobuf cannot hold are omitted.
+    Only keys that this mapping uses in resources are escaped, so `cirron.run.id`, for example,
+    keeps its name. Keys that protobuf cannot hold are omitted.
     """
     for key, value in others.items():
         if encodable(key):
@@ -245,7 +248,7 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
 
 
 def resource_attributes(otel: object) -> Record:
-    """Return the resource attributes in a batch's `otel` whose keys OTLP can express."""
+    """Return the resource attributes in a batch's `otel`, except keys that OTLP cannot express."""
     resource = otel.get("resource") if isinstance(otel, dict) else None
     attributes = resource.get("attributes") if isinstance(resource, dict) else None
     if not isinstance(attributes, dict):
@@ -254,9 +257,10 @@ def resource_attributes(otel: object) -> Record:
 
 
 def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
-    """Split resource attributes into this mapping's and others; the inverse of `write_others`.
+    """Split resource attributes into those of this mapping and all others.
 
-    Raises UnencodableError if a key repeats or a value of others has no exact JSON form.
+    It is the inverse of `write_others`. Raises UnencodableError if a key repeats, or if the value
+    of another attribute has no exact JSON form.
     """
     ours: dict[str, AnyValue] = {}
     others: dict[str, Any] = {}
@@ -273,7 +277,7 @@ def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict
 
 
 def read_resource(resource: Resource, header: Header) -> Origin | None:
-    """Return the origin in a resource; None unless it is exactly as this package writes it."""
+    """Decode the origin in a resource; return None if this package did not write the resource."""
     try:
         ours, users = split_resource(resource.attributes)
     except UnencodableError:

@@ -1,12 +1,10 @@
-"""The JSON text of messages that occur in thousands of spans, cached by their bytes.
+"""Parse OTLP lazily, and cache the JSON text of parts that occur in thousands of spans.
 
-Text is UTF-8 with one character for each byte (Latin-1): a character of several bytes makes no row
-wider, and a row becomes bytes without being encoded. NotCanonicalError marks input that JSON cannot
-express exactly or that is not in the usual form: it takes the generic path.
-
-The messages have OTLP's field numbers, but spans, resources, scopes and texts stay bytes. If data
-parses as such a message and serialises to the same bytes after its unknown fields are discarded,
-then it has only known fields, in canonical order, at the levels that were parsed.
+`read_light` parses a TracesData but leaves its spans as bytes. The caches map the bytes of a part,
+such as a name or a status, to its JSON text. This text is UTF-8 with one character per byte
+(Latin-1): characters of several bytes do not widen the string, and it becomes bytes without being
+encoded. NotCanonicalError means that the input needs the generic path: JSON cannot express it
+exactly, or it is not in the usual form.
 """
 
 from __future__ import annotations
@@ -35,7 +33,10 @@ _READ_FIELDS = {
     "ResourceSpans": {"resource", "scope_spans", "schema_url"},
     "ScopeSpans": {"scope", "spans", "schema_url"},
 }
-"""The fields that are read: others, of a newer OTLP, are unknown and take the generic path."""
+"""The fields that are read.
+
+A message with other fields, of a newer OTLP, takes the generic path.
+"""
 _NESTED = (ResourceSpans.DESCRIPTOR, ScopeSpans.DESCRIPTOR)
 _PACKAGE = "cirron_otel.light"
 
@@ -73,7 +74,8 @@ _Light: Any = _light()
 def read_light(data: bytes) -> Any:
     """Parse a TracesData message, leaving its spans as unchecked bytes.
 
-    Returns None if the message is not in canonical form. Raises DecodeError if `data` is not a
+    The returned message has OTLP's field numbers, but its spans, resources, scopes and texts stay
+    bytes. Returns None if `data` is not in canonical form. Raises DecodeError if `data` is not a
     TracesData message.
     """
     message = _Light.FromString(data)
@@ -81,24 +83,28 @@ def read_light(data: bytes) -> Any:
 
 
 def is_canonical(message: Message, data: bytes) -> bool:
-    """Return whether `data` has only the content of `message`, parsed from it and changed here."""
+    """Return whether `data`, from which `message` was parsed, is in canonical form.
+
+    This discards the unknown fields of `message`. If the message then serialises to the same bytes,
+    `data` has only known fields, in canonical order, at the levels that were parsed.
+    """
     message.DiscardUnknownFields()
     return bool(message.SerializeToString() == data)
 
 
 MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
-"""The maximum size of a cached item in bytes, except for attributes."""
+"""The maximum size in bytes of a cached item that is not an attribute."""
 LARGEST = 65_536
-"""The maximum size in bytes of a message that is read here: its text may be four times as long."""
+"""The maximum size in bytes of a message that `read` parses: its text may be four times as long."""
 _READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
     Status: {"code", "message"},
 }
-"""The fields that this module reads.
+"""The fields that `read` accepts.
 
-OTLP has more (`key_strindex`, for profiles), and may get more.
+OTLP has others (`key_strindex`, for profiles) and may add more.
 """
 _UNREAD = {
     kind: frozenset(field.name for field in kind.DESCRIPTOR.fields) - names
@@ -110,10 +116,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Memo(dict[Any, Any]):
-    """A bounded cache of results by their bytes; `__missing__` computes a missing one."""
+    """A bounded cache of results, by the input bytes; `__missing__` computes a missing result."""
 
     def keep(self, key: Any, found: Any) -> Any:
-        """Cache a result, and return it."""
+        """Cache a result and return it."""
         if len(self) >= MOST_KNOWN:
             self.clear()
         self[key] = found
@@ -121,9 +127,10 @@ class Memo(dict[Any, Any]):
 
 
 def read(kind: Any, data: bytes) -> Any:
-    """Parse a message that has only the fields that this module reads.
+    """Parse a message that has only the fields in `_READ`.
 
-    Raises NotCanonicalError for a message with other fields, and DecodeError.
+    Raises NotCanonicalError if it has other fields, is not in canonical form or is larger than
+    LARGEST, and DecodeError if it cannot be parsed.
     """
     if len(data) > LARGEST:
         raise NotCanonicalError
@@ -137,13 +144,16 @@ def read(kind: Any, data: bytes) -> Any:
 
 
 def plain(data: bytes) -> str:
-    """Return UTF-8 with one character for each byte. Raises UnicodeDecodeError."""
+    """Return UTF-8 as a string with one character per byte.
+
+    Raises UnicodeDecodeError if `data` is not UTF-8.
+    """
     text = data.decode()
     return text if text.isascii() else data.decode("latin-1")
 
 
 def quoted(data: bytes) -> str:
-    """Return a text as JSON, from its UTF-8. Raises UnicodeDecodeError."""
+    """Return the JSON of a text given as UTF-8. Raises UnicodeDecodeError if it is not UTF-8."""
     return encode_basestring(plain(data))
 
 
@@ -153,10 +163,10 @@ def encoded(value: Any) -> str:
 
 
 def length(data: bytes, at: int) -> tuple[int, int]:
-    """Read a length of at most 2 MiB at `at`; return it and the index after it.
+    """Read a length of at most 2 MiB at `at`; return it and the position after it.
 
-    Raises NotCanonicalError if the varint is longer than needed or than three bytes, and IndexError
-    at the end of the data.
+    Raises NotCanonicalError if the varint is longer than three bytes or not in its shortest form,
+    and IndexError if the data ends first.
     """
     low = data[at]
     if low < 0x80:
@@ -171,7 +181,7 @@ def length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Names(Memo):
-    """Maps texts in UTF-8 to JSON. A lookup raises UnicodeDecodeError."""
+    """Maps UTF-8 texts to JSON. A lookup raises UnicodeDecodeError if the text is not UTF-8."""
 
     def __missing__(self, data: bytes) -> str:
         text = quoted(data)
@@ -179,10 +189,10 @@ class Names(Memo):
 
 
 class Ends(Memo):
-    """The members of `otel` after the trace, as JSON text, by kind and last bytes of a span.
+    """Maps a span's kind and last bytes (status and flags) to the last members of its `otel`.
 
-    The last bytes are status and flags. Each member is preceded by a comma. A lookup raises
-    NotCanonicalError, DecodeError and IndexError.
+    The members are JSON text; each is preceded by a comma. A lookup may raise NotCanonicalError,
+    DecodeError or IndexError.
     """
 
     def __missing__(self, key: tuple[int, bytes]) -> str:

@@ -11,13 +11,14 @@ SEGMENTED, SESSION_LAYOUT = "segmented", "session"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Choices that a batch leaves to the encoder."""
+    """The encoder's choices that a batch does not determine."""
 
     layout: str = SEGMENTED
-    """`segmented` uses the trace ids of the records and the segments of the plan; `session` puts
-    all of a session into one trace."""
+    """`segmented` uses the records' trace ids and the plan's segments; `session` puts each session
+    into one trace.
+    """
     service_name: str = DEFAULT_SERVICE_NAME
-    """The `service.name` of a batch whose resource has none."""
+    """The `service.name` for a batch whose resource has none."""
 
 
 DEFAULT = Options()

@@ -1,8 +1,8 @@
-"""The order of records in a batch: `seq` records what the canonical order does not determine.
+"""The order of records in a batch.
 
-Canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record with
-another index in its list has a `seq`, and so does every record whose id is missing or not unique in
-its list, or whose time is not an int.
+The canonical order is (end_ns, id) for spans and (ts_ns, id) for marks and snapshots. A record has
+a `seq`, its index in its list, if the canonical order gives another index, if its id is missing or
+not unique in the list, or if its time is not an int.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def sequence_numbers(records: Sequence[Record], time_field: str) -> list[int | N
 
 
 def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
-    """Return the `seq` of each record from the times and the ids of the records."""
+    """Return the `seq` of each record, given the times and ids of the records."""
     count = Counter(some_id for some_id in ids if isinstance(some_id, str))
     ordered = [
         number
@@ -42,7 +42,7 @@ def sequence_of(times: Sequence[Any], ids: Sequence[Any]) -> list[int | None]:
 def arranged(
     placed: Sequence[tuple[Record, int | None]], time_field: str
 ) -> list[tuple[Record, int | None]]:
-    """Sort the records of one list; if parts are missing, their order is approximate."""
+    """Sort the records of one list. If records are missing, the order is approximate."""
     free = [(record, seq) for record, seq in placed if seq is None]
     free.sort(key=lambda each: (_int(each[0].get(time_field)), str(each[0].get("id"))))
     fixed = sorted(

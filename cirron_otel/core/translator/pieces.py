@@ -1,4 +1,7 @@
-"""Cached pieces of protobuf, from which the fast path builds messages."""
+"""Cached pieces of protobuf, from which the fast path builds messages.
+
+The `tag` of an attribute is the tag of the field `attributes` in the message that contains it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def sized(data: bytes) -> bytes:
 
 
 class IntAttribute:
-    """Attributes of one key with int values, as a field of their owner."""
+    """Encodes int attributes with one key as fields of the message that contains them."""
 
     def __init__(self, tag: bytes, key: str) -> None:
         """`tag` is the owner's field `attributes`."""
@@ -48,7 +51,7 @@ class IntAttribute:
         self._made: dict[int, bytes] = {}
 
     def __call__(self, value: int) -> bytes:
-        """Return the attribute with this value. Raises NotCanonicalError beyond 64 bits."""
+        """Encode the attribute. Raises NotCanonicalError if the value does not fit in 64 bits."""
         attribute = self._made.get(value)
         if attribute is not None:
             return attribute
@@ -62,7 +65,7 @@ class IntAttribute:
 
 
 class TextAttribute:
-    """Attributes of one key with text values."""
+    """Encodes text attributes with one key as fields of the message that contains them."""
 
     def __init__(self, tag: bytes, key: str) -> None:
         """`tag` is the owner's field `attributes`."""
@@ -70,12 +73,12 @@ class TextAttribute:
         self._key = b"\x0a" + sized(key.encode()) + b"\x12"
 
     def __call__(self, value: str) -> bytes:
-        """Return the attribute with this value."""
+        """Encode the attribute."""
         body = b"\x0a" + sized(value.encode())
         return self._tag + sized(self._key + sized(body))
 
     def prefix(self, length: int) -> bytes:
-        """Return the bytes that precede a text of `length` bytes."""
+        """Return the bytes of the attribute that precede a text of `length` bytes."""
         whole = self("x" * length)
         return whole[: len(whole) - length]
 
@@ -84,14 +87,14 @@ SPAN_TAG, EVENT_TAG = b"\x4a", b"\x1a"
 
 
 class UserAttributes:
-    """A record's own attributes, from JSON text, as fields of a span or of an event."""
+    """Encodes a record's `attrs`, given as JSON text, as fields of a span or of an event."""
 
     def __init__(self, owner: type[Any], tag: bytes) -> None:
-        """`owner` is the message that they belong to; `tag` is the tag of its attributes."""
+        """`owner` is the class of the message with the attributes; `tag` is the field's tag."""
         self._owner, self._tag = owner, tag
         self._made: dict[bytes, bytes] = {}
         self._keys: dict[str, bytes] = {}
-        """The field of a key with the tag of the value, by key."""
+        """The encoded key followed by the tag of the value, by key."""
 
     def __call__(self, text: bytes) -> bytes:
         """Encode the attributes. Raises NotCanonicalError if OTLP cannot express all of them."""
@@ -103,7 +106,7 @@ class UserAttributes:
             is_canonical = _encode(attrs) == text
         except (msgspec.MsgspecError, UnicodeError, OverflowError, RecursionError):
             is_canonical = False
-        # if so, decoding has lost no number and no repeated key
+        # If the text is canonical, decoding has lost no digits and no repeated keys.
         fields = self._quickly(attrs) if is_canonical else self._exactly(text)
         if len(self._made) < _CACHED and len(text) + len(fields) < _CACHED:
             self._made[text] = fields
@@ -135,12 +138,12 @@ class UserAttributes:
 
 
 def _key_field(key: str) -> bytes:
-    """Encode the key of a KeyValue; proto3 omits an empty one."""
+    """Encode the key of a KeyValue; proto3 omits an empty key."""
     return b"\x0a" + sized(key.encode()) if key else b""
 
 
 def _any_value(value: Any, depth: int = 1) -> bytes:
-    """Serialise a JSON value as an AnyValue. Raises NotCanonicalError if OTLP has no such value."""
+    """Serialise a JSON value as an AnyValue. Raises NotCanonicalError if OTLP cannot express it."""
     kind = type(value)
     if kind is int:
         if not INT64_MIN <= value <= INT64_MAX:
@@ -193,10 +196,10 @@ def _double_prefix() -> bytes:
 
 
 MARK_DOUBLE = _double_prefix()
-"""The attribute of a mark's value, up to the eight bytes of its double."""
+"""The attribute of a mark's value, up to the eight bytes of the double."""
 MARK_ID_PREFIX = mark_id.prefix(32)
 ID_PREFIX, PARENT_PREFIX = text_id.prefix(32), text_parent.prefix(32)
-"""The bytes that precede an id of 32 digits in the attributes that contain one."""
+"""The bytes that precede the 32 digits in the attributes that contain an id or a parent's id."""
 
 
 def _bool(value: bool) -> bytes:
@@ -206,7 +209,7 @@ def _bool(value: bool) -> bytes:
 
 
 MARK_BOOLS = {b"true": _bool(True), b"false": _bool(False)}
-"""The attribute of a mark's bool value, by its JSON text."""
+"""The attribute of a mark's bool value, by the JSON text of the value."""
 
 pack_times = struct.Struct("<BQBQ").pack
 pack_time = struct.Struct("<BQ").pack

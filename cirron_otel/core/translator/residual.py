@@ -1,12 +1,11 @@
 """The residual: the difference between a record and the result of decoding its message.
 
-Every mapper writes what OTLP can express, decodes that, and keeps the difference as the JSON text
-`{"set": {…}, "missing": […]}`: keys whose value differs or that decoding does not give, and keys
-that decoding gives and the record does not have. The decoder applies the residual. So a record
-comes back complete whatever it contains.
+Every mapper writes what OTLP can express, decodes the result, and stores the difference as JSON
+text, `{"set": {…}, "missing": […]}`. `set` contains the keys that decoding does not restore, with
+their values; `missing` contains the keys that decoding gives but the record does not have. The
+decoder applies the residual, so every record is restored completely, whatever it contains.
 
-`{"set": {…}, "missing": […]}` as in `residual`, for formats that have a field for it; and `{"is":
-…}` if the original is not an object.
+`diff_of` and `apply_diff` are for formats that store the residual in a separate field.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from .values import UnencodableError, add, read_typed
 Residual = dict[str, Any]
 
 _MAX_DEPTH = exactjson.MAX_DEPTH + 8
-"""The depth limit of a residual, which wraps values of a batch in at most three more objects."""
+"""The depth limit of a residual, which adds at most three levels to the values of a batch."""
 
 NESTED = "otel"
-"""The one object of a batch whose difference is stored key by key."""
+"""The only object of a batch whose difference is stored key by key."""
 
 
 def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
@@ -47,7 +46,7 @@ def difference(truth: dict[str, Any], decoded: dict[str, Any]) -> Residual:
 
 
 def nested(residual: Residual, key: str, truth: object, decoded: object) -> None:
-    """If the values of `key` differ and are objects, store only their difference."""
+    """Store only the difference of the values of `key`, if they differ and are objects."""
     changed = residual.get("set", {})
     if key in changed and isinstance(truth, dict) and isinstance(decoded, dict):
         del changed[key]
@@ -57,7 +56,7 @@ def nested(residual: Residual, key: str, truth: object, decoded: object) -> None
 
 
 def together(residual: Residual, truth: dict[str, Any], keys: Collection[str]) -> None:
-    """If one of `keys` is in the residual, add all of them that the record has."""
+    """If the residual sets any of `keys`, make it set all of them that the record has."""
     changed = residual.get("set", {})
     if any(key in changed for key in keys):
         merged = changed | {key: truth[key] for key in keys if key in truth}
@@ -77,19 +76,22 @@ def apply(decoded: dict[str, Any], residual: Residual) -> None:
 
 
 def text_of(residual: Residual) -> str:
-    """Return the residual as ASCII JSON: it can be cut anywhere and can hold lone surrogates."""
+    """Return the residual as ASCII JSON, which can be cut anywhere and can hold lone surrogates."""
     return exactjson.dumps_ascii(residual) if residual else ""
 
 
 def write(target: Any, key: str, text: str) -> None:
-    """Append `text` in pieces: `key`, `key.1`, `key.2` and so on."""
+    """Append `text` in pieces, as the attributes `key`, `key.1`, `key.2` and so on."""
     for number, start in enumerate(range(0, len(text), sc.REST_PIECE)):
         name = f"{key}.{number}" if number else key
         add(target, name, text[start : start + sc.REST_PIECE])
 
 
 def joined(ours: dict[str, AnyValue], key: str) -> str:
-    """Remove the pieces that `write` wrote from `ours`, and return the joined text; "" if none."""
+    """Remove the pieces that `write` wrote from `ours`, and return the joined text.
+
+    Returns "" if there are no pieces.
+    """
     pieces = []
     name, number = key, 0
     while name in ours:
@@ -104,9 +106,9 @@ def joined(ours: dict[str, AnyValue], key: str) -> str:
 
 
 def parse(text: str, *, of_batch: bool = False) -> Residual:
-    """Parse the text of a residual; a batch's may contain a residual of its `otel`.
+    """Parse the text of a residual. The residual of a batch may contain a residual of its `otel`.
 
-    Raises UnencodableError for any other text.
+    Raises UnencodableError if `text` is not a residual.
     """
     if not text:
         return {}
@@ -133,7 +135,10 @@ def _check(residual: object) -> None:
 
 
 def diff_of(truth: Any, decoded: dict[str, Any]) -> str:
-    """Return the difference that makes `decoded` the original, in ASCII; "" if they are equal."""
+    """Return the difference that turns `decoded` into `truth`, as ASCII JSON; "" if they are equal.
+
+    It is the text of a residual, or `{"is": …}` if `truth` is not an object.
+    """
     if not isinstance(truth, dict):
         return exactjson.dumps_ascii({"is": truth})
     residual = difference(truth, decoded)
@@ -141,9 +146,9 @@ def diff_of(truth: Any, decoded: dict[str, Any]) -> str:
 
 
 def apply_diff(decoded: dict[str, Any], text: str) -> Any:
-    """Apply the result of `diff_of` to `decoded`, which is changed, and return the original.
+    """Apply the result of `diff_of` to `decoded`, in place, and return the original.
 
-    Raises InputError if `text` is not such a difference.
+    Raises InputError if `text` is not a result of `diff_of`.
     """
     if not text:
         return decoded

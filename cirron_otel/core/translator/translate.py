@@ -1,4 +1,4 @@
-"""The two entry points of the translator: a batch to OTLP, and a stream of OTLP to batches."""
+"""The entry points of the translator: encode a batch as OTLP, decode a stream of OTLP."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from .typed import NotCanonicalError
 def to_otlp(
     batch: Record, plan: Plan, name: str | None = None, options: Options = DEFAULT
 ) -> list[ResourceSpans]:
-    """Encode a batch as ResourceSpans; a batch that was created from OTLP gives its own messages.
+    """Encode a batch as ResourceSpans.
 
-    A header precedes these if they alone do not restore the batch.
+    A batch that was created from OTLP gives its original messages. A header precedes them if they
+    alone do not restore the batch.
     """
     if name in (None, file_name(batch)):
         foreign = encode_foreign(batch)
@@ -43,7 +44,10 @@ def to_otlp(
 
 
 def encode_foreign(batch: Record) -> list[ResourceSpans] | None:
-    """Return the messages of a batch that was created from OTLP, if they restore it; else None."""
+    """Return the original messages of a batch that was created from OTLP.
+
+    Returns None for any other batch, and if the messages do not restore the batch.
+    """
     messages = messages_of(batch)
     if messages is None:
         return None
@@ -64,7 +68,7 @@ def _comes_back(messages: list[ResourceSpans], batch: Record) -> bool:
 
 
 def _is_readable(messages: list[ResourceSpans]) -> bool:
-    """Whether a protobuf parser accepts the messages; parsers refuse more than 100 levels."""
+    """Whether a protobuf parser accepts the messages; parsers reject more than 100 levels."""
     try:
         TracesData.FromString(TracesData(resource_spans=messages).SerializeToString())
     except (DecodeError, EncodeError):
@@ -75,8 +79,9 @@ def _is_readable(messages: list[ResourceSpans]) -> bool:
 def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:
     """Encode the bytes of a batch that names its session as a serialised TracesData.
 
-    It needs only the batch, and gives the same bytes as a conversion of its file. `name` is the
-    name of the file. Raises InputError if the bytes are not a batch or name no session.
+    The result depends only on the batch, and equals the conversion of its file. `name` is the name
+    of the file. Raises InputError if the bytes are not a batch, or if the batch does not name its
+    session.
     """
     try:
         typed = typed_batch(data)
@@ -112,18 +117,19 @@ class FromOtlp:
     def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
         """Create an empty reader. Records of Cirron batches that are `known` are omitted.
 
-        `recall` returns a batch that was handed out; without it they stay in memory.
+        `recall` returns a batch that was handed out earlier; without `recall`, these batches stay
+        in memory.
         """
         self.regrouper = Regrouper(known, recall)
         self._copies: Counter[str] = Counter()
         self._headed: set[bytes] = set()
         """Digests of the headers that arrived with their batches."""
         self.headers_alone = 0
-        """The number of headers that arrived without the messages of their batch."""
+        """The number of headers that arrived without their batch's messages."""
         self.altered = Altered()
 
     def feed(self, messages: Iterable[ResourceSpans]) -> list[Decoded]:
-        """Add the ResourceSpans of one TracesData; return the batches that are complete now."""
+        """Add the ResourceSpans of one TracesData; return the batches that are now complete."""
         headed = take_headed(messages)
         self.headers_alone += headed.alone
         batches, foreign = self.regrouper.feed(headed.others)
@@ -134,9 +140,9 @@ class FromOtlp:
         return batches
 
     def feed_whole(self, data: bytes) -> Whole | None:
-        """Decode a serialised TracesData on the fast path, if it is one complete batch of ours.
+        """Decode a serialised TracesData on the fast path, if it is one complete Cirron batch.
 
-        Returns None if `feed` has to decode it. A repeated batch has empty data.
+        Returns None if `feed` has to decode it. For a repeated batch, `data` is empty.
         """
         try:
             whole = fast_decode(data)
@@ -167,7 +173,7 @@ class FromOtlp:
         return _decoded(batch)
 
     def _new(self, headed: Headed) -> list[Decoded]:
-        """Return the new batches with a header, and count the others as duplicates."""
+        """Return the batches with a header that are new, and count repeated ones as duplicates."""
         self.regrouper.duplicates += headed.duplicates
         new = []
         for header, batch in headed.batches.items():

@@ -1,7 +1,7 @@
-"""Batches as typed records whose open-ended parts stay JSON text: the input of the fast paths.
+"""Typed records, the input of the fast paths; their open-ended parts stay JSON text.
 
-One comparison proves that no field is unknown: a batch whose typed form encodes to exactly the
-bytes that it was decoded from has no field and no value that the types lack.
+One comparison proves that a batch contains nothing that the types cannot represent: the typed batch
+encodes to exactly the bytes from which it was decoded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ...semconv import SESSION
 from ..records.schema import BatchFields, MarkFields, SnapshotFields, SpanFields
 
 EMPTY = Raw(b"{}")
-"""No attributes. A Raw equals other Raws only, never bytes."""
+"""The text of empty `attrs`. A Raw equals only other Raws, never bytes."""
 
 
 class TypedSpan(SpanFields, gc=False):
-    """A span with its attributes as text."""
+    """A span whose attributes are JSON text."""
 
     attrs: Raw  # type: ignore[assignment]
     mark_ids: tuple[str, ...]  # type: ignore[assignment]
@@ -29,7 +29,7 @@ class TypedSpan(SpanFields, gc=False):
 
 
 class TypedMark(MarkFields, gc=False):
-    """A mark with its value and its attributes as text."""
+    """A mark whose value and attributes are JSON text."""
 
     value: Raw  # type: ignore[assignment]
     attrs: Raw  # type: ignore[assignment]
@@ -37,7 +37,7 @@ class TypedMark(MarkFields, gc=False):
 
 
 class TypedSnapshot(SnapshotFields, gc=False):
-    """A snapshot with its statistics and its attributes as text."""
+    """A snapshot whose statistics and attributes are JSON text."""
 
     shape: Raw  # type: ignore[assignment]
     stats: Raw  # type: ignore[assignment]
@@ -54,10 +54,10 @@ class TypedBatch(BatchFields, gc=False):
 
 
 class NotCanonicalError(Exception):
-    """Input that is not in the form that this package writes: only the generic path reads it.
+    """The input is not in the form that this package writes, so only the generic path can read it.
 
-    The fast paths and the readable views raise it. Their callers translate the input with the
-    exact mappers, or keep the message itself.
+    The fast paths and the readable views raise this error. Their callers then translate the input
+    with the exact mappers, or keep the message itself.
     """
 
 
@@ -67,7 +67,10 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(data: bytes) -> TypedBatch:
-    """Return the typed form of a batch. Raises NotCanonicalError if it would not be complete."""
+    """Decode a batch's JSON to a typed batch.
+
+    Raises NotCanonicalError if the typed batch cannot represent the JSON exactly.
+    """
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

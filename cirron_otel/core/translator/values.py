@@ -1,4 +1,4 @@
-"""JSON values ↔ OTLP AnyValues and attribute lists."""
+"""Convert between JSON values and OTLP AnyValues or attribute lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UINT64_MAX = 2**64 - 1
 
 
 class UnencodableError(Exception):
-    """A wire value without an exact JSON form in a Cirron record."""
+    """A value on the wire cannot be represented exactly in a Cirron record."""
 
 
 def encodable(text: str) -> bool:
@@ -29,12 +29,12 @@ def encodable(text: str) -> bool:
 
 
 def is_int(value: object, low: int = INT64_MIN, high: int = INT64_MAX) -> bool:
-    """Return whether `value` is an int (a bool is not) in the closed range [low, high]."""
+    """Return whether `value` is an int, and not a bool, in the closed range [low, high]."""
     return type(value) is int and low <= value <= high
 
 
 def readable(text: str) -> str:
-    """Replace characters of `text` that UTF-8 cannot hold. For readers only, never for decoding."""
+    """Replace characters of `text` that UTF-8 cannot hold. The result is for display only."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -57,7 +57,7 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
         else:
             target.string_value = str(value)
     elif kind is float:
-        # JSON has one NaN; a record does not keep the bits of this one
+        # JSON has only one NaN, so a record does not keep the bits of this NaN
         target.double_value = value if value == value else math.nan
     elif depth > MAX_DEPTH or kind not in (list, dict):
         target.string_value = readable(exactjson.dumps(value).decode("utf-8"))
@@ -75,7 +75,7 @@ def write_value(target: AnyValue, value: Any, depth: int = 1) -> None:
 
 
 def read_value(source: AnyValue) -> Any:
-    """Return the JSON value of an AnyValue. Raises UnencodableError for bytes and repeated keys."""
+    """Decode an AnyValue to a JSON value. Raises UnencodableError for bytes and repeated keys."""
     kind = source.WhichOneof("value")
     if kind is None:
         return None
@@ -89,7 +89,7 @@ def read_value(source: AnyValue) -> Any:
 
 
 def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """Return the JSON object of an attribute list. Raises UnencodableError for repeated keys."""
+    """Decode an attribute list to a JSON object. Raises UnencodableError for repeated keys."""
     result: dict[str, Any] = {}
     for pair in pairs:
         if pair.key in result:
@@ -125,7 +125,7 @@ def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
-    """Split a wire attribute list into the mapping's own (AnyValues) and the user's (JSON).
+    """Split an attribute list into the mapping's attributes (AnyValues) and the user's (JSON).
 
     Raises UnencodableError if a key repeats or a user's value has no exact JSON form.
     """
@@ -146,7 +146,7 @@ def split_attributes(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], di
 
 
 def read_typed(ours: dict[str, AnyValue], key: str, kind: str) -> Any:
-    """Remove and return the mapping's attribute `key` if its oneof field is `kind`, else None."""
+    """Return the value of the mapping's attribute `key` if its oneof field is `kind`, else None."""
     value = ours.get(key)
     if value is None or value.WhichOneof("value") != kind:
         return None

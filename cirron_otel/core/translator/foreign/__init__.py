@@ -1,1 +1,1 @@
-"""OTLP of other services as Cirron batches, and back."""
+"""Convert OTLP from other services to Cirron batches, and restore it from them."""

@@ -1,9 +1,10 @@
 """The header of a batch that was created from OTLP: the fields that its messages do not contain.
 
-A batch that a collector received has its own id and time, a batch of an older release has another
-`sdk_version`, and one of two equal batches has a copy number. The header is a ResourceSpans without
-spans ahead of the batch's messages: backends store nothing for it, and the messages stay unchanged.
-It contains a digest of its content, so that it applies to that content only.
+For example, a batch that a collector received has its own id and time, a batch from an older
+release has another `sdk_version`, and the second of two equal batches has a copy number. The header
+is a ResourceSpans without spans ahead of the batch's messages: backends store nothing for it, and
+the messages stay unchanged. It contains a digest of the messages' content, so that it applies to
+this content only.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _CONTENT, _MESSAGES = "content", "messages"
 
 
 class ForeignHeader(NamedTuple):
-    """The fields of a batch, and the messages that they belong to."""
+    """The fields of a batch in its header, and the messages to which they apply."""
 
     fields: Record
-    """The fields by name; those of `_OTEL_FIELDS` belong to the batch's `otel`."""
+    """The fields by name; the fields in `_OTEL_FIELDS` belong to the batch's `otel`."""
     content: str
     """The id that decoding derives from the messages."""
     messages: int
 
     def applied(self, batch: Record) -> Record:
-        """Return the decoded batch with the fields of the header."""
+        """Return a decoded batch with its fields replaced by those of the header."""
         otel = dict(batch["otel"])
         otel.pop(COPY, None)
         otel |= {key: self.fields[key] for key in _OTEL_FIELDS if key in self.fields}
@@ -43,7 +44,7 @@ class ForeignHeader(NamedTuple):
 
 
 def header_of(batch: Record, messages: int) -> ResourceSpans | None:
-    """Build the header of a batch with this number of messages; None if it cannot have one."""
+    """Build the header of a batch with this number of messages; None if that is not possible."""
     otel = batch["otel"]
     if not all(key in batch for key in _FIELDS):
         return None
@@ -64,7 +65,7 @@ def _is_valid(fields: Record) -> bool:
 
 
 def _written(header: ForeignHeader) -> ResourceSpans | None:
-    """Encode a header; None if the text is too long for one attribute."""
+    """Encode a header; return None if its text is too long for one attribute."""
     content = header.fields | {_CONTENT: header.content, _MESSAGES: header.messages}
     text = exactjson.dumps_sorted(content)
     if len(text) > sc.REST_PIECE:
@@ -75,7 +76,7 @@ def _written(header: ForeignHeader) -> ResourceSpans | None:
 
 
 def read_header(message: ResourceSpans) -> ForeignHeader | None:
-    """Decode a header; None if the message is not exactly one that `header_of` writes."""
+    """Decode a header; return None if the message is not one that `header_of` wrote."""
     attributes = message.resource.attributes
     if message.scope_spans or len(attributes) != 1 or attributes[0].key != sc.FOREIGN_BATCH:
         return None
@@ -99,10 +100,10 @@ class Headed(NamedTuple):
     """The batches of one TracesData that have a header, and its other messages."""
 
     batches: dict[bytes, Record]
-    """Batches by the bytes of their headers; a repeated header is a duplicate."""
+    """Batches by the bytes of their headers. A batch whose header repeats is a duplicate."""
     others: list[ResourceSpans]
     alone: int
-    """The number of headers whose messages do not follow them; `others` contains these headers."""
+    """The number of headers that are not followed by their messages; `others` contains them."""
     duplicates: int
     """The number of spans in repeated batches."""
 
@@ -110,9 +111,9 @@ class Headed(NamedTuple):
 def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
     """Decode each header together with its messages.
 
-    Headers that claim the same messages could make this quadratic. So headers that do not match
-    the messages after them may claim, together, twice as many messages as there are. Any further
-    header counts as one without messages.
+    Many headers that claim the same messages would make this quadratic. So the headers that do not
+    match the messages after them may together claim at most twice the number of messages. Any
+    further header is treated as a header without messages.
     """
     all_messages = list(messages)
     batches: dict[bytes, Record] = {}
@@ -139,13 +140,13 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
 
 
 def _headed(header: ForeignHeader, messages: list[ResourceSpans]) -> Record | None:
-    """Decode the batch of a header; None if the messages do not belong to it."""
+    """Decode the batch of a header; return None if the messages do not belong to the header."""
     batch = decode_foreign(messages)
     return header.applied(batch) if batch["batch_id"] == header.content else None
 
 
 def drop_headers(messages: Any) -> bool:
-    """Remove the headers from a repeated field; return whether there were any."""
+    """Remove the headers from a repeated field; return whether any were removed."""
     others = [message for message in messages if read_header(message) is None]
     if len(others) == len(messages):
         return False

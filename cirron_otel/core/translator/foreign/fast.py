@@ -1,7 +1,7 @@
-"""OTLP of any service to the text of a batch: the fast path of `messages.decode_foreign`.
+"""Decode OTLP from any service to a batch's JSON text: the fast path of `messages.decode_foreign`.
 
-Nothing is lost: a request is parsed as `lazy_parse` describes, and its spans as `span_json` does. A
-span with unusual content takes the generic path, and so does a request in another encoding.
+Nothing is lost: `json_text_cache.read_light` parses a request, and `span_json` its spans. A span
+with unusual content takes the generic path, and so does a request that is not in canonical form.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ from .span_json import Texts, add_rows
 
 _MOST_KNOWN = 128
 _LARGEST_KNOWN = 4096
-"""The limit of cached resources and scopes, in number and in bytes of each.
+"""The maximum number of cached resources and scopes, and the maximum size of each in bytes.
 
-As objects they may take twenty times as many bytes.
+The cached objects may take twenty times as many bytes.
 """
 _RESOURCE, _SCOPE, _SPAN = b"\x0a\x0a", b"\x0a\x12\x0a", b"\x12\x12\x0a"
-"""The tags of nested messages in a TracesData, the innermost first."""
+"""The tags of the fields around a resource, a scope and a span in a TracesData, innermost first."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Known(Texts):
-    """Cached content of the last spans, for the next batches of one thread.
+    """Caches content of recent spans, for the following batches of the same thread.
 
-    It is bounded for any input: at most 10 MiB of resources and scopes, in addition to Texts.
+    Its size is bounded for any input: at most 10 MiB of resources and scopes, in addition to the
+    size of `Texts`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.bare: dict[tuple[str, bytes, bytes | None], Any] = {}
-        """Records of resources and scopes by their bytes: most requests contain the same."""
+        """The records of resources and scopes, by their bytes; most requests contain the same ones.
+        """
 
 
 class _OtherwiseError(Exception):
-    """A resource or a scope that is not in canonical form."""
+    """A resource or a scope is not in canonical form."""
 
 
 class ForeignText:
@@ -75,7 +77,7 @@ class ForeignText:
     def add(self, data: bytes) -> int:
         """Add the spans of a serialised TracesData; return their number.
 
-        Raises InputError if the data is not valid; then nothing is added.
+        Raises InputError if the data is not valid; nothing is added in that case.
         """
         rows: list[str] = []
         try:
@@ -97,7 +99,7 @@ class ForeignText:
         return len(rows)
 
     def text(self, batch_id: str, created_ns: int) -> bytes:
-        """Return the text of the batch; nothing can be added after that."""
+        """Return the text of the batch. Nothing can be added to the batch afterwards."""
         otel: Record = {RESOURCE_SPANS: self._resources, RECEIVED: created_ns}
         head = b'{"schema_version":%d,"sdk_version":"%b","batch_id":"%b","created_ns":%d,"spans":['
         return b"".join(
@@ -142,9 +144,11 @@ class ForeignText:
         kind: Any,
         make: Callable[[Any], Any],
     ) -> Any:
-        """Return `make` of a `kind` that has the `field` and the schema_url of `light`, cached.
+        """Return the record of a resource or a scope, from the cache if possible.
 
-        Raises _OtherwiseError, DecodeError.
+        To build it, this passes `make` a message of the class `kind` that contains only the `field`
+        and the `schema_url` of `light`. `read` parses the bytes of `field`. Raises DecodeError, and
+        _OtherwiseError if the field is not in canonical form.
         """
         data = getattr(light, field) if light.HasField(field) else None
         key = field, light.schema_url, data
@@ -175,7 +179,7 @@ class _Resource(NamedTuple):
     """The text between `thread_id` and `attrs` in the rows of its spans."""
 
     def row(self, data: bytes) -> str:
-        """Return the row of a serialised span on the generic path. Raises DecodeError."""
+        """Translate a serialised span to its row on the generic path. Raises DecodeError."""
         span = _within(data, _SPAN).scope_spans[0].spans[0]
         return _row(span_record(span, self.process))
 
@@ -188,10 +192,10 @@ def _resource_of(bare: ResourceSpans) -> _Resource:
 
 
 def _within(data: bytes, tags: bytes) -> ResourceSpans:
-    """Return the ResourceSpans that has `data` in fields of these tags, the innermost first.
+    """Parse `data` inside the fields with these tags, innermost first; return the ResourceSpans.
 
-    Parsed alone, `data` might be nested deeper than protobuf allows in a TracesData. Raises
-    DecodeError.
+    If `data` were parsed alone, it could be nested deeper than protobuf allows in a TracesData.
+    Raises DecodeError.
     """
     for tag in tags:
         data = bytes((tag,)) + varint(len(data)) + data

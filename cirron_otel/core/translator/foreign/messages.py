@@ -1,7 +1,8 @@
-"""OTLP that was not created from Cirron ↔ a Cirron batch that contains all of it.
+"""Convert OTLP that was not created from Cirron to a Cirron batch, and restore it, without loss.
 
-A readable view goes into Cirron's fields, and content without a field into `otel`. If the view does
-not restore a message exactly, the encoded message is kept next to it (`raw`, base64).
+Cirron's fields contain a readable view of the messages; `otel` contains the content that has no
+field. If the view does not restore a message exactly, the view also contains the encoded message
+(`raw`, base64).
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ from .otel_view import (
 RESOURCE_SPANS = "resource_spans"
 COPY = "copy"
 RECEIVED = "received_ns"
-"""The receiving time in Unix ns, in the `otel` of a batch that a receiver made."""
+"""The key of the receiving time (Unix ns) in the `otel` of a batch that a receiver created."""
 _M = TypeVar("_M", bound=Message)
 
 
 def decode_foreign(messages: Sequence[ResourceSpans], copy: int = 0) -> Record:
-    """Return the batch that contains `messages`; `copy` numbers equal ones in one input, from 0.
+    """Return the batch that contains `messages`; `copy` numbers equal batches of one input, from 0.
 
-    Its `batch_id` is a hash over its content, `copy` included; its `created_ns` is the latest end.
+    Its `batch_id` is a hash of its content, including `copy`. Its `created_ns` is the latest end
+    time of its spans.
     """
     spans: list[Record] = []
     resources = [resource_spans_record(message, spans) for message in messages]
@@ -79,9 +81,9 @@ def _hash(content: Record) -> str:
 
 
 def messages_of(batch: Record) -> list[ResourceSpans] | None:
-    """Return the messages in a batch that looks as if it was created from OTLP, else None.
+    """Return the messages in a batch that seems to have been created from OTLP, else None.
 
-    A name is not evidence: the caller decodes the messages, and compares.
+    The caller must decode the messages and compare the result with the batch.
     """
     otel = batch.get("otel")
     resources = otel.get(RESOURCE_SPANS) if isinstance(otel, dict) else None
@@ -99,10 +101,10 @@ def messages_of(batch: Record) -> list[ResourceSpans] | None:
 
 
 def regular(messages: Iterable[ResourceSpans]) -> bool:
-    """Give spans and links derived ids if backends refuse their own, in place.
+    """Replace, in place, ids of spans and links that backends refuse with derived ids.
 
-    An id of a wrong length, or zero, makes a backend refuse the complete request that contains it.
-    Returns whether there was any.
+    A backend refuses a complete request if it contains an id that is zero or has a wrong length.
+    Returns whether any id was replaced.
     """
     changed = False
     for span in (s for m in messages for scope in m.scope_spans for s in scope.spans):
@@ -139,14 +141,14 @@ def _bare(message: _M, field: str) -> _M:
 
 
 def resource_spans_record(message: ResourceSpans, spans: list[Record]) -> Record:
-    """Return the record of ResourceSpans; append the records of their spans to `spans`."""
+    """Return the record of a ResourceSpans; append the records of its spans to `spans`."""
     process = process_of(message.resource)
     scopes = [scope_spans_record(item, process, spans) for item in message.scope_spans]
     return with_key(resource_record(_bare(message, "scope_spans")), "scope_spans", scopes)
 
 
 def with_key(record: Record, key: str, value: Any) -> Record:
-    """Return the record with an additional key before `raw`."""
+    """Add a key to a record, ahead of its `raw` if it has one, and return the record."""
     raw = record.pop(RAW, None)
     record[key] = value
     if raw is not None:
@@ -155,7 +157,7 @@ def with_key(record: Record, key: str, value: Any) -> Record:
 
 
 def resource_record(bare: ResourceSpans) -> Record:
-    """Return the record of ResourceSpans without their spans."""
+    """Return the record of a ResourceSpans that contains no scopes."""
     record: Record = {}
     if bare.HasField("resource"):
         record["resource"] = counted_attributes(bare.resource)
@@ -167,7 +169,10 @@ def resource_record(bare: ResourceSpans) -> Record:
 
 
 def write_resource(record: Record) -> ResourceSpans:
-    """Write the result of `resource_record` back. Raises NotCanonicalError, DecodeError."""
+    """Restore the message of a record from `resource_record`.
+
+    Raises NotCanonicalError or DecodeError if the record is not valid.
+    """
     message = ResourceSpans()
     if RAW in record:
         return unraw(ResourceSpans, record[RAW])
@@ -184,13 +189,13 @@ def _write_schema_url(message: Any, record: Record) -> None:
 
 
 def scope_spans_record(message: ScopeSpans, process: Process, spans: list[Record]) -> Record:
-    """Return the record of a ScopeSpans; append its spans to `spans`."""
+    """Return the record of a ScopeSpans; append the records of its spans to `spans`."""
     spans.extend(span_record(span, process) for span in message.spans)
     return with_key(scope_record(_bare(message, "spans")), "spans", len(message.spans))
 
 
 def scope_record(bare: ScopeSpans) -> Record:
-    """Return the record of ScopeSpans without their spans."""
+    """Return the record of a ScopeSpans that contains no spans."""
     record: Record = {}
     if bare.HasField("scope"):
         scope = bare.scope
@@ -204,7 +209,10 @@ def scope_record(bare: ScopeSpans) -> Record:
 
 
 def write_scope(record: Record) -> ScopeSpans:
-    """Write the result of `scope_record` back. Raises NotCanonicalError, DecodeError."""
+    """Restore the message of a record from `scope_record`.
+
+    Raises NotCanonicalError or DecodeError if the record is not valid.
+    """
     message = ScopeSpans()
     if RAW in record:
         return unraw(ScopeSpans, record[RAW])
@@ -233,20 +241,23 @@ def _write_resource_spans(record: object, spans: Any) -> ResourceSpans:
 
 
 class Process(NamedTuple):
-    """The process of spans, as their resource describes it."""
+    """The process that a resource describes."""
 
     pid: int | None
     rank: int
 
 
 def process_of(resource: Resource) -> Process:
-    """Read the process of a resource: once, since a resource may have thousands of attributes."""
+    """Read the process of a resource.
+
+    Call it once per resource, which may have thousands of attributes.
+    """
     rank = int_attribute(resource.attributes, sc.RANK)
     return Process(int_attribute(resource.attributes, sc.PROCESS_PID), rank or 0)
 
 
 def span_record(span: Span, process: Process) -> Record:
-    """Return the record of a span; it is exact for any content."""
+    """Return the record of a span. The record restores the span exactly, whatever it contains."""
     record = _view(span, process)
     try:
         exact = is_same(_write_span(record), span)
@@ -291,14 +302,14 @@ def _view(span: Span, process: Process) -> Record:
 
 
 def _regular(span_id: bytes, trace_id: bytes) -> str | None:
-    """Derive the id by the rule; None for ids that are zero or of a wrong length."""
+    """Derive the Cirron id of a span; None if an id is zero or has a wrong length."""
     if len(span_id) != 8 or len(trace_id) != 16 or not any(span_id) or not any(trace_id):
         return None
     return derive_id(span_id, trace_id)
 
 
 def int_attribute(pairs: Iterable[KeyValue], key: str) -> int | None:
-    """Return the value of an attribute that is an integer, else None."""
+    """Return the value of the attribute `key` if it is an integer, else None."""
     for pair in pairs:
         if pair.key == key and pair.value.WhichOneof("value") == "int_value":
             return pair.value.int_value

@@ -1,12 +1,14 @@
-"""The fields of an OpenTelemetry span without a Cirron field, as the readable `otel` object.
+"""Readable JSON views of OTLP messages.
 
-It contains only values that differ from the default. `write` is tolerant, since the object may come
-from any source: the comparison that every caller makes detects what it cannot write.
+`write` and `read` convert the fields of a span that have no Cirron field to the record's `otel`
+object, which contains only values that differ from the default. `write` is tolerant, since the
+object may come from any source: every caller compares the result, which detects values that `write`
+could not write.
 
-Code that writes a view reads it back and compares the result with the message (`is_same`). If they
-differ, it adds the encoded message (`raw_of`, under the key `RAW`). Code that reads a view accepts
-only the form that this package writes and raises NotCanonicalError for any other. `messages` and
-`log_marks` define the views of their messages. (`otel_view` is the tolerant view of a single span.)
+The other functions are for exact views, which `messages` and `log_marks` define. Code that creates
+such a view restores the message from it and compares the two (`is_same`). If they differ, it adds
+the encoded message to the view (`raw_of`, under the key `RAW`). Code that reads an exact view
+raises NotCanonicalError if this package cannot have written the view.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 
 def unhex(value: object) -> bytes | None:
-    """Return the bytes of lower-case hex text; None if it is not."""
+    """Decode lower-case hex text; return None if `value` is anything else."""
     if not isinstance(value, str) or _HEX.fullmatch(value) is None:
         return None
     return bytes.fromhex(value)
@@ -88,7 +90,7 @@ def _write_link(link: Span.Link, record: Record) -> None:
 
 
 def write_plain(target: Any, attributes: Record) -> None:
-    """Append attributes under their own keys; omit keys that protobuf cannot hold."""
+    """Append attributes with unescaped keys; omit keys that protobuf cannot hold."""
     for key, value in attributes.items():
         if encodable(key):
             add(target, key, value)
@@ -100,7 +102,8 @@ AttributeReader = Callable[[Iterable[KeyValue]], Record]
 def read(span: Span, default_kind: int, attributes: AttributeReader = read_attributes) -> Record:
     """Return the `otel` object of a span, without its ids, events and resource.
 
-    Raises the errors of `attributes` if an attribute of a link has no exact JSON form.
+    `attributes` decodes the attributes of links. It may raise an error if an attribute has no exact
+    JSON form.
     """
     otel: Record = {}
     if span.kind != default_kind:
@@ -142,14 +145,14 @@ _M = TypeVar("_M", bound=Message)
 
 
 def of_type(value: object, kind: type) -> Any:
-    """Return `value` if it is of exactly this type. Raises NotCanonicalError."""
+    """Return `value` if its type is exactly `kind`, else raise NotCanonicalError."""
     if type(value) is not kind:
         raise NotCanonicalError
     return value
 
 
 def text_of(value: object) -> str:
-    """Return `value` if it is a text that UTF-8 can encode. Raises NotCanonicalError."""
+    """Return `value` if it is a string that UTF-8 can encode, else raise NotCanonicalError."""
     text = of_type(value, str)
     try:
         text.encode("utf-8")
@@ -162,17 +165,20 @@ def text_of(value: object) -> str:
 
 
 def is_same(a: Message, b: Message) -> bool:
-    """Return whether two messages are the same on the wire."""
+    """Return whether two messages have the same serialised form."""
     return a.SerializeToString() == b.SerializeToString()
 
 
 def raw_of(message: Message) -> str:
-    """Return the encoded message, in base64."""
+    """Return the serialised message in base64."""
     return base64.b64encode(message.SerializeToString()).decode("ascii")
 
 
 def unraw(kind: type[_M], text: object) -> _M:
-    """Decode the result of `raw_of`. Raises NotCanonicalError, DecodeError."""
+    """Decode the result of `raw_of`.
+
+    Raises NotCanonicalError if `text` is not base64, and DecodeError if it is not a message.
+    """
     try:
         return kind.FromString(base64.b64decode(of_type(text, str), validate=True))
     except (binascii.Error, ValueError):
@@ -183,12 +189,12 @@ def unraw(kind: type[_M], text: object) -> _M:
 
 
 def view_attributes(pairs: Iterable[KeyValue]) -> Record:
-    """Return a readable JSON view of any attribute list; it is exact wherever JSON can be."""
+    """Return a readable JSON view of any attribute list, exact wherever JSON allows it."""
     return {pair.key: value_view(pair.value) for pair in pairs}
 
 
 def value_view(value: AnyValue) -> Any:
-    """Return a readable JSON view of a value; it is exact wherever JSON can be."""
+    """Return a readable JSON view of a value, exact wherever JSON allows it."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -207,7 +213,7 @@ def value_view(value: AnyValue) -> Any:
 
 
 def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
-    """Return a view of a message's attributes, and of the number of dropped ones."""
+    """Return a view of a message's attributes and of its number of dropped attributes."""
     record: Record = {}
     if owner.attributes:
         record["attributes"] = view_attributes(owner.attributes)
@@ -217,7 +223,10 @@ def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
 
 
 def write_counted_attributes(owner: Any, record: Record) -> None:
-    """Write such a view back, as far as it can be encoded. Raises NotCanonicalError."""
+    """Write a view from `counted_attributes` back; keys that protobuf cannot hold are omitted.
+
+    Raises NotCanonicalError if the view is not valid.
+    """
     write_plain(owner.attributes, of_type(record.get("attributes", {}), dict))
     count = record.get("dropped_attributes_count", 0)
     if not is_int(count, 0, UINT32_MAX):

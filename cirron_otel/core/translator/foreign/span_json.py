@@ -1,11 +1,9 @@
-"""Serialised spans to the text of their rows, without a parser.
+"""Translate serialised spans to the JSON text of their rows, without a protobuf parser.
 
-A span is read in the order of its fields, from the first byte to the last: no byte is skipped, so
-no content is lost unnoticed. A parser takes as long if spans are similar, and half as long again if
-they vary (docs/adr/0012). A span in another order or form takes the generic path.
-
-They are read without a parser: to create a message takes longer than to write its text. A span that
-is not in the usual form takes the generic path.
+Creating a message would take longer than writing its text. A span, including its events and links,
+is read in the order of its fields, from the first byte to the last: no byte is skipped, so no
+content is lost unnoticed. If spans are similar, a parser is as fast; if they vary, it takes half as
+long again (docs/adr/0012). A span with an unusual order or content takes the generic path.
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ from ..typed import NotCanonicalError
 _EVENT, _LINK = 0x5A, 0x6A
 _DROPPED = {0x50: "attributes", 0x60: "events", 0x70: "links"}
 FIRST, LAST = min(_DROPPED), max(_DROPPED)
-"""The tags that may follow a span's attributes, among the fields that this module reads."""
+"""The range of tags that `more` reads: the fields that may follow a span's attributes."""
 _EVENT_TIME, _EVENT_NAME, _EVENT_ATTRIBUTE = 0x09, 0x12, 0x1A
 _LINK_TRACE_ID, _LINK_SPAN_ID = b"\x0a\x10", b"\x12\x08"
 _LINK_STATE, _LINK_ATTRIBUTE, _LINK_FLAGS = 0x1A, 0x22, 0x35
 
 
 def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
-    """Read a serialised span from `at` up to its status; return its members and the end position.
+    """Read the fields of a serialised span between its attributes and its status, from `at`.
 
-    Each member is preceded by a comma. Raises NotCanonicalError, IndexError, and the errors of
-    Pairs.
+    Returns their members as JSON text, each preceded by a comma, and the position after the fields.
+    Raises NotCanonicalError, IndexError, and the errors of `Pairs`.
     """
     text, events, links = "", [], []
     size, last = len(data), 0
@@ -61,7 +59,7 @@ def more(data: bytes, at: int, pairs: Pairs, names: Names) -> tuple[str, int]:
 
 
 def _event(data: bytes, pairs: Pairs, names: Names) -> str:
-    """Read an event with a time, a name and perhaps attributes."""
+    """Read an event that has a time, a name and optionally attributes."""
     size = len(data)
     if data[0] != _EVENT_TIME or data[9] != _EVENT_NAME:
         raise NotCanonicalError
@@ -79,7 +77,7 @@ def _event(data: bytes, pairs: Pairs, names: Names) -> str:
 
 
 def _link(data: bytes, pairs: Pairs) -> str:
-    """Read a link with both ids, and perhaps trace_state, attributes and flags."""
+    """Read a link that has both ids, and optionally trace_state, attributes and flags."""
     size = len(data)
     if size < 28 or data[:2] != _LINK_TRACE_ID or data[18:20] != _LINK_SPAN_ID:
         raise NotCanonicalError
@@ -102,7 +100,7 @@ def _link(data: bytes, pairs: Pairs) -> str:
 
 
 _TRACE_ID, _SPAN_ID = 0x100A, 0x0812
-"""The tags and the lengths of their values, as numbers."""
+"""The tag and the length of each id, as one number."""
 _STATE, _PARENT, _NAME, _KIND, _START, _END, _ATTRIBUTE = 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 _ZERO = bytes(8)
 _NO_COSTS = "".join(f',"{name}":null' for _, name in sc.COSTS)
@@ -111,7 +109,7 @@ _times = struct.Struct("<BQBQ").unpack_from
 
 
 class Texts:
-    """Cached text of the last spans, for the next ones: at most 15 MiB for any input."""
+    """Caches the text of recent spans' parts for the following spans: at most 15 MiB."""
 
     def __init__(self) -> None:
         self.pairs, self.names, self.ends = Pairs(), Names(), Ends()
@@ -124,10 +122,10 @@ def add_rows(
     slow: Callable[[bytes], str],
     rows: list[str],
 ) -> None:
-    """Append the row of each span, as UTF-8 with one character for each byte.
+    """Append the row of each span to `rows`, as UTF-8 with one character per byte.
 
-    `fixed` is the text between `thread_id` and `attrs` of all spans, and `slow` makes the row of a
-    span that is not read here. Raises UnicodeDecodeError, DecodeError.
+    `fixed` is the text between `thread_id` and `attrs`, which is the same in all rows. `slow`
+    translates the spans that need the generic path. Raises UnicodeDecodeError, DecodeError.
     """
     pairs, names, ends = texts.pairs, texts.names, texts.ends
     last: bytes | None = None
@@ -185,7 +183,7 @@ def add_rows(
 
 
 def _state(data: bytes) -> tuple[str, int]:
-    """Read a span's trace_state after its ids; return its member and the position after it."""
+    """Read the trace_state after a span's ids; return its member and the position after it."""
     size, begins = length(data, 29)
     ends = begins + size
     if not size:
@@ -194,6 +192,6 @@ def _state(data: bytes) -> tuple[str, int]:
 
 
 def _thread(member: str) -> str:
-    """Return the number in an attribute, as text."""
+    """Return the number in the member of the thread id attribute; "null" if it is not a number."""
     number = member.removeprefix(f'"{sc.THREAD_ID}":')
     return number if number.removeprefix("-").isdigit() else "null"

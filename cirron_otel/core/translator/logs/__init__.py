@@ -1,1 +1,1 @@
-"""OTLP log records that are marks."""
+"""Convert between OTLP log records and marks."""

@@ -1,8 +1,9 @@
-"""OTLP logs that are marks ↔ the marks of a Cirron batch (docs/otlp-mapping.md, "Logs").
+"""Convert between OTLP log records and marks of a Cirron batch (docs/otlp-mapping.md, "Logs").
 
-A log record with an event name, made inside a span, is a mark in Cirron: a named value attached to
-a scope. A readable view goes into the mark's fields, and other content into its `otel.log`. If the
-view does not restore the record exactly, the encoded record is kept next to it (`raw`).
+A log record that has an event name and belongs to a span is a mark in Cirron: a named value
+attached to a scope. The mark's fields contain a readable view of the record, and its `otel.log`
+contains the other content. If the view does not restore the record exactly, `otel.log` also
+contains the encoded record (`raw`).
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from ..typed import NotCanonicalError
 from ..values import INT64_MAX, is_int
 
 LOG = "log"
-"""The content of the log record beyond the mark, in a mark's `otel`."""
+"""The key in a mark's `otel` for the log record's content that has no field in the mark."""
 LOGS = "logs"
-"""The resource and the scopes of the records that became the marks, in a batch's `otel`."""
+"""The key in a batch's `otel` for the resource and scopes of the log records."""
 
 _EVENT_NAME = "event.name"
 _VALUE = "value"
 _KINDS = ("point", "summary")
 _MOST_VALUE_BYTES = 256
-"""The limit of a mark's text in bytes (docs/spool-format.md, "Marks")."""
+"""The maximum size in bytes of a mark's text value (docs/spool-format.md, "Marks")."""
 
 
 def is_mark(record: LogRecord) -> bool:
-    """Return whether a log record is a mark: it has an event name, and is in a span."""
+    """Return whether a log record is a mark: it has an event name and belongs to a span."""
     return (
         len(record.trace_id) == 16
         and len(record.span_id) == 8
@@ -54,9 +55,9 @@ def is_mark(record: LogRecord) -> bool:
 
 
 def keep_marks(message: LogsData) -> tuple[int, int]:
-    """Remove everything but marks, and their scopes and resources, from `message`.
+    """Remove everything from `message` except marks and their scopes and resources.
 
-    Returns the numbers of log records kept and removed.
+    Returns the number of log records that were kept, and the number that were removed.
     """
     count = others = 0
     for resource in message.resource_logs:
@@ -83,7 +84,7 @@ def _replace(target: Any, messages: list[Any]) -> None:
 
 
 class LogMarks:
-    """Batches under construction, one for each resource of the marks."""
+    """Batches under construction, one per resource of the marks."""
 
     def __init__(self) -> None:
         self._batches: dict[bytes, _Batch] = {}
@@ -91,7 +92,7 @@ class LogMarks:
     def add(self, data: bytes) -> int:
         """Add the marks of a serialised LogsData; return their number.
 
-        Raises InputError if the data is not valid; then nothing is added.
+        Raises InputError if the data is not valid; nothing is added in that case.
         """
         try:
             message = LogsData.FromString(data)
@@ -114,7 +115,7 @@ class LogMarks:
         return count
 
     def batches(self, seed: str, created_ns: int) -> Iterator[Record]:
-        """Yield the batches; `seed` and the number of each distinguish their ids from others."""
+        """Yield the batches; `seed` and each batch's number determine its id."""
         for number, batch in enumerate(self._batches.values()):
             yield batch.record(uuid4_shaped(digest("logs", seed, number)), created_ns)
 
@@ -161,7 +162,10 @@ class _Batch:
         }
 
     def _place(self) -> Record:
-        """Return the members of `otel` for the session, the spans' traces, and the resource."""
+        """Return the members of the batch's `otel` that place its marks.
+
+        They are the session, the traces of the marks' spans, and the resource.
+        """
         resource = self._resource.get("resource", {})
         attributes = resource.get("attributes", {})
         trace = next(iter(self._traces.values()))
@@ -180,7 +184,7 @@ class _Batch:
 
 
 def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
-    """Return a log record as a mark; `scope` is the number of its scope in its batch."""
+    """Convert a log record to a mark; `scope` is the index of its scope in the batch."""
     name = _name_of(record)
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     attributes = {pair.key: pair.value for pair in record.attributes}
@@ -210,7 +214,7 @@ def mark_record(record: LogRecord, mark_id: str, scope: int = 0) -> Record:
 
 
 def _name_of(record: LogRecord) -> str:
-    """Return the event name: OpenTelemetry's field, or the attribute that preceded the field."""
+    """Return the event name: the field of OTLP, or the attribute that older versions use."""
     if record.event_name:
         return record.event_name
     names = [pair.value.string_value for pair in record.attributes if pair.key == _EVENT_NAME]
@@ -220,8 +224,8 @@ def _name_of(record: LogRecord) -> str:
 def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
     """Return the value of a mark and its type.
 
-    It is the first of these that has a supported type: the attribute of a mark's value, the body,
-    and the attribute `value`. If there is none, the value is True: the event happened.
+    The value is the first of these that has a supported type: the attribute for a mark's value, the
+    body, the attribute `value`. If none of them does, the value is True: the event happened.
     """
     candidates = (attributes.get(sc.MARK_VALUE), record.body, attributes.get(_VALUE))
     for candidate in candidates:
@@ -260,7 +264,10 @@ _FIELDS = {
 
 
 def log_record(mark: Record) -> LogRecord:
-    """Return the log record that became a mark. Raises NotCanonicalError for any other mark."""
+    """Return the log record from which a mark was created.
+
+    Raises NotCanonicalError if the mark was not created from a log record.
+    """
     otel = mark.get("otel")
     log = otel.get(LOG) if isinstance(otel, dict) else None
     if not isinstance(log, dict):
@@ -290,9 +297,9 @@ def _written(mark: Record, log: Record) -> LogRecord:
 
 
 def logs_of(batch: Record) -> ResourceLogs:
-    """Return the log records that became the marks of a batch, as they arrived.
+    """Return the log records from which a batch was created, as they arrived.
 
-    Raises NotCanonicalError for a batch that was not created from logs.
+    Raises NotCanonicalError if the batch was not created from log records.
     """
     otel = batch.get("otel")
     logs_record = otel.get(LOGS) if isinstance(otel, dict) else None

@@ -1,1 +1,1 @@
-"""Cirron batches as OTLP, and back."""
+"""Convert Cirron batches to OTLP, and decode them from OTLP again."""

@@ -17,14 +17,14 @@ _OTHERS = "other batches"
 
 
 class Altered:
-    """Counts spans that have the scope of a batch but are not records of it."""
+    """Counts spans whose OTLP scope is a batch's header but that are not records of that batch."""
 
     def __init__(self) -> None:
         self._spans: Counter[str] = Counter()
-        """The number of spans, by the file of their batch."""
+        """The number of spans, by the file name of their batch."""
 
     def look_at(self, messages: Iterable[ResourceSpans]) -> None:
-        """Count the spans of messages that contain no Cirron record."""
+        """Count the altered spans in messages from which all Cirron records have been removed."""
         for scope_spans in (each for message in messages for each in message.scope_spans):
             scope = scope_spans.scope
             if scope_spans.spans and any(p.key == sc.BATCH_SPANS for p in scope.attributes):
@@ -34,7 +34,7 @@ class Altered:
                 self._spans[name] += len(scope_spans.spans)
 
     def losses(self) -> Iterable[str]:
-        """Yield a line for each span; the lines of one batch are identical."""
+        """Yield one line per span; all lines of a batch are identical."""
         text = "records of {}, changed in transit and stored as spans of another origin"
         return (text.format(name) for name in self._spans.elements())
 

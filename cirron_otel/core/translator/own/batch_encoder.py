@@ -1,7 +1,7 @@
-"""Encode a batch, or a part of one: its header, and the order, place and grouping of its records.
+"""Encode a batch or a part of a batch: write its header, and group and place its records.
 
-A `SpanWriter` encodes the spans: `ExactWriter` with protobuf objects and the exact mappers,
-`PieceWriter` from cached pieces of protobuf. The bytes are the same.
+A `SpanWriter` encodes the spans. `ExactWriter` uses protobuf objects and the exact mappers;
+`PieceWriter` uses cached pieces of protobuf. Both produce the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .synthetic import Carrier, residual_carrier, segment_links_of, stated_links
 
 M = TypeVar("M")
 PlaceOf = Callable[[str], RecordPlacement | None]
-"""The place of a scope by its id; None for a scope that is not in the batch."""
+"""Takes a scope's id; returns the scope's place, or None if the scope is not in the batch."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Group:
     segment_links: list[Span] = field(default_factory=list)
     pid: int | None = None
     rank: int | None = None
-    """The first values in the group: spans with other values have an attribute of their own."""
+    """The first rank in the group, like `pid`: spans with another value have it as an attribute."""
 
 
 class SpanWriter(Protocol[M]):
@@ -49,9 +49,9 @@ class SpanWriter(Protocol[M]):
     """The numbers of spans, marks and snapshots."""
 
     def collect(self, encoder: BatchEncoder[Any]) -> None:
-        """Add the spans, and carriers for the events that are on none of them, to their groups.
+        """Add the spans to their groups, and carriers for the events that are not on a span.
 
-        Also calls `open_segment` for the spans, in their order, and sets `first_place`.
+        Also calls `encoder.open_segment` for each span, in order, and sets `encoder.first_place`.
         """
 
     def messages(self, encoder: BatchEncoder[Any], header: Header) -> list[M]:
@@ -68,7 +68,7 @@ class BatchEncoder(Generic[M]):
         options: Options,
         part: Part | None = None,
     ) -> None:
-        """Prepare to encode the batch of `writer`; it is a complete one unless `part` is given."""
+        """Prepare to encode the batch of `writer`; `part` is given if that batch is a part."""
         self.writer, self.plan, self.part = writer, plan, part
         self.one_trace = options.layout == SESSION_LAYOUT
         self.fields = writer.fields
@@ -104,7 +104,7 @@ class BatchEncoder(Generic[M]):
         return self.writer.messages(self, fields.header(counts, inline))
 
     def group(self, session: str) -> Group:
-        """Return the group of a session; a new one follows the others."""
+        """Return the group of a session; a new group is added at the end."""
         group = self.groups.get(session)
         if group is None:
             group = self.groups[session] = Group()
@@ -136,7 +136,7 @@ class BatchEncoder(Generic[M]):
         span_id: object,
         session: str,
     ) -> None:
-        """Put marks and snapshots of one scope on as many carriers as their size requires."""
+        """Put a scope's marks and snapshots on as many carriers as their size requires."""
         marks, snapshots = attached
         while marks or snapshots:
             (now, size), marks = fitting(marks, sc.MAX_EVENTS, sc.MAX_SPAN_BYTES, at_least=1)
@@ -151,12 +151,12 @@ class BatchEncoder(Generic[M]):
             self.add_carrier(carrier, session)
 
     def next_ordinal(self) -> int:
-        """Return the number of the next carrier."""
+        """Return the ordinal of the next carrier."""
         self._ordinal += 1
         return self._ordinal - 1
 
     def add_carrier(self, carrier: Carrier, session: str) -> None:
-        """Add a carrier of events; it spans the time of its events."""
+        """Add a carrier of events. Its times are those of its first and its last event."""
         times = [record.get("ts_ns") for record, _ in (*carrier.marks, *carrier.snapshots)]
         known = [time for time in times if is_int(time, 0, INT64_MAX)]
         if known:
@@ -167,9 +167,9 @@ class BatchEncoder(Generic[M]):
     def open_segment(
         self, place: RecordPlacement, start_ns: int, own_id: str, place_of: PlaceOf
     ) -> None:
-        """Add the links of the segment that opens at this span, if one does.
+        """Add the segment links if a segment opens at this span.
 
-        `place_of` returns the place of a scope of the batch.
+        `place_of` returns the place of a scope in the batch.
         """
         if self.one_trace or place.depth not in UNIT_DEPTHS:
             return
@@ -188,13 +188,13 @@ class BatchEncoder(Generic[M]):
         self.group(place.session).segment_links += links
 
     def _needs_carrier(self, segment_links: list[Span]) -> bool:
-        """Return whether a carrier `cirron.batch` is needed although the scope has room."""
+        """Return whether a carrier `cirron.batch` is needed even if the header has room."""
         if self.part is not None:
             return any(carrier.has_residual for carrier in self.part.carriers)
         return not (self.writer.lengths[0] or segment_links)
 
     def _carry_residual(self, residual: str) -> None:
-        """Add the carrier `cirron.batch`."""
+        """Add the carrier `cirron.batch`, which contains the residual."""
         place = self.first_place
         if place is None or self.plan.stated is not None:
             place = self.plan.outside(None)
@@ -213,7 +213,7 @@ class BatchEncoder(Generic[M]):
 
 
 def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
-    """Order a span's marks by `mark_ids` if that names exactly these marks; else keep the order."""
+    """Order a span's marks by `mark_ids`; keep their order unless it names exactly these marks."""
     if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
         return marks
     by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}
@@ -224,7 +224,10 @@ def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
 
 
 def take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
-    """Take the SDK's own overhead mark, if it is the last one, as an attribute of the span."""
+    """Turn the SDK's own overhead mark, if it is the last mark, into an attribute of the span.
+
+    Returns the other marks.
+    """
     record = unit.record
     if not marks or not isinstance(record.get("id"), str) or not is_int(record.get("end_ns"), 0):
         return marks
@@ -243,7 +246,8 @@ def fitting(
 ) -> tuple[tuple[list[Placed], int], list[Placed]]:
     """Split attached events into those that fit on the span, with their size, and the overflow.
 
-    The size is in bytes and approximate. At least `at_least` events are among the first.
+    The size is approximate, in bytes. At least `at_least` events count as fitting, unless `most` is
+    smaller.
     """
     size = 0
     number = 0

@@ -1,4 +1,4 @@
-"""Batch-level fields: the values stored in the header, and a residual for all others."""
+"""Batch-level fields: some are stored in the OTLP header, all others in a residual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .parts import Part
 
 
 def file_name(batch: Record) -> str | None:
-    """Derive the name of a batch's file from its id and time; None if they are not valid."""
+    """Derive the name of a batch's file from its id and time; None if either is not valid."""
     created, batch_id = batch.get("created_ns"), batch.get("batch_id")
     if not is_int(created, 0) or not isinstance(batch_id, str):
         return None
@@ -35,7 +35,7 @@ def file_name(batch: Record) -> str | None:
 
 
 class BatchLevelFields:
-    """A batch without its records."""
+    """The fields of a batch except its records."""
 
     def __init__(
         self,
@@ -47,13 +47,14 @@ class BatchLevelFields:
         lists: Collection[str] = LISTS,
         corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
-        """Prepare the batch-level `fields`, without the `lists` that contain records.
+        """Prepare the batch-level `fields`; `lists` names the lists of records, which they exclude.
 
-        The residual also contains the `corrected` lists, which decoding the spans would not
-        restore.
+        The `corrected` lists are written into the residual too, since decoding the spans would not
+        restore them.
 
-        `file` is the name of the file if id and time do not give it; `own_trace_ids` is whether
-        records have their own trace ids. `service_name` is added to a resource without one.
+        `file` is the name of the file, if the batch's id and time do not determine it.
+        `own_trace_ids` is whether records have their own trace ids. `service_name` is added to a
+        resource that has no service name.
         """
         self._fields, self._lists = fields, lists
         self._said = said(fields)
@@ -66,9 +67,10 @@ class BatchLevelFields:
         self.resource_attributes = resource_attributes(self.otel) if self.otel else {}
 
     def repeat(self, sessions: int) -> None:
-        """Limit the data that each of several sessions repeats to the size of one span.
+        """Omit long fields so that their copies in all sessions together fit into one span.
 
-        The residual, which is written once, contains the omitted data.
+        Each session repeats the header and the resource. The residual, which is written only once,
+        contains the omitted fields.
         """
         if sessions < 2:
             return
@@ -84,7 +86,7 @@ class BatchLevelFields:
             self._shorten()
 
     def omit(self, part: Part) -> None:
-        """Omit the values that the complete batch's header omits: both headers are then equal."""
+        """Omit the fields that the complete batch's header omits: both headers are then equal."""
         items = self.resource_attributes.items()
         self.resource_attributes = {key: value for key, value in items if key not in part.omitted}
         if part.short_header:
@@ -95,11 +97,11 @@ class BatchLevelFields:
 
     @property
     def created_ns(self) -> object:
-        """The creation time of the batch, if a header can hold it."""
+        """The creation time of the batch in ns; None if the header cannot hold it."""
         return self._said["created_ns"]
 
     def header(self, counts: Counts, residual: str = "") -> Header:
-        """Return the header, with the part of the residual that it has room for."""
+        """Return the header with these counts and this residual."""
         session, joined = self.otel.get("session"), self.otel.get("session_trace_id")
         is_named = sc.SERVICE_NAME in self.resource_attributes
         return Header(
@@ -115,7 +117,7 @@ class BatchLevelFields:
         )
 
     def residual(self) -> str:
-        """Return the difference between the batch-level fields and those in the header, as text."""
+        """Return the difference between the batch and what its header restores, as JSON text."""
         if self._fields == self._said and not self._corrected and len(self._lists) == len(LISTS):
             return ""
         header = self.header(Counts(0, 0, 0, 0))
@@ -129,14 +131,20 @@ class BatchLevelFields:
 
 
 def as_decoded(attributes: Record) -> Record:
-    """Decode resource attributes as a reader does: values OTLP cannot hold become readable."""
+    """Return resource attributes as a decoder reads them from OTLP.
+
+    Values that OTLP cannot hold become readable text.
+    """
     resource = Resource()
     write_others(resource.attributes, attributes)
     return split_resource(resource.attributes)[1]
 
 
 def decoded_fields(header: Header, resource_attributes: Record) -> Record:
-    """Return the batch-level fields in a header and its resource, without lists and residual."""
+    """Return the batch-level fields in a header and its resource.
+
+    They contain no lists of records, and the residual is not applied.
+    """
     otel: Record = {}
     if header.session is not None:
         otel["session"] = header.session

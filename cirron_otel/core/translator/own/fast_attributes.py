@@ -1,4 +1,4 @@
-"""Translate serialised KeyValues of our own spans and events to JSON text.
+"""Translate the serialised KeyValues of our own spans and events into JSON text.
 
 Text is UTF-8 with one character for each byte (Latin-1), as in `json_text_cache`. The order on the
 wire is not significant, since `canonical_form` does not compare it. A repeated key raises
@@ -24,7 +24,7 @@ from .fast_wire import length_at
 
 _INT, _DOUBLE = 0x18, 0x21
 _SIZES = {_INT: range(2, 12), _DOUBLE: range(9, 10)}
-"""The valid sizes of a number with its tag, in bytes."""
+"""The valid sizes in bytes of a number and its tag, by the tag."""
 _USERS, _OURS, _ESCAPED = range(3)
 _ESCAPE = len(ESCAPE) + 1
 """The length of the prefix of an escaped key in JSON text, including the quotation mark."""
@@ -61,7 +61,7 @@ class AttributeCache(Pairs):
 
 
 class _Owners(Memo):
-    """Whether an attribute belongs to the mapping or to the user, by key."""
+    """The owner of each attribute key: the mapping, or the user (an escaped or a plain key)."""
 
     def __missing__(self, key: str) -> int:
         name = key.encode("latin-1").decode()
@@ -77,18 +77,18 @@ class _Owners(Memo):
 
 
 class _Head(NamedTuple):
-    """The first bytes of an attribute that holds a number, up to the number."""
+    """The first bytes of a numeric attribute, up to the number."""
 
     size: int
     """The size of the attribute in bytes."""
     kind: int
     key: str
     member: str
-    """The key as JSON, and a colon; empty for an attribute of the mapping."""
+    """The key as JSON, followed by a colon; empty for an attribute of the mapping."""
 
 
 class _Heads(Memo):
-    """Heads by their bytes; attributes of other types have none."""
+    """The `_Head` of each byte string; None for an attribute that is not numeric."""
 
 
 _pairs = AttributeCache()
@@ -150,7 +150,10 @@ def _finite(data: bytes, at: int) -> str:
 
 
 def _add(data: bytes, head: bytes, ours: dict[str, str], users: dict[str, str]) -> None:
-    """Add an attribute of any type; `head` is its bytes up to a value of eight bytes or less."""
+    """Add an attribute of any type; cache its `_Head` if it is numeric.
+
+    `head` is the first bytes of the attribute: if it is numeric, the bytes up to the number.
+    """
     key, member = _pairs[data]
     owner = _owners[key]
     text = member[len(key) + 3 :] if owner == _OURS else ""
@@ -169,7 +172,7 @@ def _add(data: bytes, head: bytes, ours: dict[str, str], users: dict[str, str]) 
 
 
 def object_of(users: dict[str, str]) -> str:
-    """Join the user's attributes to a JSON object."""
+    """Join the user's attributes into a JSON object."""
     return f"{{{','.join(users.values())}}}" if users else "{}"
 
 

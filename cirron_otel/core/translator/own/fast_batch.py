@@ -1,7 +1,7 @@
-"""Spans of a batch from cached pieces of protobuf: what all batches have in common.
+"""`PieceWriter`, the base class of the writers that encode spans from cached pieces of protobuf.
 
-`PlacedWriter` writes batches whose records the plan places, `OwnWriter` those that name their
-session. For a record without a cached piece both call the exact mappers.
+`PlacedWriter` writes batches whose records the plan places; `OwnWriter` writes batches that name
+their session. If no cached pieces fit a record, both call the exact mappers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _SCOPE_FLAG = _SCOPE_TAG + sized(
 
 
 class PieceWriter:
-    """Writes the spans of one session as fields of one ScopeSpans."""
+    """Writes the spans of one session as the fields of one ScopeSpans."""
 
     session: str
     """The session of all spans."""
@@ -86,7 +86,8 @@ class PieceWriter:
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Group the events by span; `name` is the name of the batch's file.
 
-        Raises NotCanonicalError if two spans have one id, or the resource cannot hold pid or rank.
+        Raises NotCanonicalError if the batch has no spans, if two spans have the same id, or if the
+        resource cannot hold pid or rank.
         """
         self.batch, self.plan = batch, plan
         self.lengths = len(batch.spans), len(batch.marks), len(batch.snapshots)
@@ -104,11 +105,14 @@ class PieceWriter:
             raise NotCanonicalError
         self.parents: dict[tuple[str | None, bytes], tuple[bytes, bytes]] = {}
         self.common: dict[tuple[int | None, int | None, int | None], bytes] = {}
-        """The attributes thread, process and rank of scopes without costs."""
+        """The attributes of scopes without costs, by thread, process and rank."""
         self.names: dict[str, bytes] = {}
 
     def arrange(self) -> list[int | None] | None:
-        """Group marks and snapshots by their scope; return the `seq` of the spans."""
+        """Group marks and snapshots by scope; return the `seq` of each span.
+
+        Returns None if the canonical order determines the order of the spans.
+        """
         batch = self.batch
         if not batch.spans or len(self.spans) != len(batch.spans):
             raise NotCanonicalError
@@ -125,7 +129,7 @@ class PieceWriter:
         return attached
 
     def parent(self, parent_id: str | None, trace_id: bytes) -> tuple[bytes, bytes]:
-        """Return the field and the attribute of a parent."""
+        """Return the parent's field and, if needed, the attribute with the parent's explicit id."""
         if parent_id is None:
             return b"", b""
         if not is_id(parent_id) or parent_id.startswith("0" * 16):
@@ -137,31 +141,37 @@ class PieceWriter:
         return pieces
 
     def name(self, name: str) -> bytes:
-        """Return the fields of a name and of the kind."""
+        """Return the fields of a span's name and kind."""
         fields = self.names[name] = (b"\x2a" + sized(name.encode()) if name else b"") + b"\x30\x01"
         return fields
 
     def raw_ids(self) -> bytes:
-        """Return the ids of all spans, 16 bytes each, checked at once: well-formed, none zero."""
+        """Return the ids of all spans, 16 bytes each.
+
+        Raises NotCanonicalError if one is malformed.
+        """
         spans = self.batch.spans
         text = "".join([span.id for span in spans])
         try:
             raw = bytes.fromhex(text)
         except ValueError:
             raise NotCanonicalError from None
-        # fromhex accepts capitals and white space; the lengths of the single ids reveal these
+        # fromhex accepts capitals and white space: compare the text and the length of each id
         if raw.hex() != text or {len(span.id) for span in spans} != {32}:
             raise NotCanonicalError
         return raw
 
     def span(self, span: TypedSpan, raw: bytes, trace_id: bytes, seq: int | None) -> bytes:
-        """Encode a span of any kind, if there are pieces for all of it, in a trace."""
+        """Encode any kind of span from pieces, in the trace `trace_id`.
+
+        Raises NotCanonicalError if pieces cannot express the span.
+        """
         try:
             times = pack_times(0x39, span.start_ns, 0x41, span.end_ns)
         except StructError:
             raise NotCanonicalError from None
         if raw.startswith(ZERO) or span.start_ns == 0 or span.end_ns == 0:
-            raise NotCanonicalError  # proto3 leaves a zero out
+            raise NotCanonicalError  # proto3 omits a zero
         parent_id = span.parent_id
         parent, attribute = self.parents.get((parent_id, trace_id)) or self.parent(
             parent_id, trace_id
@@ -187,17 +197,20 @@ class PieceWriter:
         return b"".join(parts)
 
     def make_common(self, span: TypedSpan) -> bytes:
-        """Encode the attributes of a scope without costs, and cache those that scopes share."""
+        """Encode and cache the attributes that scopes without costs share."""
         costs = _costs(span, self.pid, self.rank)
         self.common[span.thread_id, span.pid, span.rank] = costs
         return costs
 
     @abstractmethod
     def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
-        """Return the spans as fields, in pieces; remove the events on them from `attached`."""
+        """Return the spans as protobuf fields, in pieces to be joined.
+
+        Removes the events on these spans from `attached`.
+        """
 
     def collect(self, encoder: BatchEncoder[bytes]) -> None:
-        """Write the spans, and put the events of other scopes on carriers."""
+        """Write the spans, and put the events of scopes outside the batch on carriers."""
         group = encoder.group(self.session)
         group.pid, group.rank = self.pid, self.rank
         group.spans = self.write_spans(encoder)
@@ -213,7 +226,7 @@ class PieceWriter:
             encoder.add_carrier(carrier, session)
 
     def messages(self, encoder: BatchEncoder[bytes], header: Header) -> list[bytes]:
-        """Return the one group as a serialised TracesData."""
+        """Return the only group, as a serialised TracesData."""
         if len(encoder.groups) > 1:
             raise NotCanonicalError
         group = encoder.groups[self.session]
@@ -234,9 +247,9 @@ class PieceWriter:
 
 
 def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
-    """Encode the attributes between `index` and `seq`.
+    """Encode a span's attributes between `index` and `seq`.
 
-    `pid` and `rank` are those of the resource.
+    `pid` and `rank` are the resource's values; they are omitted if the span has the same ones.
     """
     parts = []
     for value, attribute in (

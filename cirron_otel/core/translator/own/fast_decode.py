@@ -1,8 +1,8 @@
-"""OTLP → Cirron, the fast path: the bytes of one complete batch, as our encoder writes it, to JSON.
+"""OTLP → Cirron on the fast path: translate the bytes of one complete batch into JSON.
 
-It reads the wire in the order in which the encoder writes it. Anything else (another order, an
-unknown field, a part of a batch, a value in a residual) raises NotCanonicalError, and `decode`
-takes the exact path. So a batch that is accepted here needs no second check.
+This module accepts only bytes in the order and form that our encoder writes, so a batch that it
+accepts needs no further check. Anything else (another order, an unknown field, a part of a batch, a
+value in a residual) raises NotCanonicalError, and the batch goes to the exact path in `decode`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .fast_spans import SpanReader
 from .fast_wire import UNREADABLE, SuspectError, field_at
 
 _CACHED, _LONGEST_CACHED = 1024, 16_384
-"""The maximum number of cached resources, and of bytes of each: 16 MiB in all."""
+"""The maximum number of cached resources, and the maximum size of each in bytes: 16 MiB in all."""
 
 
 class Whole(NamedTuple):
@@ -32,14 +32,17 @@ class Whole(NamedTuple):
     data: bytes
     """The batch as JSON."""
     key: bytes
-    """The key of its parts (`assembly_key`)."""
+    """The key that parts of this batch would have (`assembly_key`)."""
     spans: int
     marks: int
     snapshots: int
 
 
 def fast_decode(data: bytes) -> Whole:
-    """Decode the one complete batch of a TracesData. Raises NotCanonicalError for anything else."""
+    """Decode a TracesData that contains exactly one complete batch.
+
+    Raises NotCanonicalError for anything else.
+    """
     try:
         return _decode(data)
     except UNREADABLE:
@@ -86,7 +89,7 @@ class _Records(NamedTuple):
     texts: list[bytes]
     """The JSON of the spans, marks and snapshots, without brackets."""
     residual: str | None
-    """The header's residual from a separate span."""
+    """The header's residual, if a separate span carries it."""
 
 
 def _read(reader: SpanReader, at: int, end: int) -> _Records:
@@ -101,7 +104,7 @@ def _read(reader: SpanReader, at: int, end: int) -> _Records:
 
 
 def _otel(header: Header, origin: Origin, text: str) -> bytes:
-    """Return the `otel` of the batch as a member of its JSON; b"" if it has none."""
+    """Return the `otel` of the batch as a member of its JSON; b"" if the batch has no `otel`."""
     fields = decoded_fields(header, origin.attributes)
     residual = residuals.parse(text, of_batch=True)
     inner = residual.get(residuals.NESTED, {})
@@ -125,7 +128,7 @@ _origins: dict[tuple[bytes, str | None], Origin | None] = {}
 
 
 def _origin(resource: bytes, header: Header) -> Origin | None:
-    """Decode a resource. A process sends the same one with every batch, so it is cached."""
+    """Decode a resource. A process sends the same resource with every batch, so it is cached."""
     key = (resource, header.added_service_name)
     if key in _origins:
         return _origins[key]

@@ -1,9 +1,8 @@
-"""Cirron → OTLP on the fast path: typed records to protobuf bytes from cached pieces.
+"""Cirron → OTLP on the fast path: encode typed records from cached pieces of protobuf.
 
-The bytes are those of `encode_batch`. A record without a cached piece goes to the exact mappers.
-
-Such a batch contains the trace of each record, so nothing has to be placed. Spans with more in
-their `otel` than a trace id go to the exact mapper, one by one.
+`fast_encode` writes the same bytes as `encode_batch`. It uses `OwnWriter` for a batch that names
+its session and `PlacedWriter` for any other batch. A record for which no cached pieces fit is
+encoded by the exact mappers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,11 @@ from .spans import SpanSet, Wire, wire_parent, write_span
 
 
 class OwnWriter(PieceWriter):
-    """Writes a batch that names its session."""
+    """Writes a batch that names its session.
+
+    The batch contains the trace of each record, so records need not be placed. A span whose `otel`
+    contains more than a trace id is encoded by the exact mapper.
+    """
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Raises NotCanonicalError if only `encode_batch` can encode the batch."""
@@ -48,7 +51,7 @@ class OwnWriter(PieceWriter):
         if any(s.parent_id is None and self._is_alien(s) for s in batch.spans):
             raise NotCanonicalError
         self._traces: dict[bytes, bytes] = {}
-        """The trace id, by the text of a span's `otel` that contains nothing else."""
+        """Trace ids, by the text of each `otel` that contains only a trace id."""
         own_trace_ids = self._read_traces()
         self.fields = batch_fields_of(batch, self.file, options, own_trace_ids=own_trace_ids)
         if PART in self.fields.otel:
@@ -60,14 +63,15 @@ class OwnWriter(PieceWriter):
             raise NotCanonicalError
         self._head = b"\x0a\x10" + self._trace_id + b"\x12\x08"
         self._above: dict[str | None, tuple[bytes, bytes]] = {}
-        """By parent: its field and its attribute, in the batch's own trace."""
+        """The field and the attribute of each parent in the batch's own trace, by the parent's id.
+        """
 
     def _is_alien(self, span: TypedSpan) -> bool:
         """Return whether a span without a parent is the root of another session."""
         return span.name == SESSION and span.id != self.session
 
     def _read_traces(self) -> bool:
-        """Collect the traces in the `otel` of spans; return whether there are any."""
+        """Collect the trace ids in the `otel` of spans; return whether any span has a trace id."""
         own_trace_ids = False
         for text in {bytes(s.otel) for s in self.batch.spans if isinstance(s.otel, Raw)}:
             otel = exactjson.loads(text)
@@ -79,7 +83,7 @@ class OwnWriter(PieceWriter):
         return own_trace_ids
 
     def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
-        """Return the spans as fields, in pieces."""
+        """Return the spans as protobuf fields, in pieces to be joined."""
         out: list[bytes] = []
         seqs, leaf, ids = self.seqs, self._leaf, self.raw_ids()
         wire: Wire | None = None
@@ -101,15 +105,16 @@ class OwnWriter(PieceWriter):
         return out
 
     def _wire(self, encoder: BatchEncoder[bytes]) -> Wire:
-        """Return the values that the exact mapper needs of a batch. The counts have no effect."""
+        """Return the batch's values that the exact mapper needs. The counts have no effect."""
         header = self.fields.header(Counts(0, 0, 0, 0))
         origin = encoder.origin(self.session, encoder.group(self.session), header)
         return Wire(self._trace_id, b"", header, origin)
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a common scope: with at most one mark, the SDK's own overhead, and no attributes.
+        """Add a scope without costs and attributes whose only mark, if any, is the SDK's overhead.
 
-        Returns False for any other scope, and if nothing is cached yet for scopes like it.
+        Returns False for any other scope, and if the scope's name or its attributes (thread,
+        process, rank) are not cached yet.
         """
         parent_pieces = self._above.get(span.parent_id) or self._learn(span.parent_id)
         name = self.names.get(span.name)
@@ -149,7 +154,7 @@ class OwnWriter(PieceWriter):
         return True
 
     def _learn(self, parent_id: str | None) -> tuple[bytes, bytes]:
-        """Cache a parent's field and attribute for the next scopes."""
+        """Cache a parent's field and attribute for the scopes that follow; return both."""
         pieces = self._above[parent_id] = self.parent(parent_id, self._trace_id)
         return pieces
 
@@ -197,7 +202,10 @@ def fast_encode(
 
 
 def typed_batch(data: bytes) -> TypedBatch:
-    """Return the typed form of a batch's bytes. Raises NotCanonicalError if it is not exact."""
+    """Decode a batch's JSON into a typed batch.
+
+    Raises NotCanonicalError if the fast path cannot represent the batch exactly.
+    """
     batch = decode(data)
     if batch.schema_version != 1 or not 0 <= batch.created_ns <= INT64_MAX:
         raise NotCanonicalError
@@ -205,7 +213,7 @@ def typed_batch(data: bytes) -> TypedBatch:
 
 
 class PlacedWriter(PieceWriter):
-    """Encodes a batch that does not name its session; `plan` determines each record's position."""
+    """Writes a batch that does not name its session; the plan places each record."""
 
     def __init__(self, batch: TypedBatch, plan: Plan, name: str | None, options: Options) -> None:
         """Raises NotCanonicalError if only `encode_batch` can encode the batch."""
@@ -216,11 +224,13 @@ class PlacedWriter(PieceWriter):
         self.places: dict[str, RecordPlacement] = {}
         self.children: dict[str | None, RecordPlacement] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
-        """By parent: the trace's field, its lower half, the parent's field and attribute."""
+        """By the parent's id: the field and lower half of the trace id, and the parent's field and
+        attribute.
+        """
         self.session = self._place(batch.spans[0]).session
 
     def write_spans(self, encoder: BatchEncoder[bytes]) -> list[bytes]:
-        """Return the spans as fields, in pieces."""
+        """Return the spans as protobuf fields, in pieces to be joined."""
         out: list[bytes] = []
         encoder.first_place = self.places[self.batch.spans[0].id]
         seqs, children, session = self.seqs, self.children, self.session
@@ -276,7 +286,7 @@ class PlacedWriter(PieceWriter):
         return place
 
     def _siblings(self, span: TypedSpan) -> tuple[bytes, bytes, bytes, bytes] | None:
-        """Return the fields that siblings share; None if a segment may open between them."""
+        """Return the pieces that siblings share; None if a segment may open between them."""
         place, parent_id = self._place(span), span.parent_id
         if place.session != self.session:
             raise NotCanonicalError
@@ -289,9 +299,9 @@ class PlacedWriter(PieceWriter):
         return shared
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a common scope: one without index, marks and costs.
+        """Add a scope without index, marks and costs, whose siblings' pieces are cached.
 
-        Returns False for any other scope, and if none of its siblings has been read.
+        Returns False for any other scope.
         """
         shared = self.siblings.get(span.parent_id)
         if shared is None and span.index is None:

@@ -1,4 +1,4 @@
-"""Marks and snapshots as fields of their span, from cached pieces."""
+"""Encode marks and snapshots as fields of their span, from cached pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .spans import overhead_id
 
 
 def record_of(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
-    """Return a typed record in the form that the exact mappers take."""
+    """Convert a typed record to the dict that the exact mappers take."""
     record = exactjson.loads(encode(typed))
     return record if isinstance(record, dict) else {}
 
@@ -65,8 +65,10 @@ def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
 
 
 SMALL = 8_000
-"""The size in bytes of events and attributes that always fit: JSON takes up to six times as much,
-and 200 bytes a mark.
+"""Events and attributes of up to this size in bytes always fit on one span.
+
+Their JSON, by which the exact encoder measures them, is up to six times as large, plus 200 bytes
+per mark.
 """
 _INT_DIGITS = 20
 _kinds: dict[str, bytes] = {}
@@ -75,9 +77,9 @@ _CACHED, _LONGEST_CACHED = 1024, 256
 
 
 def event_fields(span: TypedSpan, attached: AttachedEvents, parts: list[bytes]) -> None:
-    """Append a span's last attributes, the user's included, and its events.
+    """Append the last attributes of a span, including the user's attributes, and its events.
 
-    Raises NotCanonicalError if that is more than one span may carry.
+    Raises NotCanonicalError if one span cannot carry all of them.
     """
     marks, snapshots = attached
     if len(marks) == 1 and not snapshots and span.mark_ids == (marks[0][0].id,):
@@ -87,7 +89,7 @@ def event_fields(span: TypedSpan, attached: AttachedEvents, parts: list[bytes]) 
             parts.append(int_overhead(value))
             return
         event = _mark(mark, seq) if value is None and span.attrs == EMPTY else b""
-        if event and len(event) + len(span.name) < SMALL:  # most steps of others: one mark
+        if event and len(event) + len(span.name) < SMALL:  # most steps of other SDKs: one mark
             parts += (b"\x5a", varint(len(event)), event)
             return
     if len(marks) + len(snapshots) > sc.MAX_EVENTS:
@@ -156,7 +158,7 @@ def _in_order(
 
 
 def _overhead(span: TypedSpan, marks: list[tuple[TypedMark, int | None]]) -> int | None:
-    """Return the value of the SDK's own overhead mark, if it is the last mark; else None."""
+    """Return the value of the SDK's own overhead mark if it is the last mark, else None."""
     if not marks or marks[-1][1] is not None:
         return None
     return overhead_of(span, marks[-1][0])
@@ -178,7 +180,7 @@ def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
 
 
 def fits(attached: AttachedEvents, *scope: TypedSpan) -> bool:
-    """Return whether the exact encoder also puts everything on one span; False if uncertain."""
+    """Return whether the exact encoder, too, puts all events on one span; False if uncertain."""
     typed = (*scope, *(mark for mark, _ in attached[0]), *(snapshot for snapshot, _ in attached[1]))
     return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 
@@ -186,7 +188,7 @@ def fits(attached: AttachedEvents, *scope: TypedSpan) -> bool:
 def _value(mark: TypedMark) -> tuple[bytes, bytes]:
     """Encode a mark's value as an attribute and a residual.
 
-    Raises NotCanonicalError for other values.
+    Raises NotCanonicalError if the value does not match its type.
     """
     token = bytes(mark.value)
     kind = mark.value_type

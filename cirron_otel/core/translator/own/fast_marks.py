@@ -1,4 +1,4 @@
-"""Translate events, as our encoder writes them, to the JSON text of marks and snapshots."""
+"""Translate events that our encoder wrote into the JSON text of marks and snapshots."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class EventReader:
     """Reads the marks and snapshots of one complete batch."""
 
     def __init__(self, data: bytes, *, careful: bool = False) -> None:
-        """With `careful`, check each value separately, else all of them together at the end."""
+        """With `careful`, check each value separately; otherwise check all together at the end."""
         self.data, self.careful = data, careful
         self.marks = MarkText()
         self.snapshots = SnapshotText()
         self._names: dict[bytes, str] = {}
-        """The text up to a float value, by the fields from the name to the digits of the id."""
+        """The text up to a float value, by the bytes from the name to the digits of the id."""
 
     def read(self, at: int, end: int, scope: str) -> tuple[list[str], int]:
         """Read the events at `at`; `scope` is the JSON text of the scope's id.
@@ -94,7 +94,7 @@ class EventReader:
         return mark_ids, at
 
     def _event(self, at: int, end: int, scope: str) -> str | None:
-        """Read an event; returns the id of a mark as JSON text, None for a snapshot."""
+        """Read an event; return the id of a mark as JSON text, or None for a snapshot."""
         data = self.data
         tag, ts_ns, _, size = _EVENT(data, at)
         if tag != 0x09 or not ts_ns:
@@ -135,7 +135,10 @@ class EventReader:
         return f'"{mark_id}"'
 
     def _name(self, field: bytes) -> str:
-        """Return the text up to a float value; empty if the name or the id has another form."""
+        """Return the text of a mark up to a float value.
+
+        The text is empty if `field` does not contain a mark's name and a regular id.
+        """
         size = len(field) - _ID - 2
         if not field.endswith(MARK_ID_PREFIX) or field[0] != 0x12 or field[1] != size or size < 1:
             return ""
@@ -144,7 +147,7 @@ class EventReader:
         return text
 
     def _snapshot(self, name: int, at: int, end: int, scope: str, ts_ns: int) -> None:
-        """Read a snapshot; the field of its name is from `name` to `at`."""
+        """Read a snapshot; the bytes of its name's field are from `name` to `at`."""
         if self.data[name:at] != _SNAPSHOT:
             raise NotCanonicalError
         ours, users, at = read_attributes(self.data, at, end, _ATTRIBUTE_TAG)
@@ -170,7 +173,10 @@ class EventReader:
         )
 
     def _exactly(self, body: bytes, scope: str) -> str | None:
-        """Read an event with the exact mapper. Raises NotCanonicalError if encoding changes it."""
+        """Read an event with the exact mapper.
+
+        Raises NotCanonicalError if encoding the record again does not give the same bytes.
+        """
         event, again = Span.Event.FromString(body), Span.Event()
         scope_id = exactjson.loads(scope[_SCOPE_SIZE:].encode("latin-1"))
         is_snapshot = ev.kind_of(event) == ev.SNAPSHOT
@@ -188,7 +194,7 @@ class EventReader:
 
 
 def scope_of(span_id: object) -> str:
-    """Return the piece of a mark that contains the id of its scope."""
+    """Return the piece of a mark's text that contains the id of its scope."""
     return _SCOPE + exactjson.dumps(span_id).decode("latin-1")
 
 
@@ -204,7 +210,7 @@ def _is_plain(mark_id: str, value: float) -> bool:
 
 
 def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
-    """Read a mark's type, numeric value (or 0 and the JSON of another), and `value_nonfinite`."""
+    """Return a mark's type, 0, the JSON of its value, and the text of `value_nonfinite`."""
     text = ours.pop(sc.MARK_VALUE, None)
     if text is None:
         name = NONFINITE.get(ours.pop(sc.REST, ""))
@@ -223,14 +229,14 @@ def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
 
 
 def _float(text: str) -> str:
-    """Return `text` if it is a finite float. Raises NotCanonicalError for another type."""
+    """Return `text` if it is a finite float. Raises NotCanonicalError for anything else."""
     if text.lstrip("-")[0] not in "0123456789" or not set(".eE") & set(text):
         raise NotCanonicalError
     return text
 
 
 def _floats(text: str) -> str:
-    """Return `text` if it is a list of finite floats. Raises NotCanonicalError for another type."""
+    """Return `text` if it is a list of finite floats, else raise NotCanonicalError."""
     if text[0] != "[":
         raise NotCanonicalError
     for item in text[1:-1].split(",") if text != "[]" else ():
@@ -239,7 +245,7 @@ def _floats(text: str) -> str:
 
 
 def _ints(text: str) -> str:
-    """Return `text` if it is a list of ints. Raises NotCanonicalError for another type."""
+    """Return `text` if it is a list of ints. Raises NotCanonicalError for anything else."""
     if text != "[]":
         if text[0] != "[":
             raise NotCanonicalError

@@ -1,4 +1,4 @@
-"""Parts of the spans that `fast_spans` reads: traces, names, attributes as JSON text."""
+"""Helpers of `fast_spans`: translate a span's trace, name and attributes into JSON text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARENT_SIZE = len(PARENT_PREFIX) + 32
 
 
 class TraceText:
-    """Data that the spans of a trace share."""
+    """Text that all spans of a trace share."""
 
     def __init__(self, head: bytes, header: Header) -> None:
         trace_id = head[2:18]
@@ -30,25 +30,27 @@ class TraceText:
         self.lower = trace_id[8:].hex()
         has_own_trace = header.own_trace_ids and trace_id != header.trace_id
         self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if has_own_trace else "") + NEXT
-        """The end of a span's text."""
+        """The text that ends a span's record."""
         self.parents: dict[bytes, str] = {}
         """The JSON text of a parent's id, by the parent's field."""
         self.explicit: dict[bytes, tuple[bytes, str]] = {}
-        """The attribute of the last explicit id, and its JSON text, by the parent's field."""
+        """The last attribute with a parent's explicit id, and the id's JSON, by the parent's field.
+        """
         self.tails: dict[bytes, str] = {}
-        """The text from `cpu_ns` to the end of a span without events, by its attributes."""
+        """The text from `cpu_ns` to the end, for spans without events, by the attributes' bytes."""
 
     def parent(self, field: bytes) -> str:
-        """Return the JSON text of the id in the field of a parent; empty for any other field."""
+        """Return the JSON text of the id in a parent's field; "" if the field is not valid."""
         if field[:2] != b"\x22\x08" or field[2:] == ZERO or len(field) != 10:
             return ""
         text = self.parents[field] = f'"{field[2:].hex()}{self.lower}"'
         return text
 
     def explicit_parent(self, above: bytes, field: bytes) -> tuple[bytes, str]:
-        """Return an attribute and the JSON text of the parent's id in it.
+        """Return the attribute `field` and the JSON text of the parent's id that it contains.
 
-        `above` is the field of the parent. The text is empty for any other attribute.
+        `above` is the parent's field. The text is empty if `field` is not the attribute of this
+        parent's explicit id.
         """
         parent_id = field[-32:].decode("latin-1")
         if not field.startswith(PARENT_PREFIX) or len(field) != PARENT_SIZE or not is_id(parent_id):
@@ -62,7 +64,10 @@ class TraceText:
 
 
 def members_of(ours: dict[str, str], users: dict[str, str], origin: Origin) -> str:
-    """Return the text from `cpu_ns` to `attrs`. Raises NotCanonicalError for other attributes."""
+    """Return the text from `cpu_ns` to `attrs`.
+
+    Raises NotCanonicalError if `ours` contains any other attribute.
+    """
     costs = [f'"{name}":{_int(ours, key)}' for key, name in sc.COSTS]
     thread = _int(ours, sc.THREAD_ID)
     pid = _differing(ours, sc.PROCESS_PID, origin.pid)
@@ -82,7 +87,10 @@ def _int(ours: dict[str, str], key: str) -> str:
 
 
 def _differing(ours: dict[str, str], key: str, default: int | None) -> str:
-    """Return the JSON of an int attribute that a span has only if the resource's is different."""
+    """Return the JSON of an int attribute; `default` is the resource's value.
+
+    The encoder writes the attribute on a span only if the two values differ.
+    """
     common = "null" if default is None else str(default)
     text = ours.pop(key, None)
     if text is None:
@@ -108,7 +116,7 @@ def residual_of(ours: dict[str, str]) -> str:
 
 
 def other_ids(text: str, mark_ids: str) -> str:
-    """Return the JSON of `mark_ids` from a residual that contains nothing else."""
+    """Return the JSON of the `mark_ids` in a residual that contains only them."""
     residual = residuals.parse(text)
     changed = residual.get("set", {})
     listed = changed.get("mark_ids")

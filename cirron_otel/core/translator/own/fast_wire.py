@@ -12,9 +12,9 @@ from ..values import UnencodableError
 
 
 class SuspectError(NotCanonicalError):
-    """One of the ids or values that are checked together is not valid.
+    """At least one of the ids or values that are checked together is not valid.
 
-    If they are checked separately, only that one needs the exact mapper.
+    If each of them is checked separately, only the invalid ones need the exact mapper.
     """
 
 

@@ -1,4 +1,4 @@
-"""The batches that a reader has handed out, to compare with batches that arrive later."""
+"""The batches that a reader has handed out, for comparison with batches that arrive later."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ....errors import InputError
 from ..events import Record
 
 Recall = Callable[[str], bytes | None]
-"""Returns the JSON of a batch by the name under which it was handed out; None if not available."""
+"""Takes the name under which a batch was handed out; returns its JSON, or None if unavailable."""
 
 
 class _Entry(NamedTuple):
     name: str
     content: Record | bytes | None
-    """The batch or its JSON; None if `recall` returns it."""
+    """The batch or its JSON; None if `recall` supplies it."""
 
 
 class HandedOut:
-    """The batches that were handed out, by key. With `recall`, it keeps a few bytes for each."""
+    """The batches that were handed out, by key. With `recall`, it stores a few bytes per batch."""
 
     def __init__(self, recall: Recall | None = None) -> None:
-        """Create an empty set. Without `recall` the batches themselves stay in memory."""
+        """Create an empty set. Without `recall`, the batches themselves stay in memory."""
         self._recall = recall
         self._entries: dict[bytes, list[_Entry]] = {}
         self._wires: set[bytes] = set()
-        """Digests of a key and of the message that held one complete batch and nothing else."""
+        """A digest of key and message for each message that contained only one complete batch."""
         self._contents: set[bytes] = set()
-        """Digests of a key and of a batch, for the batches that were compared."""
+        """A digest of key and content for each batch that has been compared."""
         self._compared: dict[bytes, int] = {}
-        """The number of batches of a key whose digests are in `_contents`."""
+        """How many batches of each key have their digest in `_contents`."""
         self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
         """The batches that `recall` cannot return yet, by key and name."""
 
@@ -40,7 +40,7 @@ class HandedOut:
         return key in self._entries
 
     def add(self, key: bytes, name: str, content: Record | bytes, wire: bytes = b"") -> None:
-        """Add a batch; `wire` is the message that held it and nothing else, if there is one."""
+        """Add a batch; `wire` is the message that contained only this batch, if there is one."""
         retained = content if self._recall is None else None
         if retained is None:
             self._unwritten[key, name] = content
@@ -49,7 +49,7 @@ class HandedOut:
             self._wires.add(_digest(key, wire))
 
     def is_written(self) -> None:
-        """Record that the caller has stored all batches so far: `recall` returns them."""
+        """Record that the caller has stored all batches so far, so that `recall` returns them."""
         self._unwritten.clear()
 
     def has_wire(self, key: bytes, wire: bytes) -> bool:
@@ -57,9 +57,9 @@ class HandedOut:
         return _digest(key, wire) in self._wires
 
     def has_content(self, key: bytes, batch: Record) -> bool:
-        """Return whether an equal batch of this key was handed out.
+        """Return whether an equal batch with this key was handed out.
 
-        Each batch is read again once.
+        Each batch that was handed out is read again at most once.
         """
         entries = self._entries.get(key)
         if entries is None:
@@ -72,7 +72,7 @@ class HandedOut:
         return _content_digest(key, batch) in self._contents
 
     def batches(self, key: bytes) -> Iterator[Record]:
-        """Yield the batches of this key."""
+        """Yield the batches that were handed out with this key."""
         for entry in self._entries.get(key, ()):
             content = self._content(key, entry)
             if content is not None:

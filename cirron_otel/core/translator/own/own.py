@@ -1,8 +1,8 @@
-"""Batches that name their session: their translation needs nothing outside the batch.
+"""Plans of batches that name their session: translating them needs nothing outside the batch.
 
-This project's SDK writes them: live export needs no index of a spool, and a conversion of the same
-file, at any later time, gives the same bytes. A value that does not conform to docs/otlp-mapping.md
-is treated as absent; it is kept like any other unknown key.
+This project's SDK writes such batches. So live export needs no index of a spool, and converting
+the same file at any later time gives the same bytes. A value that does not conform to
+docs/otlp-mapping.md is treated as absent; it is preserved like any other unknown key.
 """
 
 from __future__ import annotations

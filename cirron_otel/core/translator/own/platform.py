@@ -1,16 +1,16 @@
-"""The platform's records, TraceSpan, TraceMark and TraceSnapshot, ↔ batches of the wire schema.
+"""Convert between batches and the platform's rows (TraceSpan, TraceMark, TraceSnapshot).
 
-Source: Cirron's schemas page, "Platform wire schemas". The tables have camelCase columns of fixed
-types, and no column for some data of the wire (pid, the order of mark_ids, a snapshot's time,
+Source: Cirron's schemas page, "Platform wire schemas". The platform's tables have camelCase columns
+of fixed types. Some data of a batch has no column (pid, the order of mark_ids, a snapshot's time,
 unknown keys, …). An additional column, `extra`, contains the difference between the record decoded
-from the columns and the original, as JSON text. So
+from the columns and the original, as JSON text. So, for every batch,
 
     from_platform(to_platform(batch)) == batch
 
-as JSON values, for every batch. Columns contain only values that databases support: integers of 64
-bits, text without NUL and half surrogates, JSON without NaN. For any other value a column contains
-an approximation or null, and `extra` has the original. Store `extra` as text or `json`: `jsonb`
-rejects escapes of NUL and of half surrogates.
+as JSON values. Columns contain only values that databases support: 64-bit integers, text without
+NUL and without unpaired surrogates, JSON without NaN. For any other value, the column contains an
+approximation or null, and `extra` contains the original. Store `extra` as text or `json`: `jsonb`
+rejects escapes of NUL and of unpaired surrogates.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlatformContext:
-    """Values that the wire does not contain: the owner of the records."""
+    """Columns whose values are not in a batch, such as the owner of its records."""
 
     workspace_id: str = "default"
     run_id: str | None = None
-    """The run; None for the id of the session, which is the trace id of each span."""
+    """The run; if None, each span's trace id is used, which is the id of its session."""
     pipeline_id: str | None = None
     deployment_id: str | None = None
     model_id: str | None = None
     trace_ids: Mapping[str, str] | Callable[[Record], str | None] = field(default_factory=dict)
-    """The root scope's id for a span: by the span's id, or a function of the span.
+    """The id of each span's root scope: a mapping by span id, or a function of the span.
 
-    If it gives none, the trace id is the topmost parent in the batch itself.
+    For a span that it does not cover, the trace id is the id of its topmost parent in the batch.
     """
     blob_uri: Callable[[Record], str | None] | None = None
-    """Gives the location of a snapshot's blob after its upload; None: the recorded one stays."""
+    """Returns the location of a snapshot's uploaded blob; if None, the recorded location stays."""
 
 
 _DEFAULT = PlatformContext()
 
 
 def to_platform(batch: Any, context: PlatformContext = _DEFAULT) -> PlatformRecords:
-    """Return the platform's records of a batch, which is as `exactjson.loads` returns it.
+    """Convert a batch, a value from `exactjson.loads`, to the platform's rows.
 
-    Raises InputError if the batch is nested too deep to be compared.
+    Raises InputError if the batch is nested too deeply to be compared.
     """
     try:
         header = _header_row(batch)
@@ -88,7 +88,7 @@ def to_platform(batch: Any, context: PlatformContext = _DEFAULT) -> PlatformReco
 
 
 def from_platform(records: PlatformRecords) -> Any:
-    """Return the batch that the records came from, as `exactjson.loads` would return it.
+    """Return the batch from which the rows were made, as `exactjson.loads` would return it.
 
     Raises InputError if an `extra` is not valid.
     """
@@ -187,7 +187,7 @@ def _snapshot_row(record: Any, context: PlatformContext) -> TraceSnapshot:
 
 
 def _snapshot_of(row: TraceSnapshot) -> dict[str, Any]:
-    """Return a snapshot without `ts_ns`, which has no column."""
+    """Decode a snapshot's row. The record lacks `ts_ns`, which has no column."""
     record = columns.SNAPSHOT.record(row, attrs={})
     del record["ts_ns"]
     return record

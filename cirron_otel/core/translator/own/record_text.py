@@ -1,8 +1,8 @@
-"""The JSON text of a batch's records, in pieces that are joined once.
+"""The JSON text of a batch's records, as pieces that are joined once at the end.
 
-Most of the cost of a record is the overhead of the interpreter. So a few calls convert the numbers
-and ids of all records to text. Text is UTF-8 with one character for each byte (Latin-1), so that a
-character outside ASCII does not widen the string.
+Interpreter overhead is most of the cost of a record, so a few calls convert the numbers and ids of
+all records to text. Text is UTF-8 with one character per byte (Latin-1), so that a character
+outside ASCII does not widen the string.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .fast_wire import SuspectError
 
 _START = '{"id":"'
 NEXT = '},{"id":"'
-"""The end of a record, and the start of the next one up to its id."""
+"""The text between two records: the end of the first, and the start of the second up to its id."""
 Key = tuple[int, str]
-"""The canonical order: time and id."""
+"""The sort key of the canonical order: time and id."""
 
 
 class RecordText:
@@ -32,9 +32,9 @@ class RecordText:
         self.parts: list[Any] = []
         self.times: list[int] = []
         self.seqs: dict[int, int] = {}
-        """The `seq` of records, by number."""
+        """The `seq` of a record, by its position; most records have none."""
         self._exact: dict[int, tuple[str, Key]] = {}
-        """The text and key of records that an exact mapper has read, by number."""
+        """The text and sort key of each record that was added as complete text, by its position."""
 
     def __len__(self) -> int:
         return len(self.parts) // self.stride
@@ -48,7 +48,7 @@ class RecordText:
         self.add_text(text, (time_ns, record_id), seq)
 
     def add_text(self, text: str, key: Key, seq: int | None) -> None:
-        """Append a record with its complete text, which begins with the id."""
+        """Append a record as its complete JSON text, which begins with the id."""
         number = len(self)
         if seq is not None:
             self.seqs[number] = seq
@@ -56,7 +56,7 @@ class RecordText:
         self._add_blank()
 
     def cut(self, count: int) -> None:
-        """Drop all records but the first `count`."""
+        """Drop all records except the first `count`."""
         self.seqs = {number: seq for number, seq in self.seqs.items() if number < count}
         self._exact = {number: each for number, each in self._exact.items() if number < count}
         self._cut(count)
@@ -121,10 +121,11 @@ class RecordText:
 
 
 class SpanText(RecordText):
-    """Spans.
+    """The text of spans.
 
-    Pieces: both halves of the id, then up to `parent_id`, the parent, `index`, the start, up to the
-    end, the end, the remaining text.
+    The pieces of a span are: both halves of the id, the text up to the value of `parent_id`, that
+    value, the text with `index` up to the start time, the start time, the text up to the end time,
+    the end time, and the remaining text.
     """
 
     stride = 9
@@ -158,10 +159,10 @@ class SpanText(RecordText):
 
 
 class MarkText(RecordText):
-    """Marks.
+    """The text of marks.
 
-    Pieces: the id, the scope's id, up to the value, the value, up to the time, the time, the
-    remaining text.
+    The pieces of a mark are: the id, the scope's id, the text up to the value, the value, the text
+    up to the time, the time, and the remaining text.
     """
 
     stride = 7
@@ -169,9 +170,9 @@ class MarkText(RecordText):
     def __init__(self) -> None:
         super().__init__()
         self.values: list[float] = []
-        """Numeric values; 0 for any other value."""
+        """Finite numbers; 0 if `others` contains the value."""
         self.others: dict[int, str] = {}
-        """The JSON of other values, by number of the mark."""
+        """The JSON of the values that are not in `values`, by the position of the mark."""
 
     def _add_blank(self) -> None:
         self.parts += [""] * self.stride
@@ -186,7 +187,7 @@ class MarkText(RecordText):
         parts = self.parts
         texts = encode(self.values)[1:-1].decode()
         if "n" in texts:
-            raise SuspectError  # null is a value that is not finite
+            raise SuspectError  # "n": a null, which a value that is not finite becomes
         parts[3::7] = texts.split(",")
         for number, text in self.others.items():
             parts[7 * number + 3] = text
@@ -203,7 +204,7 @@ class MarkText(RecordText):
 
 
 class SnapshotText(RecordText):
-    """Snapshots, each with its complete text."""
+    """The text of snapshots; each is added as its complete text."""
 
     stride = 2
 
@@ -225,7 +226,7 @@ class SnapshotText(RecordText):
 
 
 def _joined(parts: list[str]) -> str:
-    """Join the pieces. The first and the last are adapted beforehand, since the text is large."""
+    """Join the pieces. The first and last piece are trimmed first: the joined text is large."""
     parts[0] = _START + parts[0]
     parts[-1] = parts[-1][: 1 - len(NEXT)]
     return "".join(parts)

@@ -1,4 +1,4 @@
-"""One Cirron span record, with the marks and snapshots attached to it ↔ one OTLP span."""
+"""Convert between a Cirron span record, with its attached marks and snapshots, and an OTLP span."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..values import (
 )
 
 Placed = tuple[Record, int | None]
-"""A record and its `seq`: its index in the batch, if the canonical order does not determine it."""
+"""A record and its `seq`: the record's index in its list, unless the canonical order gives it."""
 
 
 @dataclass(slots=True)
@@ -43,27 +43,27 @@ class SpanSet:
     snapshots: list[Placed] = field(default_factory=list)
     overhead_ns: int | None = None
     more_marks: int = 0
-    """The number of further marks of the span, which are on carriers."""
+    """The number of the span's marks that are on carriers."""
     wire_id: object = None
-    """The key of a decoded span's carriers (`carried_ids`)."""
+    """The key of a decoded span's marks in `carried_ids`."""
     states_mark_ids: bool = False
-    """Whether the residual of a decoded span contains `mark_ids`, so that carriers add none."""
+    """Whether the residual of a decoded span contains `mark_ids`; carriers then add no ids."""
     dropped: list[str] = field(default_factory=list)
     """The keys of added attributes that the record cannot keep: its `attrs` is not an object."""
 
 
 CarriedIds = Mapping[object, Sequence[Any]]
-"""The ids of the marks on carriers, in order, by the Cirron id and the span id of their scope."""
+"""The ids of the marks on carriers, in order, by the Cirron id or the span id of their scope."""
 NO_CARRIED: CarriedIds = {}
 _UNKNOWN = object()
-"""A placeholder for ids on carriers that have not been read; it equals no id."""
+"""Stands for the id of a mark on a carrier that has not been read; it equals no id."""
 
 
 def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
     """Append the ids of marks on carriers to the `mark_ids` of a decoded span.
 
-    A list from the residual is final. Decoding and the encoder's comparison both call this
-    function, so that the encoder's residual is the exact difference from the decoded record.
+    A list from the residual is final. The decoder calls this function, and so does the encoder when
+    it computes a residual: the residual is then the exact difference from the decoded record.
     """
     if unit.more_marks and not unit.states_mark_ids:
         ids = carried.get(unit.wire_id, ())
@@ -72,25 +72,29 @@ def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The values of a span on the wire that the encoder chooses and the decoder is given."""
+    """The values of a span on the wire that are not in its record.
+
+    The encoder chooses them; the decoder reads them from the message.
+    """
 
     trace_id: bytes
     parent: bytes
     header: Header
     origin: Origin
     own_trace_id: str | None = None
-    """The record's own trace id, if the layout replaces it."""
+    """The record's own trace id, if the layout replaces that with another one on the wire."""
 
 
 def natural_parent(parent_id: object) -> bytes:
-    """Return the wire parent of a record whose parent is `parent_id`, in the same trace."""
+    """Return the parent span id on the wire of a record whose parent is in the same trace."""
     return span_id_for(parent_id) if isinstance(parent_id, str) and parent_id else b""
 
 
 def wire_parent(record: Record) -> bytes:
-    """Return the wire parent of a record: the one in its `otel`, else that of its `parent_id`.
+    """Return the parent span id of a record on the wire.
 
-    `otel.parent_span_id` is 8 bytes, not all zero, or "" for a span that is a root on the wire.
+    It is the record's `otel.parent_span_id` if that is valid: 8 bytes that are not all zero, or ""
+    for a span that is a root on the wire. Otherwise it is derived from the record's `parent_id`.
     """
     otel = record.get("otel")
     stated = otel_view.unhex(otel.get("parent_span_id")) if isinstance(otel, dict) else None
@@ -100,7 +104,10 @@ def wire_parent(record: Record) -> bytes:
 
 
 def wire_span_id(record: Record, seq: int | None, header: Header) -> bytes:
-    """Return the span id of a record on the wire; without an id, it is derived from its index."""
+    """Return the span id of a record on the wire.
+
+    It is derived from the record's id or, if the record has no id, from its `seq`.
+    """
     record_id = record.get("id")
     if isinstance(record_id, str):
         return span_id_for(record_id)
@@ -113,7 +120,7 @@ def overhead_id(span_id: str) -> str:
 
 
 def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
-    """Return the SDK's own overhead mark: its id, time and kind follow from its span."""
+    """Return the SDK's own overhead mark of a span. The span determines its id and time."""
     return {
         "id": overhead_id(span_id) if is_id(span_id) else digest(sc.OVERHEAD_NS, span_id)[:8].hex(),
         "span_id": span_id,
@@ -127,14 +134,14 @@ def overhead_mark(span_id: str, end_ns: int, value: int) -> Record:
 
 
 def add_overhead(unit: SpanSet) -> None:
-    """Add the overhead mark of a decoded span, if an attribute contains its value."""
+    """Add the overhead mark of a decoded span, if the span has an overhead attribute."""
     if unit.overhead_ns is not None:
         record = unit.record
         unit.marks.append((overhead_mark(record["id"], record["end_ns"], unit.overhead_ns), None))
 
 
 def write_span(span: Span, unit: SpanSet, wire: Wire, carried: CarriedIds = NO_CARRIED) -> None:
-    """Write `unit` as an OTLP span; `carried` are the ids of marks on the batch's carriers."""
+    """Write `unit` as an OTLP span; `carried` contains the ids of marks on the batch's carriers."""
     record = unit.record
     span.trace_id = wire.trace_id
     span.span_id = wire_span_id(record, unit.seq, wire.header)
@@ -215,9 +222,9 @@ def _write_residual(span: Span, record: Record, wire: Wire, carried: CarriedIds)
 
 
 def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """Return the record of a span that is exactly as this package writes it.
+    """Decode a span that this package's encoder wrote.
 
-    Raises UnencodableError if encoding the record again would not give the span.
+    Raises UnencodableError if encoding the result again does not give the same span.
     """
     unit = _read(span, header, origin)
     record = unit.record
@@ -235,7 +242,8 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
         origin=origin,
         own_trace_id=read_typed(ours, sc.TRACE_ID, "string_value"),
     )
-    # The ids on carriers are unknown here. If the residual has the list, any difference suffices.
+    # The ids on carriers are unknown here. If the residual contains `mark_ids`, one unknown id
+    # makes the decoded list differ, so that the encoder writes the residual again.
     carried = {unit.wire_id: [_UNKNOWN]} if unit.states_mark_ids else NO_CARRIED
     again = Span()
     write_span(again, unit, wire, carried)
@@ -245,7 +253,7 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
-    """Decode a span and apply its residual, without any check."""
+    """Decode a span and apply its residual; check nothing."""
     ours, attrs = split_attributes(span.attributes)
     residual = residuals.parse(residuals.joined(ours, sc.REST))
     unit = SpanSet(_fields(span, ours, attrs, origin))
@@ -288,10 +296,11 @@ def _read(span: Span, header: Header, origin: Origin) -> SpanSet:
 
 
 def _wire_id(span: Span, derived: str, record: Record) -> object:
-    """Return the key of the carriers of `record`; `derived` is its id without the residual.
+    """Return the key of the record's marks in `carried_ids`.
 
-    Carriers lack an id that is only in the residual, and the derived id depends on the trace, which
-    changes when parts of a batch are encoded again. The span id does not change.
+    `derived` is the record's id before the residual is applied. If the residual changes it, the key
+    is the span id: carriers do not contain an id that is only in the residual, and the derived id
+    depends on the trace, which changes when parts of a batch are encoded again.
     """
     return derived if record.get("id") == derived else span.span_id
 
@@ -322,7 +331,7 @@ def _fields(span: Span, ours: dict[str, AnyValue], attrs: Record, origin: Origin
 def _otel(span: Span, ours: dict[str, AnyValue], record: Record, header: Header) -> Record:
     otel = otel_view.read(span, otel_view.KIND_INTERNAL)
     if otel.get("status") == {}:
-        del otel["status"]  # a collector adds an empty one to every span
+        del otel["status"]  # a collector adds an empty status to every span
     own_trace = read_typed(ours, sc.TRACE_ID, "string_value")
     if own_trace is None and header.own_trace_ids and span.trace_id != header.trace_id:
         own_trace = span.trace_id.hex()

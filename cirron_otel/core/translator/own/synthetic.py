@@ -1,7 +1,7 @@
 """Synthetic spans: carriers, links between segments, and markers of open scopes.
 
-Carriers hold the events and the residual that are on no span of their batch. All synthetic spans
-have `cirron.synthetic = true`; the decoder keeps their content and drops the spans.
+Carriers contain the events, and the residual, that no other span of the batch contains. All
+synthetic spans have `cirron.synthetic = true`. The decoder keeps their content and drops the spans.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from ..values import UnencodableError, add, encodable, read_typed, split_attribu
 from .spans import natural_parent
 
 _LAST = (2**63 - 1, 2**64 - 1)
-"""The last times, for backends with signed times and on the wire: no time follows them."""
+"""The highest times in ns: of backends with signed times, and on the wire.
+
+They have no successor.
+"""
 
 
 @dataclass(slots=True)
 class Carrier:
-    """A span `cirron.marks` or `cirron.batch`: marks and snapshots, or the header's residual."""
+    """A span `cirron.marks`, with marks and snapshots, or `cirron.batch`, with the residual."""
 
     ordinal: int
-    """The number of this carrier in its batch."""
+    """The position of this carrier among the carriers of its batch."""
     trace_id: bytes
     parent: bytes = b""
     span_id: object = None
@@ -45,15 +48,15 @@ class Carrier:
     start_ns: int = 0
     end_ns: int = 0
     mark_ids: list[Any] = field(default_factory=list)
-    """The ids of all marks of a decoded carrier."""
+    """The ids of all marks on a decoded carrier."""
     dropped: list[str] = field(default_factory=list)
-    """The keys of added attributes that the record cannot keep, as in `SpanSet.dropped`."""
+    """The keys of added attributes that the records cannot keep, as in `SpanSet.dropped`."""
 
 
 def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
-    """Collect the ids of marks on decoded carriers, in the order of the ordinals.
+    """Collect the ids of marks on decoded carriers, in the order of the carriers' ordinals.
 
-    The keys are the Cirron id of the scope and, for a scope whose id is not encodable, its span id.
+    Each list has two keys: the scope's Cirron id, and its span id in case the id is not encodable.
     """
     ids: dict[object, list[Any]] = {}
     for carrier in sorted(carriers, key=lambda carrier: carrier.ordinal):
@@ -63,9 +66,9 @@ def carried_ids(carriers: Iterable[Carrier]) -> dict[object, list[Any]]:
 
 
 def residual_carrier(ordinal: int, trace_id: bytes, residual: str, created_ns: object) -> Carrier:
-    """Return the carrier of a header's residual, at the creation time of the batch.
+    """Return the carrier of a header's residual, with the creation time of the batch.
 
-    Without a time it would be in 1970, and backends would draw its trace from then on.
+    Without a time, backends would show its trace as starting in 1970.
     """
     when = created_ns if isinstance(created_ns, int) and 0 <= created_ns < 2**63 else 0
     return Carrier(ordinal, trace_id, residual=residual, start_ns=when, end_ns=when)
@@ -101,9 +104,9 @@ def _start(span: Span, name: str, trace_id: bytes) -> None:
 
 
 def _write_times(span: Span, start_ns: int, end_ns: int) -> None:
-    """Write the times of a synthetic span: one without a length ends 1 ns after its start.
+    """Write the times of a synthetic span. If it has no duration, it ends 1 ns after its start.
 
-    Jaeger 2.13 treats a span without a length as broken: it moves the end itself, and adds a
+    Jaeger 2.13 treats a span without a duration as broken: it changes the end time, and adds a
     warning to the span's attributes (internal/jptrace/sanitizer/negative_duration_santizer.go).
     """
     span.start_time_unix_nano = start_ns
@@ -122,9 +125,9 @@ def is_synthetic(span: Span) -> bool:
 
 
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
-    """Return the content of a synthetic span; None for a segment link or a marker.
+    """Decode a synthetic span; return its carrier, or None for a segment link or a marker.
 
-    Raises UnencodableError if the span is not exactly as this package writes it.
+    Raises UnencodableError if encoding the result again does not give the same span.
     """
     again = Span()
     ours, users = split_attributes(span.attributes)
@@ -174,10 +177,10 @@ def segment_links_of(
 ) -> list[Span]:
     """Return the synthetic spans that link a segment to its session.
 
-    The segment gets a root that represents the session. If the parent of the scope that opened the
-    segment is another scope of an earlier trace, a span below the root represents that scope. Each
-    has the span id of the original. The session's first trace gets a marker that links to the
-    segment.
+    The segment's trace gets a root span that represents the session. If the scope that opened the
+    segment has a parent other than the session, in an earlier trace, a span below the root
+    represents this parent. Both spans have the span id of the scope that they represent. The
+    session's first trace gets a marker that links to the segment.
     """
     root = span_id_for(session)
     when = segment.start_ns if 0 <= segment.start_ns < 2**64 else 0
@@ -234,10 +237,11 @@ def link_span_of(
 
 
 def stated_links(plan: Plan, *, one_trace: bool) -> list[Span]:
-    """Return the segment links and markers that a batch contains itself; [] for other batches.
+    """Return the segment links and markers that the batch itself describes.
 
-    None occurs twice. With `one_trace` (the layout `session`) there are no segment links, and the
-    markers are in the session's trace.
+    The list contains no duplicates; it is empty if the batch does not name its session. With
+    `one_trace` (the layout `session`) there are no segment links, and the markers are in the
+    session's trace.
     """
     if plan.stated is None:
         return []
@@ -251,16 +255,19 @@ def stated_links(plan: Plan, *, one_trace: bool) -> list[Span]:
 
 
 def once(spans: list[Span]) -> list[Span]:
-    """Keep the first span of each trace and span id: a decoder counts repeated ones once."""
+    """Keep only the first span of each pair of trace id and span id.
+
+    The header's counts must not include duplicates, since a decoder counts them once.
+    """
     first = {(span.trace_id, span.span_id): span for span in reversed(spans)}
     return list(first.values())[::-1]
 
 
 def _running(scope: Running, trace_id: bytes) -> Span:
-    """Return the marker that shows a scope before it ends.
+    """Return the marker that shows an open scope before it ends.
 
-    Without a parent, the marker is below its own scope: as a second root it would represent the
-    trace in lists of traces.
+    If the scope has no parent, the marker is a child of the scope itself. As a second root span, it
+    would represent the trace in lists of traces.
     """
     span = Span()
     _start(span, sc.RUNNING_SPAN, trace_id)
@@ -275,16 +282,16 @@ def _running(scope: Running, trace_id: bytes) -> Span:
 
 
 def marker_of(scope: Running, parent: bytes) -> Span:
-    """Build the marker of a running scope, below the span `parent`."""
+    """Build the marker of an open scope, as a child of the span `parent`."""
     span = _running(scope, scope.trace_id)
     span.parent_span_id = parent
     return span
 
 
 def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
-    """Rebuild from its content the marker that `span` claims to be.
+    """Rebuild a marker from the content of `span` into `again`.
 
-    The result differs from `span` if that is not such a marker.
+    The result differs from `span` if `span` is not a marker that this package wrote.
     """
     scope_id = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
@@ -296,9 +303,9 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
 
 
 def _copy_link_span(again: Span, span: Span, number: int | None) -> None:
-    """Rebuild from its content the segment link that `span` claims to be.
+    """Rebuild a segment link from the content of `span` into `again`.
 
-    The result differs from `span` if that is not such a link.
+    The result differs from `span` if `span` is not a segment link that this package wrote.
     """
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
         raise UnencodableError("no synthetic span of ours")

@@ -1,12 +1,12 @@
-"""The wire schema as JSON ↔ the same schema as protobuf (proto/cirron/v1/trace.proto).
+"""Convert batches between JSON and protobuf (proto/cirron/v1/trace.proto), without loss.
 
-One table gives the field of each key and its encoding; both directions use it. A value that a field
-cannot express exactly stays unset, and the difference between the decoded record and the original
-is kept as JSON text in the message's `rest`, so every batch comes back equal as a JSON value:
+Both directions use one table, which gives the field and the encoding of each key. If a field cannot
+express a value exactly, it stays unset, and the message's `rest` contains the difference between
+the decoded record and the original as JSON text. So every batch is restored, equal as a JSON value:
 `from_proto(to_proto(batch)) == batch`.
 
-A message from `to_proto` also comes back equal. A message of another encoder may have another form
-of the same content, and comes back in ours.
+Messages from `to_proto` are restored as well: `to_proto(from_proto(message)) == message`. Another
+encoder may write the same content differently; `to_proto` then writes it in its own form.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DEEP = "batch nested too deep: more levels than can be handled"
 
 
 def to_proto(batch: Any) -> pb.Batch:
-    """Encode a batch, in the form that `exactjson.loads` returns, as a message.
+    """Encode a batch, a value from `exactjson.loads`, as a message.
 
-    Raises InputError if it is nested too deep to be compared.
+    Raises InputError if the batch is nested too deeply to be compared.
     """
     message = pb.Batch()
     try:
@@ -45,7 +45,7 @@ def to_proto(batch: Any) -> pb.Batch:
 
 
 def from_proto(message: pb.Batch) -> Any:
-    """Return the batch in a message, in the form that `exactjson.loads` returns.
+    """Return the batch in a message, as a value that `exactjson.loads` could return.
 
     Raises InputError if a `rest` or a value's JSON text is not valid.
     """
@@ -66,16 +66,16 @@ def parse(data: bytes) -> pb.Batch:
 
 
 class _Field(NamedTuple):
-    """One key of a record, with the functions that write and read its field."""
+    """A key of a record, with the functions that write and read its field."""
 
     key: str
     write: Callable[[Any, str, Any], None]
-    """Leaves the field unset if it cannot hold the value."""
+    """Writes a value; leaves the field unset if it cannot hold the value."""
     read: Callable[[Any, str], Any]
     null: bool = False
-    """Whether unset means null; otherwise unset is the default, or the key is missing."""
+    """Whether an unset field means null, not the default value or a missing key."""
     optional: bool = False
-    """Whether unset means that the key is missing."""
+    """Whether an unset field means that the key is missing."""
 
 
 _Table = tuple[_Field, ...]
@@ -105,7 +105,7 @@ def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
 
 
 def _write_value(target: pb.Value, value: Any, depth: int) -> None:
-    """Write any JSON value: in a field that holds it exactly, else as its JSON text."""
+    """Write any JSON value into a field that holds it exactly, or else as JSON text."""
     if value is None:
         target.null = True
     elif type(value) is bool:
@@ -146,7 +146,7 @@ def _read_value(value: pb.Value) -> Any:
 
 
 def _read_object(value: pb.Object) -> dict[str, Any]:
-    """Read an object; of a key that a foreign encoder repeats, the last counts, as in JSON."""
+    """Read an object. If a foreign encoder repeats a key, the last value counts, as in JSON."""
     return {field.key: _read_value(field.value) for field in value.fields}
 
 
@@ -239,7 +239,7 @@ _FITS = {
 
 
 def _table_of(record: type[Struct], descriptor: Any) -> _Table:
-    """Derive a table from the schema; a field that the message lacks is kept in `rest`."""
+    """Derive a table from the schema; keys for which the message has no field go into `rest`."""
     return tuple(
         _field_of(descriptor.fields_by_name[key], shape)
         for key, shape in shapes_of(record).items()
