@@ -48,7 +48,7 @@ class Removed(NamedTuple):
 
     path: Path
     size: int
-    """Bytes."""
+    """The size of the file, bytes."""
 
 
 def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:

@@ -1,9 +1,9 @@
-"""Select records: the part of a batch that meets a selection.
+"""Select the records of a batch that match a selection.
 
-A record is kept if it meets every given criterion: its session and its rank match, and it is, or is
-below, an epoch of the range or a scope of the name. Marks and snapshots follow their scope. A batch
-that keeps only some of its records gets an id derived from its content; a batch that keeps none is
-omitted.
+A record is kept if it meets all given criteria: its session and its rank match, and it is, or is
+below, an epoch in the given range and a scope with the given name. A mark or snapshot is kept if
+its scope is kept. A batch with only some of its records gets an id derived from its content; a
+batch without any is omitted.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class Selector:
     """Applies a selection to the batches of a spool, and caches the matches of other scopes."""
 
     def __init__(self, selection: Selection, index: SessionIndex) -> None:
-        """Use `index` to find scopes of other batches."""
+        """`index` is used to find scopes of other batches."""
         self._selection, self._index = selection, index
         self._outside: dict[str, _Match] = {}
-        """The matches of some scopes of other batches, so that no long chain is walked twice."""
+        """The matches of some scopes of other batches, so that no long chain of ancestors is walked
+        twice."""
 
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
         """Return the batch with the records that match; None if there are none."""
@@ -84,7 +85,7 @@ class Selector:
         return batch if exactjson.equal(chosen, batch) else _renamed(chosen)
 
     def _choose_running(self, chosen: dict[str, Any], rank: object, session: str) -> None:
-        """Keep the running scopes that match."""
+        """Keep only the running scopes that match."""
         running = chosen["otel"].get("running")
         retained = []
         for entry in running if isinstance(running, list) else ():
@@ -118,7 +119,7 @@ class Selector:
     def _match(
         self, span: SpanOutline, by_id: dict[str, SpanOutline], matches: dict[str, _Match]
     ) -> _Match:
-        """Return the match of a scope of the batch; `matches` contains the known ones."""
+        """Return the match of a scope of the batch; `matches` caches the results."""
         chain: list[SpanOutline] = []
         seen: set[str] = set()
         current: SpanOutline | None = span
@@ -169,13 +170,13 @@ def _riding(records: Any, refs: list[RecordRef], wanted: set[str]) -> list[Any]:
 
 
 def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Give a part of a batch its own id: two parts of one batch are not duplicates."""
+    """Give a part of a batch a new id, because two parts of one batch are not duplicates."""
     content = exactjson.dumps_sorted(chosen)
     return chosen | {"batch_id": uuid4_shaped(digest("select", content))}
 
 
 def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
-    """Return the sessions of the records of a spool, by its filled index."""
+    """Return the sessions of the records of a spool, found with its filled index."""
     sessions: set[str] = set()
     for name in reader.names():
         file = reader.read(name, check=False)

@@ -1,7 +1,7 @@
 """Sources of batches: their interface, and the sources that are read as a spool.
 
-The table of all sources is in `tables`. OTLP is in `otlp_source`, batches as protobuf are in
-`wire_files`.
+The table of all sources is in tables.py. The source for OTLP is in otlp_source.py, and the source
+for batches as protobuf in wire_files.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .tables import SOURCES, STANDARD, SourceRow
 from .targets import open_spool
 
 Progress = Callable[[int, int | None], None]
-"""Receives the bytes that are done, and the total if it is known."""
+"""Called with the number of bytes processed so far, and the total if it is known."""
 
 
 class NamedBatch(NamedTuple):
-    """A batch under the name of its file, and the numbers of its records if they are known."""
+    """A batch with its file name, and the numbers of its records if they are known."""
 
     name: str
     data: bytes
@@ -44,7 +44,7 @@ class NamedBatch(NamedTuple):
 
 
 Recall = Callable[[str], bytes | None]
-"""Returns the bytes of a batch that was written under a name; None if it is missing."""
+"""Returns the bytes of the batch that was written under a name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +52,25 @@ class SourceContext:
     """The resources that an opener may use."""
 
     stack: contextlib.ExitStack
-    """Closed when the source is no longer needed."""
+    """It is closed when the source is no longer needed."""
     report: Report
-    """Lists problems of the steps that precede reading."""
+    """It lists the problems of the steps that precede reading."""
     progress: Progress | None = None
     limits: SizeLimits = DEFAULT_LIMITS
 
 
 class BatchSource(ABC):
-    """A source that was opened.
+    """An open source.
 
     A source yields batches, and reports as findings what it cannot read. Reading it again yields
     the same batches, except from a pipe. It never writes to its location.
 
-    Openers and methods raise InputError if the place is missing or is not of the expected kind,
-    UsageError if the address is not valid, and EndpointError if a server fails.
+    Openers and methods raise InputError if the source is missing or is not of the expected kind,
+    UsageError if its address is not valid, and EndpointError if a server fails.
     """
 
     is_streamed: ClassVar[bool] = False
-    """Whether its batches are valid by construction, and may be written without a check.
+    """Whether the source's batches are valid by construction, and may be written without a check.
 
     They then go to a target directly, and not through a temporary spool.
     """
@@ -89,16 +89,16 @@ class BatchSource(ABC):
     def messages(
         self, report: Report, progress: Progress | None = None
     ) -> Iterator[tuple[Message, TracesData]]:
-        """Yield the OTLP messages, each also parsed; add findings to `report`.
+        """Yield the OTLP messages, raw and parsed; add findings to `report`.
 
-        Only if `has_messages`.
+        Only sources with `has_messages` implement this.
         """
         raise NotImplementedError
 
     def directory(self, context: SourceContext) -> str:
-        """Return a spool that contains the batches: by default a temporary one.
+        """Return the directory of a spool with the batches; by default, a temporary spool.
 
-        It exists until `context.stack` is closed; `context.report` lists what was not read.
+        It exists until `context.stack` is closed; `context.report` lists what could not be read.
         """
         folder = context.stack.enter_context(temporary_folder())
         passing = Report()
@@ -119,7 +119,10 @@ def is_spool(source: str, source_format: str | None) -> bool:
 def open_source(
     source: str, source_format: str | None, context: SourceContext
 ) -> tuple[SourceRow, BatchSource]:
-    """Open a source; return its row, too. Raises as `BatchSource` does."""
+    """Open a source; return its row of the table, and the source.
+
+    Raises the errors described at `BatchSource`.
+    """
     place = source_place(source, source_format)
     row = SOURCES[place.format]
     opened: BatchSource = row.open(place, context)
@@ -127,17 +130,17 @@ def open_source(
 
 
 class SpoolSource(BatchSource):
-    """A spool directory, read in place."""
+    """A spool directory, which is read without a copy."""
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:  # noqa: ARG002 - an opener
-        """Read nothing yet."""
+        """Store the arguments; the methods read the source."""
         self._path = place.path
 
     def batches(
         self,
         report: Report,
-        recall: Recall,  # noqa: ARG002 - a spool needs none of its earlier batches
-        progress: Progress | None = None,  # noqa: ARG002 - the size of a spool is not known
+        recall: Recall,  # noqa: ARG002 - not needed for a spool
+        progress: Progress | None = None,  # noqa: ARG002 - the size of a spool is unknown
     ) -> Iterator[NamedBatch]:
         """Yield the batches in the order of their names."""
         reader = SpoolReader(self._path, on_finding=report.skip)
@@ -153,7 +156,7 @@ class BatchFileSource(SpoolSource):
     """One batch file."""
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
-        """Read nothing yet."""
+        """Store the arguments; the methods read the source."""
         super().__init__(place, context)
         self._place, self._context = place, context
 
@@ -226,7 +229,7 @@ def open_place(place: PathSpec) -> Iterator[BinaryIO]:
 def messages_of(
     place: PathSpec, report: Report, progress: Progress | None, max_bytes: int
 ) -> Iterator[Message]:
-    """Yield and count the messages of a file; report those that are skipped.
+    """Yield and count the messages of a file; report the skipped messages.
 
     Raises InputError if the rest of the file cannot be read.
     """

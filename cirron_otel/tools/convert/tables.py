@@ -1,8 +1,9 @@
 """The sources that `convert`, `export`, `report` and `diff` read, and the targets of `convert`.
 
-Each is a row of a table, and no other code names one. A row contains the name of its opener, which
-is imported when the row is first used, and the capabilities that the commands need as data. To add
-a source or a target, add a row here, or call `register_source` or `register_target`.
+Each source or target is a row of a table, and is named nowhere else in the code. A row contains the
+name of its opener, which is imported when the row is first used, and describes as data the
+capabilities that the commands need. To add a source or a target, add a row here, or call
+`register_source` or `register_target`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STANDARD = "-"
 """Standard input as a source, standard output as a target."""
 
 Loaded = str | Callable[..., Any]
-"""A function, or `package.module:function`, which is imported when it is first needed."""
+"""A function, or its name `package.module:function`, which is imported when it is first needed."""
 
 
 def _load(function: Loaded) -> Callable[..., Any]:
@@ -31,7 +32,7 @@ def _load(function: Loaded) -> Callable[..., Any]:
 
 
 class SourceLocation(NamedTuple):
-    """The location of a source for messages, and to compare it with the paths of output files."""
+    """The location of a source, for messages and for comparison with the paths of output files."""
 
     shown: str
     """The source without credentials."""
@@ -44,25 +45,25 @@ class SourceRow:
     """A kind of source."""
 
     opener: Loaded
-    """`(PathSpec, SourceContext) -> BatchSource`; see `sources`."""
+    """A function `(PathSpec, SourceContext) -> BatchSource` (sources.py)."""
     summary: str
     """A line for the help of the commands."""
     prefixes: tuple[str, ...] = ()
-    """A source that begins with one of these is of this kind.
+    """The prefixes that identify this kind of source.
 
-    If the row is a format, the prefix is not part of the path; otherwise it is.
+    If `is_format`, the prefix is not part of the path; otherwise it is.
     """
     is_format: bool = True
     """Whether `--from` accepts the row's name."""
     accepts_from: bool = True
-    """Whether `--from` may be given beside a prefix of this row, which takes precedence."""
+    """Whether `--from` may be given together with a prefix of this row, which takes precedence."""
     reads_stdin: bool = False
     is_spool: bool = False
-    """Whether the source is a spool directory, which is read in place and can be followed."""
+    """Whether the source is a spool directory, which is read without a copy and can be followed."""
     stdout_format: str | None = "otlp-json"
     """The target's format if it is `-` and `--to` is not given; None if `--to` is required."""
     locator: Loaded | None = None
-    """`(source) -> object with shown and path`; None if the source is a path."""
+    """A function `(source) -> object with shown and path`; None if the source is a path."""
 
     def open(self, *arguments: Any) -> Any:
         """Call the opener."""
@@ -74,15 +75,16 @@ class TargetRow:
     """A kind of target."""
 
     opener: Loaded
-    """`(PathSpec, Report, Limits) -> context manager of a TargetWriter`; see `targets`."""
+    """A function `(PathSpec, Report, SizeLimits) -> context manager of a TargetWriter`
+    (targets.py)."""
     summary: str
     """A line for the help of the commands."""
     prefixes: tuple[str, ...] = ()
-    """A target that begins with one of these is of this kind; the rest of it is the path."""
+    """The prefixes that identify this kind of target; the rest of the target is the path."""
     encoding: str = "cirron"
     """The input of the writer: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
-    """Whether the writer returns batches that the target already contains."""
+    """Whether the writer's `read` returns batches that the target already contains."""
     writes_stdout: bool = True
 
     @property
@@ -206,12 +208,16 @@ def source_formats() -> list[str]:
 
 
 def source_with_prefix(source: str) -> tuple[str, str] | None:
-    """Return the name of the row of which `source` has a prefix, and that prefix."""
+    """Return the name of the row with a prefix of `source`, and that prefix; None if there is
+    none.
+    """
     return _with_prefix(source, ((name, row.prefixes) for name, row in SOURCES.items()))
 
 
 def target_with_prefix(target: str) -> tuple[str, str] | None:
-    """Return the name of the row of which `target` has a prefix, and that prefix."""
+    """Return the name of the row with a prefix of `target`, and that prefix; None if there is
+    none.
+    """
     return _with_prefix(target, ((name, row.prefixes) for name, row in TARGETS.items()))
 
 

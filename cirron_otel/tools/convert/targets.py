@@ -1,6 +1,6 @@
 """Targets of a conversion: their interface, a spool, one batch file, a file of OTLP messages.
 
-The table of all targets is in `tables`. Batches as protobuf are in `wire_files`.
+The table of all targets is in tables.py. The target for batches as protobuf is in wire_files.py.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .tables import STANDARD
 
 
 class TargetWriter(ABC):
-    """A target that was opened.
+    """An open target.
 
-    It is opened with a report, which counts the written batches and lists the refused ones as
-    findings. When its context manager ends, the target is complete. If the block raises, a file is
-    not created or replaced, and a spool keeps the batches that were added.
+    It counts the written batches in a report, and lists the refused batches there as findings. When
+    its context manager ends, the target is complete. If the block raises, a file is not created or
+    replaced, and a spool keeps the batches that were added.
 
     Openers and methods raise TargetError if writing fails, and UsageError if the target cannot
-    hold what it is given.
+    store the given batches.
     """
 
     @abstractmethod
@@ -43,16 +43,18 @@ class TargetWriter(ABC):
         """Write a batch that was encoded for the target (`TargetRow.encoding`)."""
         self.write(item.name, item.data)
 
-    def read(self, name: str) -> bytes | None:  # noqa: ARG002 - for those that can recall
+    def read(self, name: str) -> bytes | None:  # noqa: ARG002 - for targets that can recall
         """Return the bytes of a batch that the target contains under this name, or None.
 
-        Only if `TargetRow.can_recall`.
+        Only targets with `TargetRow.can_recall` implement this.
         """
         return None
 
 
 class SpoolTarget(TargetWriter):
-    """Adds batches to a spool; one of the same name with other content is refused."""
+    """Adds batches to a spool; a batch is refused if its name is taken by a batch with other
+    content.
+    """
 
     def __init__(self, path: str, report: Report, max_bytes: int) -> None:
         """Open the spool at `path`; a batch of more than `max_bytes` is refused."""
@@ -81,7 +83,7 @@ class SpoolTarget(TargetWriter):
         return stored_batch(self._writer.paths.spool, name, self._max_bytes)
 
     def close(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until all written batches are on disk."""
         self._writer.sync()
 
 
@@ -96,7 +98,7 @@ class _BatchFileTarget(TargetWriter):
         self._written: tuple[str, bytes] | None = None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write the batch. Raises UsageError for a second one."""
+        """Write the batch. Raises UsageError for a second batch."""
         if not _fits(name, data, self._max_bytes, self._report):
             return
         if self._report.written:
@@ -115,14 +117,14 @@ class _BatchFileTarget(TargetWriter):
 
 
 class MessageTarget(TargetWriter):
-    """A file of OTLP messages, which workers encode from batches, or which come from OTLP."""
+    """A file of OTLP messages, which are encoded from batches or read from an OTLP source."""
 
     def __init__(self, writer: TracesWriter, report: Report) -> None:
         """Write through `writer`."""
         self._writer, self._report = writer, report
 
     def write(self, name: str, data: bytes) -> None:
-        """Not supported: batches are encoded first, and given to `take`."""
+        """Not supported, because batches are first encoded, and then passed to `take`."""
         raise NotImplementedError
 
     def take(self, item: Encoded) -> None:
@@ -133,14 +135,14 @@ class MessageTarget(TargetWriter):
         self._report.bytes_written += len(item.data)
 
     def write_messages(self, framed: Iterable[bytes]) -> None:
-        """Write messages unchanged."""
+        """Write framed messages unchanged."""
         for data in framed:
             self._writer.write_encoded(data)
             self._report.written += 1
 
 
 def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
-    """Return whether readers accept a batch of that size; a larger one is reported."""
+    """Return whether readers accept a batch of this size; a larger batch is reported."""
     if len(data) <= max_bytes:
         return True
     report.skip(Finding(name, "too-large", f"longer than {max_bytes} bytes, the most that is read"))
@@ -149,7 +151,9 @@ def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
 
 @contextlib.contextmanager
 def open_stream(place: PathSpec) -> Iterator[BinaryIO]:
-    """Open the file to write. It appears, complete, when the block ends, or not at all."""
+    """Open a file for writing. It is created when the block ends, or not at all if the block
+    raises.
+    """
     if place.path == STANDARD:
         if sys.stdout is None:
             raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
@@ -165,7 +169,7 @@ def open_stream(place: PathSpec) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def open_spool(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[SpoolTarget]:
-    """Open a spool, to which batches are added."""
+    """Open a spool for adding batches."""
     target = SpoolTarget(place.path, report, limits.batch_bytes)
     yield target
     target.close()
@@ -173,7 +177,7 @@ def open_spool(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[
 
 @contextlib.contextmanager
 def open_batch_file(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[TargetWriter]:
-    """Open a file for one batch. Raises InputError at the end if there was none."""
+    """Open a file for one batch. Raises InputError at the end if no batch was written."""
     with open_stream(place) as stream:
         yield _BatchFileTarget(stream, report, limits.batch_bytes)
         if not report.written:
@@ -184,7 +188,7 @@ def open_batch_file(place: PathSpec, report: Report, limits: SizeLimits) -> Iter
 def open_messages(
     place: PathSpec,
     report: Report,
-    limits: SizeLimits,  # noqa: ARG001 - messages are split before
+    limits: SizeLimits,  # noqa: ARG001 - messages have already been split
 ) -> Iterator[MessageTarget]:
     """Open a file of OTLP messages."""
     with open_stream(place) as stream, TracesWriter(stream, place.form) as writer:

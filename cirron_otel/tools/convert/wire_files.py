@@ -1,6 +1,6 @@
-"""Files of the wire schema as protobuf: `cirron.v1.Batch` messages, each after its length.
+"""Files of batches as protobuf: `cirron.v1.Batch` messages, each preceded by its length.
 
-proto/cirron/v1/trace.proto defines the messages; docs/spool-format.md has the rules.
+proto/cirron/v1/trace.proto defines the messages; docs/spool-format.md contains the rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 _FILE_NAME = "the name of a batch's file, which id and time do not give"
 _UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
 _RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
-"""Bytes of memory: of a decoded record, allowed for each byte of its message, and allowed for any
+"""Bytes of memory: for a decoded record, allowed per byte of a message, and allowed for any
 message."""
 
 
@@ -76,7 +76,7 @@ class WireSource(BatchSource):
     """A file of messages."""
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
-        """Read nothing yet."""
+        """Store the arguments; `batches` reads the file."""
         self._place, self._limit = place, context.limits.batch_bytes
 
     def batches(
@@ -85,9 +85,9 @@ class WireSource(BatchSource):
         recall: Recall,  # noqa: ARG002 - the interface of a source
         progress: Progress | None = None,
     ) -> Iterator[NamedBatch]:
-        """Yield the batches; each that cannot be read is reported.
+        """Yield the batches, and report each message that cannot be read.
 
-        Raises InputError if nothing of the file can be read.
+        Raises InputError if no batch can be read.
         """
         path, count = self._place.path, 0
         try:
@@ -95,8 +95,8 @@ class WireSource(BatchSource):
                 try:
                     batch = _batch(message.data, report)
                     data = batch_bytes(batch)
-                    # Readers of a spool skip such a file, and it would take the name of a valid
-                    # batch.
+                    # Readers of a spool would skip an invalid batch, and its file would take the
+                    # name of a valid batch.
                     if problem := check_batch(data):
                         raise InputError(problem.message)
                 except InputError as error:
@@ -135,7 +135,7 @@ def _check_density(message: Any, size: int) -> None:
 
 
 def _name_of(batch: Record) -> str:
-    """Return the name of a batch's file: of its id and time, or else of its content."""
+    """Return the file name of a batch, derived from its id and time, or else from its content."""
     with contextlib.suppress(TargetError):
         return checked_name(file_name(batch) or "")
     return content_name(batch)

@@ -32,9 +32,9 @@ from .selecting import Selector
 from .sources import size_of
 
 CHUNK_BYTES = 2_000_000
-"""Batch bytes that a worker takes at once."""
+"""The approximate size of the batches that a worker encodes at a time, bytes."""
 _AHEAD = 2
-"""Chunks in flight for each worker, which limits memory."""
+"""The maximum number of chunks in progress per worker, which limits memory."""
 _POOL_FROM_BYTES = 8_000_000
 
 CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
@@ -55,7 +55,7 @@ class EncodeJob:
 
 @dataclass(slots=True)
 class Chunk:
-    """The results of some files."""
+    """The results of encoding some files."""
 
     encoded: list[Encoded]
     findings: list[Finding]
@@ -65,7 +65,7 @@ class Encoder:
     """Encodes files of a spool by name."""
 
     def __init__(self, job: EncodeJob, index: SessionIndex | None = None) -> None:
-        """Open the spool and, unless it is given, the index."""
+        """Open the spool, and also the index if `index` is not given."""
         self._job = job
         self._index = index or SessionIndex(job.index_path)
         self._selector = Selector(job.selection or Selection(), self._index)
@@ -90,7 +90,7 @@ class Encoder:
         except MessageTooLongError as error:
             self._findings.append(Finding(name, "too-large", str(error)))
         except (sqlite3.Error, OSError):
-            raise  # an error of the index, without which no batch can be translated
+            raise  # the index failed, without which no batch can be translated
         except (CirronOtelError, RecursionError) as error:
             self._findings.append(Finding(name, "untranslatable", str(error)))
         except Exception as error:
@@ -135,11 +135,11 @@ _encoder: Encoder | None = None
 
 
 def _start(job: EncodeJob) -> None:
-    global _encoder  # noqa: PLW0603 - a worker process has one
-    gc.set_threshold(100_000)  # there are many records, without reference cycles
+    global _encoder  # noqa: PLW0603 - each worker process has one encoder
+    gc.set_threshold(100_000)  # there are many records, but no reference cycles
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # the parent gets the signal, too, and ends the workers
+    )  # the parent also gets the signal, and ends the workers
     _encoder = Encoder(job)
 
 
@@ -154,7 +154,7 @@ def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
     part: list[str] = []
     size = 0
     for name in names:
-        size += size_of(spool / name)  # 0 for a file that the reader reports as unreadable
+        size += size_of(spool / name)  # 0 for an unreadable file, which the reader reports
         part.append(name)
         if size >= CHUNK_BYTES:
             yield part
@@ -173,7 +173,8 @@ def encode_all(
 ) -> Generator[Chunk, None, None]:
     """Encode files in the order of `names`, in worker processes if there is enough work.
 
-    If no process can be started, this one does the work. Raises TargetError if one is killed.
+    If no process can be started, this process does the work. Raises TargetError if a worker is
+    killed.
     """
     parts = chunks(spool, names)
     if jobs > 1 and total_bytes >= _POOL_FROM_BYTES:
@@ -191,7 +192,8 @@ def _encode_in_pool(
 
     Returns a list with the part that was already taken from `parts` but is not encoded, if any.
     """
-    # Not fork: the caller may have threads. Workers import this package, and no module of the user.
+    # Do not fork: the caller may have threads. Workers import this package, but no module of the
+    # user.
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
     waiting: deque[Future[Chunk]] = deque()

@@ -17,9 +17,9 @@ class CheckState(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, or may work, but is probably not what the user intended."""
+    """The checked item works, or may work, but is probably not what the user intended."""
     FAILED = "failed"
-    """It does not work."""
+    """The checked item does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further fields for `--json`."""
     is_endpoint: bool = False
-    """Whether the check is about an endpoint that does not answer as it should."""
+    """Whether the check failed because of an endpoint."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object."""
+        """Return the check as a JSON object."""
         return {
             "check": self.name,
             "state": str(self.state),
@@ -52,7 +52,7 @@ class Problem(Exception):  # noqa: N818 - a finding that ends a series of checks
     """A finding that ends a series of checks, with the `found` and `advice` of its check."""
 
     def __init__(self, found: str, advice: str = "") -> None:
-        """Take the `found` and `advice` of the check."""
+        """`found` is the finding, `advice` the remedy, as in `Check`."""
         super().__init__(found)
         self.found, self.advice = found, advice
 
@@ -78,7 +78,7 @@ def unreachable(name: str, problem: Problem) -> Check:
 
 
 class Deadline:
-    """The time at which all checks of one thing must be finished."""
+    """The time by which all checks of one item must be finished."""
 
     def __init__(self, seconds: float) -> None:
         """Set the deadline to `seconds` from now."""
@@ -86,7 +86,9 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self, most: float = float("inf")) -> float:
-        """Return the seconds left, at most `most`; never 0, which makes a socket non-blocking."""
+        """Return the seconds left, at most `most`; never 0, which would make a socket non-
+        blocking.
+        """
         return max(min(self._end - time.monotonic(), most), 0.001)
 
     @property
@@ -96,10 +98,10 @@ class Deadline:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of `call`, run in its own thread. Raises TimeoutError if it takes longer.
+    """Return the result of `call`, run in a separate thread for at most `seconds`.
 
-    A call that the operating system never ends (a silent name server, a hanging file system) keeps
-    its thread, which ends with the process.
+    Raises TimeoutError if it takes longer. A call that never returns (because of a silent name
+    server, or a hanging file system) keeps its thread, which ends with the process.
     """
     results: list[T] = []
     errors: list[BaseException] = []

@@ -1,4 +1,6 @@
-"""The clocks of this machine: the wall clock stamps spans, the monotonic clock times them."""
+"""Check the clocks of this machine: the wall clock, which timestamps spans, and the monotonic
+clock, which measures their durations.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ import time
 from .check import Check, ok, warning
 
 _EARLIEST_S = 1_704_067_200.0
-"""The earliest plausible time, 2024-01-01: older than this package."""
+"""The earliest plausible time, 2024-01-01, Unix seconds; it is earlier than this package."""
 _LATEST_S = 4_102_444_800.0
-"""The latest plausible time, 2100-01-01."""
+"""The latest plausible time, 2100-01-01, Unix seconds."""
 _LOOK_S = 0.05
 _APART_S = 0.02
 _COARSE_S = 0.001
 
 
 def examine_clock() -> Check:
-    """Check that the wall clock is plausible, and runs as fast as the monotonic clock."""
+    """Check that the wall clock is plausible, and advances as fast as the monotonic clock."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(_LOOK_S)
     wall_took, steady_took = time.time() - wall, time.monotonic() - steady

@@ -1,4 +1,4 @@
-"""The endpoints that batches are sent to, and the checks of each."""
+"""Check the endpoints to which batches are sent, including the search of a Tempo."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _LONGEST_S = 5.0
 
 
 def examine_search(directory: Path, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Compare the age of unsent batches with the slack of the endpoint, if that is a Tempo."""
+    """If the endpoint is a Tempo, compare the age of unsent batches with its ingestion slack."""
     try:
         config = OtlpConfig.from_env(environ)
         slack = within(_LONGEST_S, lambda: find_slack(config))
         if slack is not None:
             yield _compared(slack, _oldest_unsent_s(directory, config))
     except (CirronOtelError, OSError, TimeoutError):
-        return  # the other checks report it
+        return  # other checks report the error
 
 
 def _oldest_unsent_s(directory: Path, config: OtlpConfig) -> float:
-    """Return the age of the oldest batch in seconds, if some batches are unsent; else 0."""
+    """Return the age of the oldest batch in seconds if any batch is unsent, else 0."""
     try:
         reader = SpoolReader(directory)
     except CirronOtelError:
@@ -71,7 +71,7 @@ __all__ = ["examine_endpoints", "examine_spool", "keys_of"]
 def examine_endpoints(
     config: Config, environ: Mapping[str, str], timeout: float, *, is_sent: bool
 ) -> Iterator[Check]:
-    """Yield the checks of each endpoint; `timeout`, in seconds, is for each of them."""
+    """Yield the checks of all endpoints; `timeout` is the limit per endpoint, seconds."""
     targets = exports_of(config, environ).targets
     if not targets:
         yield ok(
@@ -90,7 +90,7 @@ def examine_endpoints(
 
 
 def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the ledger key of each valid target by the name that messages show for it."""
+    """Return the ledger key of each valid target, by the target's name in messages."""
     keys: dict[str, str] = {}
     for export in exports_of(config, environ).targets:
         try:
@@ -102,5 +102,5 @@ def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
                 target = CirronTarget(*place, SDK_VERSION)
                 keys[target.shown] = target.key
         except CirronOtelError:
-            continue  # the endpoint's own checks report it
+            continue  # the checks of the endpoint report the error
     return keys

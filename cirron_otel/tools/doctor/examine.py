@@ -1,4 +1,4 @@
-"""All checks, in order."""
+"""Run all checks, in order."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .versions import examine_packages, examine_python
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """The scope of an examination."""
+    """The options of an examination."""
 
     environ: Mapping[str, str]
     timeout: float = 10.0
-    """The most that the checks of one endpoint, or of the disk, may take, in seconds."""
+    """The time limit for the checks of one endpoint, or of the disk, seconds."""
     is_sent: bool = True
     """Whether a span is sent to the endpoints."""
     has_hooks: bool = True
-    """Whether a training step is taken with the hooks on."""
+    """Whether training steps are run to test the instrumentation."""
 
 
 def examine(request: DoctorRequest) -> Iterator[Check]:
-    """Yield each finding as soon as it is made; the endpoints, which may take long, come last."""
+    """Yield each check as soon as it is done; the endpoints, which may take long, come last."""
     environ = request.environ
     resolved = resolve(environ=environ)
     targets = exports_of(resolved.config, environ).targets
@@ -38,7 +38,7 @@ def examine(request: DoctorRequest) -> Iterator[Check]:
     yield examine_variables(environ)
     yield from examine_configuration(resolved, environ)
     try:
-        from . import endpoints  # noqa: PLC0415 - what it needs may be installed by halves
+        from . import endpoints  # noqa: PLC0415 - its dependencies may be only partly installed
     except ImportError as error:
         yield failed("packages", f"a package cannot be imported: {error}", "install it again")
         return

@@ -1,4 +1,6 @@
-"""PyTorch: whether it works, whether the hooks record a training step and can be removed."""
+"""Check that PyTorch works, and that its instrumentation records a training step and can be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from ...core.config.options import Config
 from .check import Check, failed, listed, ok, warning
 
 LIMIT_S = 120.0
-"""Seconds; torch may take long to import from a cold or remote disk."""
+"""The time limit of the probe, seconds; the import of torch from a cold or remote disk may be
+slow."""
 
 _EXPECTED = {"forward", "backward", "optimizer_step", "step"}
 _SETTINGS = {
@@ -31,9 +34,10 @@ _DRIVER = Path("/dev/nvidiactl")
 
 
 def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
-    """Train two steps with the hooks on in another process, and check its report.
+    """Run two instrumented training steps in another process, and check its report.
 
-    The phases of a step must be recorded, and the hooks must restore everything they replaced.
+    The phases of a step must be recorded, and removing the hooks must restore everything that they
+    replaced.
     """
     frameworks = config.frameworks
     if find_spec("torch") is None:
@@ -52,7 +56,7 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
         )
     except ProbeError as error:
         return failed("hooks", f"PyTorch does not work here: {error}", "install it again")
-    except OSError as error:  # as in a container whose file system is read-only
+    except OSError as error:  # for example, a read-only file system in a container
         return warning(
             "hooks",
             f"they could not be tried: {error.strerror or error}",
@@ -62,7 +66,7 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
 
 
 class ProbeError(Exception):
-    """The process failed; the message is one line with the reason."""
+    """The probing process failed; the message is one line with the reason."""
 
 
 def _probed(directory: str, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Take two training steps with the hooks on, in a process of its own: `python -m` runs it.
+"""The program that runs two instrumented training steps in a separate process.
 
     python -P -m cirron_otel.tools.doctor.hooks_probe DIR
 
-Prints one JSON document: the version and devices of torch, the names of the recorded scopes, and
-the names that the hooks did not restore.
+It prints one JSON document: the version and devices of torch, the names of the recorded scopes, and
+the names in torch that removing the hooks did not restore.
 """
 
-# ruff: noqa: PLC0415 - torch is imported where it is asked for
+# ruff: noqa: PLC0415 - torch is imported only where it is needed
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _GLOBAL = "_global_"
-"""The prefix of torch's tables of hooks for all modules and optimizers."""
+"""The name prefix of torch's tables of hooks for all modules and optimizers."""
 
 
 def main(directory: str) -> None:
@@ -61,9 +61,9 @@ def _train(torch: Any) -> None:
 
 
 def _callables() -> dict[str, Any]:
-    """Return the callables of torch's modules and their classes, by name.
+    """Return the callables of torch's modules and of their classes, by name.
 
-    For a table of hooks for all modules or optimizers, the value is its length.
+    For each table of hooks for all modules or optimizers, the value is the length of the table.
     """
     callables: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
@@ -91,9 +91,10 @@ def _changed(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unrestored(before: dict[str, Any], during: Container[str]) -> list[str]:
-    """Return the names that the hooks did not restore: tables, replaced callables, our functions.
+    """Return the names that removing the hooks did not restore.
 
-    Torch itself sets others while it works.
+    These are tables of hooks, callables that the hooks had replaced, and functions of this package.
+    Other changed names are ignored, because torch itself sets some while it works.
     """
     return sorted(
         name

@@ -1,4 +1,4 @@
-"""Names, connections and TLS: how far a connection to an endpoint gets, and what stops it."""
+"""Check the host name, connection and TLS of an endpoint, and explain the first failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 from .check import Check, Deadline, Problem, ok, unreachable, warning, within
 
 DAYS_LEFT = 14
-"""Days; a certificate that expires sooner gets a warning."""
+"""A certificate that expires in fewer days gets a warning."""
 
 _EXPIRED, _NOT_YET = 10, 9
 _SELF_SIGNED = (18, 19)
@@ -29,12 +29,12 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEX
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """The names of an endpoint's settings, for advice."""
+    """The names of an endpoint's settings, for use in advice."""
 
     endpoint: str
     certificate: str
     client_certificate: str = ""
-    """"" if the endpoint cannot have a client certificate."""
+    """"" if the endpoint does not support client certificates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class EndpointAddress:
     words: EndpointSettings
     alpn: str = "http/1.1"
     ca: str | None = None
-    """A file of CA certificates; None means the system's."""
+    """A file of CA certificates; None means the system's certificates."""
     client_certificate: str | None = None
     client_key: str | None = None
 
     @property
     def shown(self) -> str:
-        """The address as messages show it."""
+        """The address for messages."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address is this machine."""
+        """Whether the address belongs to this machine."""
         with contextlib.suppress(ValueError):
             return ipaddress.ip_address(self.host).is_loopback
         return self.host == "localhost" or self.host.endswith(".localhost")
@@ -126,12 +126,12 @@ def _unconnected(
 
 
 class Connector:
-    """A resolved endpoint that connections are opened to, with TLS if it uses TLS."""
+    """Opens connections to a resolved endpoint, with TLS if the endpoint uses it."""
 
     def __init__(
         self, place: EndpointAddress, found: list[AddressInfo], deadline: Deadline
     ) -> None:
-        """Take the resolved addresses, without connecting."""
+        """Store the resolved addresses; `open` connects."""
         self.place, self.deadline = place, deadline
         self._found = found
 
@@ -243,7 +243,7 @@ def _untrusted(place: EndpointAddress, error: ssl.SSLCertVerificationError) -> P
 
 
 def certificate_check(name: str, sock: socket.socket) -> Check:
-    """Check how long the server's certificate, which is trusted, remains valid."""
+    """Check how long the server's certificate remains valid; the certificate is trusted."""
     if not isinstance(sock, ssl.SSLSocket):
         return ok(name, "no TLS")
     peer: dict[str, Any] = dict(sock.getpeercert() or {})
@@ -261,7 +261,7 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
 
 
 def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
-    """Return the proxy that `requests` or gRPC takes from the environment for an address."""
+    """Return the proxy that the environment specifies to `requests` or gRPC for an address."""
     proxies = getproxies()
     names = ("grpc", "https", "http") if is_grpc else (scheme,)
     address = next((proxies[name] for name in names if proxies.get(name)), None)
@@ -277,7 +277,7 @@ def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult 
 def check_connection(
     prefix: str, place: EndpointAddress, deadline: Deadline
 ) -> tuple[list[Check], Connector | None]:
-    """Resolve the name and connect; return the checks, and the endpoint if both succeed."""
+    """Resolve the name and connect; return the checks, and a Connector if both succeed."""
     begun = time.monotonic()
     try:
         infos = resolve_host(place, deadline)
@@ -287,7 +287,7 @@ def check_connection(
     took = f"{1000 * (time.monotonic() - begun):.0f} ms"
     checks = [ok(f"{prefix} dns", f"{place.host} is {', '.join(addresses)}", addresses=addresses)]
     if place.host in addresses:
-        checks = []  # the host is an address, so nothing was looked up
+        checks = []  # the host is an address, so no name was resolved
     line = Connector(place, infos, deadline)
     begun = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""The OTLP endpoint as the exporters read it: network, protocol, and one span."""
+"""Check the OTLP endpoint with the settings of the exporters: network, protocol, and one span."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ SPAN_NAME = "cirron-otel doctor"
 
 @dataclass(frozen=True, slots=True)
 class OtlpRequest:
-    """The scope of an examination."""
+    """The options of an examination of the OTLP endpoint."""
 
     environ: Mapping[str, str]
     timeout: float
-    """The most that all checks together may take, in seconds."""
+    """The time limit for all checks together, seconds."""
     is_sent: bool
-    """Whether to send a span, rather than a request without any."""
+    """Whether to send a span, rather than a request without spans."""
     service: str
 
 
 def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
-    """Yield the checks in order, up to the first that makes the rest impossible."""
+    """Yield the checks in order, up to the first failure that makes the remaining checks
+    impossible.
+    """
     environ = request.environ
     try:
         config = OtlpConfig.from_env(environ)
@@ -70,7 +72,7 @@ def _scheme_and_place(config: OtlpConfig) -> tuple[str, str]:
 
 
 def _address(config: OtlpConfig, environ: Mapping[str, str]) -> EndpointAddress | None:
-    """Return the host and port; None for gRPC targets without them (`unix:…`, `dns:///…`)."""
+    """Return the address; None for gRPC targets without host and port, such as `unix:…`."""
     by_grpc = is_grpc(config)
     text = config.endpoint.removeprefix("dns:///") if by_grpc else config.endpoint
     named = variable(environ, "ENDPOINT")
@@ -103,19 +105,19 @@ def _address(config: OtlpConfig, environ: Mapping[str, str]) -> EndpointAddress 
 
 
 def _has_no_address(target: str) -> bool:
-    """Return whether a gRPC target is something other than a host and a port."""
+    """Return whether a gRPC target does not consist of a host and a port."""
     return target.startswith(("unix:", "unix-abstract:", "xds:")) or "://" in target
 
 
 def _ca_file(by_grpc: bool) -> str | None:
-    """Return the CA file of the exporter's library; None means the system's certificates."""
+    """Return the CA file that the exporter's library uses; None means the system's certificates."""
     if by_grpc:
         return os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if os.environ.get(name):
             return os.environ[name]
     try:
-        import certifi  # noqa: PLC0415 - `requests` brings it
+        import certifi  # noqa: PLC0415 - a dependency of `requests`
     except ModuleNotFoundError:
         return None
     return str(certifi.where())
@@ -134,7 +136,9 @@ def _proxied(place: EndpointAddress, proxy: str) -> Check:
 def _check_route(
     place: EndpointAddress, config: OtlpConfig, environ: Mapping[str, str], deadline: Deadline
 ) -> tuple[list[Check], ProbeReply | None]:
-    """Check name, connection, TLS, protocol; return the endpoint's answer, or None on failure."""
+    """Check name, connection, TLS and protocol; also return the endpoint's answer, None on
+    failure.
+    """
     checks, line = check_connection("otlp", place, deadline)
     if line is None:
         return checks, None
@@ -161,7 +165,7 @@ def _check_route(
 
 
 def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> Check:
-    """Send one span, or a request without any, and report the answer."""
+    """Send one span, or a request without spans, and report the answer."""
     name = "otlp span" if request.is_sent else "otlp request"
     trace_id = os.urandom(16)
     body = one_span(trace_id, request.service) if request.is_sent else b""
@@ -207,7 +211,7 @@ def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> 
 
 
 def _send(config: OtlpConfig, body: bytes, deadline: Deadline) -> Response:
-    """Make one attempt. Raises CirronOtelError, and TimeoutError if it takes too long."""
+    """Send a request once. Raises CirronOtelError, and TimeoutError if it takes too long."""
     transport = transport_for(config)
 
     def send() -> Response:

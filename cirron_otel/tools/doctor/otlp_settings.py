@@ -1,4 +1,4 @@
-"""The variables of an OTLP endpoint, and values in them that are probably not intended."""
+"""Check the variables of the OTLP endpoint for values that are probably not intended."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CREDENTIALS = ("authorization", "api-key", "x-api-key", "token", "x-honeycomb-t
 
 
 def variable(environ: Mapping[str, str], name: str) -> str:
-    """Return the effective variable: the `_TRACES_` form if it is set."""
+    """Return the name of the effective variable, the `_TRACES_` variable if it is set."""
     traces = f"{ENVIRONMENT_PREFIX}TRACES_{name}"
     return traces if environ.get(traces) else f"{ENVIRONMENT_PREFIX}{name}"
 
 
 def is_grpc(config: OtlpConfig) -> bool:
-    """Return whether the endpoint is used through gRPC."""
+    """Return whether the endpoint is accessed through gRPC."""
     return config.protocol is OtlpProtocol.GRPC
 
 
@@ -110,7 +110,9 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
 
 
 def _shown_name(header: tuple[str, str]) -> str:
-    """Return the name of a header; "" if it looks like a bare value, e.g. base64 with its `=`."""
+    """Return the name of a header; "" if it looks like a value, for example base64 that ends with
+    `=`.
+    """
     name, value = header
     is_name = value.strip("=") or (not value and (name in _CREDENTIALS or name.startswith("x-")))
     return name if is_name else ""

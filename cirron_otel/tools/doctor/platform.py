@@ -1,6 +1,6 @@
-"""The Cirron platform, or a server in its place: network, protocol, and one span.
+"""Check the Cirron platform, or a compatible server: network, protocol, and one span.
 
-docs/cirron-http.md is the contract.
+docs/cirron-http.md specifies the API.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _WORDS = EndpointSettings("CIRRON_API_ENDPOINT", "SSL_CERT_FILE")
 
 
 def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterator[Check]:
-    """Yield the checks in order, up to the first that makes the rest impossible."""
+    """Yield the checks in order, up to the first failure that makes the remaining checks
+    impossible.
+    """
     try:
         target = CirronTarget(
             config.api_endpoint,
@@ -109,7 +111,7 @@ def _send_span(target: CirronTarget, deadline: Deadline) -> Check:
 
 
 def _check_key(config: Config, deadline: Deadline) -> Check:
-    """Check the API key by a request for a snapshot file that does not exist."""
+    """Check the API key with a request for a snapshot file that does not exist."""
     name, seconds = "cirron request", deadline.left()
     file = f"{config.ingest_path.rstrip('/')}/blobs/snapshots/{os.urandom(16).hex()}/none"
     headers = {"Authorization": f"Bearer {config.api_key}", "User-Agent": USER_AGENT}

@@ -1,7 +1,7 @@
-"""Find out which protocol an endpoint speaks, with a few bytes, before a span is sent.
+"""Detect the protocol of an endpoint with a few bytes, before a span is sent.
 
 Sources: RFC 9113, 3.4 (an HTTP/2 server answers the preface with SETTINGS) and 4.1 (frames); RFC
-9112, 2.1; RFC 8446, 5.1 (the record of an alert begins 21, 3).
+9112, 2.1; RFC 8446, 5.1 (an alert record begins with the bytes 21, 3).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .check import Check, Problem, ok, warning
 from .network import Connector, tls_problem
 
 SKEW_S = 5.0
-"""The tolerated clock difference: the header has whole seconds, and the answer takes time."""
+"""The tolerated clock difference, seconds: the Date header has whole seconds, and the answer takes
+time."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS, _GOAWAY = 4, 7
@@ -50,16 +51,17 @@ class ProbeReply:
     spoken: DetectedProtocol
     data: bytes = b""
     skew_s: float | None = None
-    """Seconds that its clock is ahead of ours, by the Date header; None without that header."""
+    """The time by which the endpoint's clock is ahead of ours according to the Date header,
+    seconds; None without that header."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether this package's collector answers."""
+        """Whether the endpoint is this package's collector."""
         return self.spoken is DetectedProtocol.HTTP1 and self.data.rstrip().endswith(_OURS)
 
 
 def probe_http1(line: Connector) -> ProbeReply:
-    """Return the answer to a GET of `/health`, which our own collector serves. Raises Problem."""
+    """Return the answer to a GET of `/health`, which our collector serves. Raises Problem."""
     request = (
         f"GET /health HTTP/1.1\r\nHost: {line.place.shown}\r\nUser-Agent: {USER_AGENT}\r\n"
         "Connection: close\r\n\r\n"
@@ -72,12 +74,14 @@ def probe_http1(line: Connector) -> ProbeReply:
 
 
 def probe_http2(line: Connector) -> ProbeReply:
-    """Return the answer to the HTTP/2 preface, which gRPC begins with. Raises Problem."""
+    """Return the answer to the HTTP/2 preface, with which gRPC begins. Raises Problem."""
     return _probe(line, _PREFACE, lambda data: len(data) >= _FRAME_BYTES)
 
 
 def _is_complete(data: bytes) -> bool:
-    """Return whether the answer is complete; one without a length ends with its connection."""
+    """Return whether the answer is complete; an answer without a length ends with the
+    connection.
+    """
     head, end, body = data.partition(b"\r\n\r\n")
     if not data.startswith(b"HTTP/"):
         return len(data) >= _FRAME_BYTES
@@ -104,17 +108,17 @@ def _probe(line: Connector, words: bytes, is_enough: Callable[[bytes], bool]) ->
         except TimeoutError:
             return ProbeReply(DetectedProtocol.SILENCE if not data else _kind(data), data)
         except OSError:
-            pass  # it closed the connection, perhaps because of the bytes that it received
+            pass  # the server closed the connection, perhaps because of the bytes that it received
     if not data and line.place.is_tls:
         _read_refusal(line)
     return ProbeReply(_kind(data), data)
 
 
 def _read_refusal(line: Connector) -> None:
-    """Raise Problem if the server refuses us after the handshake, as TLS 1.3 does.
+    """Raise Problem if the server refuses us after the handshake, as TLS 1.3 allows.
 
-    Nothing is sent meanwhile: a server with unread input resets the connection, and the reason is
-    lost.
+    Nothing is sent before the alert is read: a server with unread input would reset the connection,
+    and the reason would be lost.
     """
     with line.open() as sock:
         sock.settimeout(line.deadline.left(_PATIENCE_S))
@@ -176,7 +180,7 @@ def skew_check(name: str, heard: ProbeReply) -> list[Check]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedProtocol:
-    """The expected protocol, and the names of the settings that specify it."""
+    """The expected protocol, and the names of the settings for the protocol and the endpoint."""
 
     is_grpc: bool
     protocol_setting: str
@@ -184,7 +188,9 @@ class ExpectedProtocol:
 
 
 def find_protocol(line: Connector, expected: ExpectedProtocol) -> ProbeReply:
-    """Return the endpoint's answer in the expected protocol. Raises Problem for any other."""
+    """Return the endpoint's answer in the expected protocol. Raises Problem for another
+    protocol.
+    """
     heard = (probe_http2 if expected.is_grpc else probe_http1)(line)
     protocol = DetectedProtocol.HTTP2 if expected.is_grpc else DetectedProtocol.HTTP1
     if heard.spoken is protocol:

@@ -1,4 +1,7 @@
-"""Variables and configuration: which variables are set, unused or probably misspelt."""
+"""Check the environment variables and the configuration.
+
+The checks report which variables are set, unused or probably misspelt.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from ...core.config.resolve import Resolved, is_sdk_disabled
 from .check import Check, listed, ok, warning
 
 _OURS = re.compile(r"(OTEL|OTLP|OLTP|OETL|CIRRON|CIRON|CIRRRON|CIRROM)_")
-"""The prefixes of variables for OpenTelemetry or Cirron, common misspellings included."""
+"""The prefixes of variables for OpenTelemetry or Cirron, including common misspellings."""
 
 _OTHERS = re.compile(
     r"OTEL_(INSTRUMENTATION|PYTHON|JAVA|JAVAAGENT|DOTNET|NODE|GO|PHP|RUBY|OPERATOR|INJECTOR|EBPF)_"
@@ -43,7 +46,7 @@ _MODULES = (
     "opentelemetry.instrumentation.environment_variables",
 )
 _NEAR = 0.84
-"""From this similarity (difflib) on, a name counts as a misspelling of another."""
+"""A name with at least this similarity (difflib) to a known name counts as a misspelling of it."""
 
 
 def known_variables() -> set[str]:
@@ -62,7 +65,7 @@ def known_variables() -> set[str]:
 
 
 def examine_variables(environ: Mapping[str, str]) -> Check:
-    """Report which of the environment variables that are set are read, and which look misspelt."""
+    """Report which environment variables are read, and which look misspelt."""
     known = known_variables()
     ours = sorted(name for name in environ if _OURS.match(name.upper()))
     read = [name for name in ours if name in known]
@@ -112,7 +115,9 @@ def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Ite
 
 
 def _unsent(resolved: Resolved, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Report an endpoint that is set while another setting prevents sending there."""
+    """Return a warning and its remedy if an endpoint is set but another setting prevents sending;
+    else None.
+    """
     set_ = [
         name
         for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")

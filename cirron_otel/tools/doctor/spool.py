@@ -1,4 +1,4 @@
-"""The spool's directory: whether it can be written, and the remains of earlier processes."""
+"""Check that the spool's directory is usable, and look for open scopes and unsent batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...errors import CirronOtelError
 from .check import Check, failed, ok, warning, within
 
 _SPARE_BYTES = 50_000_000
-"""Bytes; with less free space, recording soon stops."""
+"""With less free space than this, in bytes, recording soon stops."""
 _SLOW_FSYNC_S = 1.0
 _REMOTE = (
     "nfs",
@@ -46,7 +46,7 @@ _PROBE = ".cirron-otel-doctor-"
 def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) -> Iterator[Check]:
     """Check the directory, its file system, and its batches.
 
-    `targets`: the ledger key of each target, by the name that messages show for it.
+    `targets` contains the ledger key of each target, by the target's name in messages.
     """
     directory = config.output_dir
     try:
@@ -71,7 +71,7 @@ def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) ->
 
 
 def nearest_existing(directory: Path) -> Path:
-    """Return the directory, or its nearest ancestor that exists."""
+    """Return the directory if it exists, else its nearest existing ancestor."""
     for each in (directory, *directory.parents):
         if each.is_dir():
             return each
@@ -121,7 +121,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _readers(directory: Path) -> str:
-    """Return which other users can read the recording; "" if none can."""
+    """Describe which other users can read the recording; "" if no other user can."""
     spool = directory / "spool"
     status = (spool if spool.is_dir() else directory).stat()
     if status.st_uid != os.geteuid() and os.geteuid() != 0:
@@ -132,7 +132,7 @@ def _readers(directory: Path) -> str:
 
 
 def _check_room(directory: Path, cap: int) -> Check:
-    """Check the free space and the kind of file system. Raises OSError."""
+    """Check the free space and the type of file system. Raises OSError."""
     place = nearest_existing(directory)
     free = shutil.disk_usage(place).free
     kind = filesystem_of(place)
@@ -164,8 +164,8 @@ def _check_room(directory: Path, cap: int) -> Check:
 
 
 def filesystem_of(place: Path) -> str:
-    """Return the kind of file system, as Linux names it; "" if it cannot be determined."""
-    # proc(5), /proc/pid/mountinfo: the fifth field is the mount point, the kind follows " - ".
+    """Return the type of a file system as named by Linux; "" if it cannot be determined."""
+    # proc(5), /proc/pid/mountinfo: the fifth field is the mount point, and the type follows " - ".
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
         real = place.resolve()

@@ -1,4 +1,4 @@
-"""Python and the packages, checked against the requirements in the packages' metadata."""
+"""Check Python and the installed packages against the requirements in the packages' metadata."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def examine_python() -> Check:
 
     finding = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform}"
     specifier = _field(metadata.metadata(DISTRIBUTION), "Requires-Python")
-    version = ".".join(map(str, sys.version_info[:3]))  # without suffixes of distributors
+    version = ".".join(map(str, sys.version_info[:3]))  # without distributors' suffixes
     if not SpecifierSet(specifier).contains(version, prereleases=True):
         return failed("python", f"{finding}, expected {specifier}", "use another Python")
     return ok("python", finding, version=platform.python_version(), wanted=specifier)
 
 
 def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
-    """Check that the installed packages fit together, and that `needed` extras exist."""
+    """Check that the installed packages are compatible, and that the `needed` extras are
+    installed.
+    """
     versions = _installed()
     shown = [f"{name} {versions[name]}" for name in (DISTRIBUTION, *_SHOWN) if name in versions]
     problems = [
@@ -68,7 +70,9 @@ def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
 
 
 def _field(data: Any, name: str) -> str:
-    """Return a field of a distribution's metadata; "" if a broken installation has none."""
+    """Return a field of a distribution's metadata; "" if it is missing from a broken
+    installation.
+    """
     return "" if data is None else data.get(name) or ""
 
 
@@ -84,7 +88,9 @@ def _installed() -> dict[str, str]:
 
 
 def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
-    """Yield the requirements of a distribution that are not met; extras only if installed."""
+    """Yield the unmet requirements of a distribution; those of extras only if they are
+    installed.
+    """
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
     from packaging.utils import canonicalize_name  # noqa: PLC0415
 

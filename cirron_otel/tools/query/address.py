@@ -14,13 +14,14 @@ from ...core.targets.otlp.config import TENANT_HEADER, parse_headers
 from ...errors import UsageError
 
 HEADERS_VARIABLE = "CIRRON_QUERY_HEADERS"
-"""`name=value,name=value`, as OTEL_EXPORTER_OTLP_HEADERS has it. That variable itself is not read:
-its secrets are for the OTLP endpoint, which may be another server."""
+"""The variable with the headers of queries, `name=value,name=value` as in
+OTEL_EXPORTER_OTLP_HEADERS. The latter is not read: its secrets are for the OTLP endpoint, which may
+be another server."""
 
 
 BACKENDS = ("jaeger", "tempo")
 DEFAULT_LIMIT = 1000
-"""The most traces of a search by service, unless `limit` is given."""
+"""The maximum number of traces of a search by service, unless `limit` is given."""
 MOST_TRACES = 100_000
 
 _KEYS = ("session", "trace", "service", "start", "end", "tenant", "limit")
@@ -28,10 +29,11 @@ _WHAT = ("session", "trace", "service")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 _AGE = re.compile(r"(\d{1,6})([smhdw])")
 _DEFAULT_AGE_S = 7 * 86400
-"""Seconds; the time range of a search without `start`: the longest that Tempo allows by default."""
+"""The time range of a search without `start`, seconds: the longest range that Tempo allows by
+default."""
 _LONGEST_SEARCH_S = 5 * 366 * 86400
 _AHEAD_S = 3600
-"""Seconds after the present at which a search without `end` ends, because clocks differ."""
+"""A search without `end` extends this many seconds into the future, because clocks differ."""
 _EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
 
 
@@ -45,13 +47,13 @@ class QueryAddress:
     """The server, with the base path of its API; without credentials and query."""
     start_ns: int
     end_ns: int
-    """The end of the time range, which begins at `start_ns`: ns since 1970."""
+    """The end of the time range, which begins at `start_ns`; both are Unix ns."""
     session: str | None = None
     traces: tuple[bytes, ...] = ()
     service: str | None = None
     limit: int = DEFAULT_LIMIT
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request; their values are secrets."""
+    """The headers sent with each request; their values are secrets."""
 
     @property
     def shown(self) -> str:
@@ -67,7 +69,8 @@ def is_query_address(text: str) -> bool:
 def parse_address(text: str, environ: Mapping[str, str]) -> QueryAddress:
     """Parse an address. Raises UsageError, whose message contains no credential.
 
-    Headers come from CIRRON_QUERY_HEADERS in `environ`, and `tenant=` is the header X-Scope-OrgID.
+    The headers are those in CIRRON_QUERY_HEADERS of `environ`; the parameter `tenant` sets the
+    header X-Scope-OrgID.
     """
     backend, _, url_text = text.partition(":")
     if backend not in BACKENDS:
@@ -157,7 +160,9 @@ def _limit(text: str) -> int:
 
 
 def _time(text: str, key: str, now: int) -> int:
-    """Parse a time, `2026-11-21T05:00:00Z` (UTC if it has no zone), or an age, `90m`."""
+    """Parse a time such as `2026-11-21T05:00:00Z` (UTC if it has no zone), or an age such as
+    `90m`.
+    """
     if age := _AGE.fullmatch(text):
         return now - int(age[1]) * UNIT_SECONDS[age[2]] * 10**9
     try:

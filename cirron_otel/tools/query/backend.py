@@ -1,4 +1,4 @@
-"""The interface of a backend for traces."""
+"""The interface of a tracing backend, and a complete search in time ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BackendTrace:
 
     data: TracesData
     notes: list[str] = field(default_factory=list)
-    """A line for each known loss or change."""
+    """One line for each known loss or change."""
 
 
 class Backend(Protocol):
@@ -50,18 +50,20 @@ class Backend(Protocol):
 
 
 SEARCH_TRACES = 200
-"""The limit of one search; if that many traces are found, its time range is halved."""
+"""The maximum number of results of one search; if a search finds that many traces, its time range
+is halved."""
 _SHORTEST_NS = 1_000_000_000
 
 Search = Callable[[int, int], set[bytes]]
-"""Returns the traces with a span that started in a time range, at most `SEARCH_TRACES`."""
+"""Returns the ids of the traces with a span that started in a time range, at most
+`SEARCH_TRACES`."""
 
 
 def all_between(search: Search, start_ns: int, end_ns: int, longest_ns: int) -> Iterator[bytes]:
-    """Yield every trace id that `search` finds once, latest first, however many there are.
+    """Yield each trace id in a time range once, latest range first, however many there are.
 
-    No search spans more than `longest_ns`. If one second has more traces than one search returns,
-    or than fit into one response, that second is not searched completely.
+    No single search covers more than `longest_ns`. If one second contains more traces than one
+    search returns, that second is not searched completely.
     """
     seen: set[bytes] = set()
     windows = _pieces(start_ns, end_ns, longest_ns)

@@ -22,20 +22,21 @@ _NEGATIVE = re.compile(
     "Negative duration detected, sanitizing end timestamp\\. Original end timestamp:"
     f" {_MOMENT}, adjusted to: {_MOMENT}"
 )
-"""Source: Jaeger 2.13, internal/jptrace/sanitizer/negative_duration_santizer.go: a span that ends
-when it starts, or earlier, gets an end 1 ns after its start."""
+"""A warning about a span that ends at its start or earlier; Jaeger moves its end to 1 ns after its
+start. Source: Jaeger 2.13, internal/jptrace/sanitizer/negative_duration_santizer.go."""
 _HARMLESS = re.compile("skipping clock skew adjustment|not applying calculated delta")
-"""Warnings without a change. Source: Jaeger 2.13, query/app/querysvc/v2/adjuster."""
+"""Warnings that do not mean a change. Source: Jaeger 2.13, query/app/querysvc/v2/adjuster."""
 _REFERENCE, _FOLLOWS = "opentracing.ref_type", "follows_from"
 _NO_SERVICE, _EMPTY_SERVICE = "missing-service-name", "empty-service-name"
 _WRONG_SERVICE = "service-name-wrong-type"
-"""Source: Jaeger 2.13, internal/jptrace/sanitizer/emptyservicename.go."""
+"""The service names that Jaeger sets. Source: Jaeger 2.13,
+internal/jptrace/sanitizer/emptyservicename.go."""
 
 
 def undo_jaeger_changes(traces: TracesData) -> list[str]:
-    """Undo Jaeger's changes to times, links, events and names of services.
+    """Undo Jaeger's changes to times, links, events and service names.
 
-    Return a note for each change that cannot be undone.
+    Returns a note for each kind of change that cannot be undone.
     """
     notes = []
     wrong = sum(_undo_service(group) for group in traces.resource_spans)
@@ -60,7 +61,7 @@ def undo_jaeger_changes(traces: TracesData) -> list[str]:
 
 
 def _undo_service(group: ResourceSpans) -> int:
-    """Remove a service name that Jaeger set; return 1 if the original is not known."""
+    """Remove a service name that Jaeger set; return 1 if the original name is unknown, else 0."""
     attributes = group.resource.attributes
     for index, pair in enumerate(attributes):
         if pair.key == sc.SERVICE_NAME:
@@ -74,7 +75,7 @@ def _undo_service(group: ResourceSpans) -> int:
 
 
 def _undo_reference(link: Span.Link) -> None:
-    """Remove the attribute that a link gets in Jaeger's own model of a span."""
+    """Remove the attribute that Jaeger's span model adds to a link."""
     for index, pair in enumerate(link.attributes):
         if pair.key == _REFERENCE and pair.value.string_value == _FOLLOWS:
             del link.attributes[index]
@@ -82,7 +83,7 @@ def _undo_reference(link: Span.Link) -> None:
 
 
 def _undo_end(span: Span) -> list[str]:
-    """Remove Jaeger's warnings, and restore the end that one contains; return the others."""
+    """Remove Jaeger's warnings; restore the end from a warning about it, and return all others."""
     others: list[str] = []
     for index in reversed(range(len(span.attributes))):
         if span.attributes[index].key != _WARNINGS:
@@ -91,7 +92,7 @@ def _undo_end(span: Span) -> list[str]:
             ends = _ends(warning)
             if ends is None:
                 others += [] if _HARMLESS.search(warning) else [warning]
-            # From a storage on disk, a span also has the warnings of its descendants.
+            # If Jaeger stores on disk, a span also has the warnings of its descendants.
             elif ends[1] == span.end_time_unix_nano == span.start_time_unix_nano + 1:
                 span.end_time_unix_nano = ends[0]
         del span.attributes[index]
@@ -106,8 +107,8 @@ def _undo_sorting(span: Span) -> None:
     """Restore the order of marks and snapshots that are sorted by name.
 
     Jaeger sorts events for clients that do not request `raw_traces`, such as its own page; in its
-    memory storage they remain sorted for later requests. The original order of a span's foreign
-    events is unknown if it has no others.
+    memory storage they remain sorted for later requests. If a span has only foreign events, their
+    original order is unknown.
     """
     names = [event.name for event in span.events]
     if len(set(names)) < 2 or names != sorted(names):
@@ -127,7 +128,7 @@ def _place(event: Span.Event) -> tuple[int, int, str]:
 
 
 def _warnings(value: AnyValue) -> list[str]:
-    """Return Jaeger's warnings: a list, or from a storage on disk its JSON text."""
+    """Return Jaeger's warnings, from a list or, if Jaeger stores on disk, from its JSON text."""
     if value.WhichOneof("value") != "string_value":
         return [each.string_value for each in value.array_value.values]
     try:
@@ -138,7 +139,9 @@ def _warnings(value: AnyValue) -> list[str]:
 
 
 def _ends(warning: str) -> tuple[int, int] | None:
-    """Return the original end and its replacement in a warning, ns; None for another warning."""
+    """Return the original end and its replacement from a warning, Unix ns; None for other
+    warnings.
+    """
     match = _NEGATIVE.fullmatch(warning)
     if match is None:
         return None
@@ -151,14 +154,15 @@ def _ends(warning: str) -> tuple[int, int] | None:
 def _nanoseconds(moment: str, fraction: str | None) -> int:
     since = datetime.fromisoformat(moment).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     whole = since.days * 86400 + since.seconds
-    # Go has signed times: one beyond 2**63 appears as a time before 1970.
+    # Go's times are signed: a time beyond 2**63 ns appears as a time before 1970.
     return (whole * 10**9 + int((fraction or "").ljust(9, "0"))) % 2**64
 
 
 def restore_truncated(traces: TracesData, limit: int) -> int:
-    """Restore texts that were truncated to `limit` bytes from the complete ones in the residual.
+    """Restore strings that were truncated to `limit` bytes from the complete strings in the
+    residual.
 
-    Return the number of attributes whose text is still as long as a truncated one.
+    Returns the number of attributes that may still be truncated, judging by their length.
     """
     return sum(_restore(owner, limit) for owner in _owners(traces))
 
@@ -194,13 +198,13 @@ def residual_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def _is_cut(value: AnyValue, limit: int) -> bool:
-    """Return whether a value is as long as a truncated one.
+    """Return whether a value has the length of a truncated value.
 
-    That is up to three bytes less than `limit` if a letter was cut.
+    This is `limit` bytes, or up to three bytes less if a character was cut.
     """
     kind = value.WhichOneof("value")
     if kind == "string_value":
-        # Only the few texts of about that length are encoded to count their bytes.
+        # Encode only strings of about that length to count their bytes.
         text = value.string_value
         return limit // 4 - 1 <= len(text) <= limit and limit - 3 <= len(text.encode()) <= limit
     return kind == "bytes_value" and len(value.bytes_value) == limit

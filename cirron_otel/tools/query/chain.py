@@ -1,7 +1,7 @@
-"""The references between the traces of a Cirron session, and which of their targets are missing.
+"""The references between the traces of a Cirron session, and the targets that are missing.
 
-A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"): segment links connect
-them, and the headers of batches name them.
+A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"). Segment links connect
+the traces, and the headers of batches contain their ids.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...core.translator.values import UnencodableError
 from ...ids import span_id_for, trace_id_for
 
 SpanKey = tuple[bytes, bytes]
-"""(trace id, span id)."""
+"""A trace id and a span id."""
 _SEAMS = (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN)
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The part of a batch that has arrived."""
+    """The part of a batch that has been received."""
 
     expected: Counts
     session: str | None
@@ -43,14 +43,16 @@ class _Batch:
 
 
 class TraceChain:
-    """Collects the references in traces as they arrive."""
+    """Collects the references in traces as they are received."""
 
     def __init__(self) -> None:
         """Start without traces."""
         self.named: dict[bytes, str] = {}
-        """Traces that must exist: by id, the place that refers to it."""
+        """The traces that must exist, by id, with a description of the span that refers to the
+        trace."""
         self.possible: set[bytes] = set()
-        """Traces that may exist: that of a session, unless the session joined another."""
+        """The ids of traces that may exist. A session's trace, for example, does not exist if the
+        session joined another trace."""
         self.first_ns = 2**64
         self.last_ns = 0
         self._batches: dict[bytes, _Batch] = {}
@@ -58,10 +60,10 @@ class TraceChain:
         self._parents: dict[SpanKey, int] = {}
         self._links: dict[SpanKey, int] = {}
         self._running: set[SpanKey] = set()
-        """Scopes that were open when a batch was sealed, by the ids that they will have."""
+        """The future span keys of scopes that were open when a batch was sealed."""
 
     def add_trace(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
-        """Add a trace; if `session` is given, only its spans count."""
+        """Add a trace; if `session` is given, use only the spans of that session."""
         known = self._spans.setdefault(trace_id, set())
         for group in traces.resource_spans:
             for scoped in group.scope_spans:
@@ -93,7 +95,7 @@ class TraceChain:
         if origin.session_id is not None:
             self.possible.add(trace_id_for(origin.session_id))
         for trace_id in filter(None, (header.trace_id, header.session_trace_id, *_told(header))):
-            # A batch may name a trace that has none of its spans, and no spans of others yet.
+            # A batch may refer to a trace that does not exist yet.
             self.possible.add(trace_id)
 
     def _take_span(self, span: Span, session_alone: bool) -> None:
@@ -119,17 +121,19 @@ class TraceChain:
                     self._running.add((span.trace_id, scope))
 
     def wanting(self) -> list[tuple[str | None, str | None]]:
-        """Return (session, service) of the incomplete batches, each once."""
+        """Return the distinct pairs (session, service) of the incomplete batches."""
         return list(
             {(b.session, b.service): None for b in self._batches.values() if not b.is_whole()}
         )
 
     def sessions(self) -> set[str]:
-        """Return the sessions whose batches arrived."""
+        """Return the sessions of which batches have been received."""
         return {b.session for b in self._batches.values() if b.session is not None}
 
     def missing(self) -> Iterator[str]:
-        """Yield a line for each span that is referred to and missing, in traces that arrived."""
+        """Yield a line for each missing span that is referred to, in the traces that were
+        received.
+        """
         for key in sorted(self._parents.keys() | self._links.keys()):
             trace_id, span_id = key
             if span_id in self._spans.get(trace_id, ()) or trace_id not in self._spans:
@@ -145,7 +149,7 @@ class TraceChain:
 
 
 def session_of(group: ResourceSpans) -> str | None:
-    """Return the session of a resource."""
+    """Return the session id of a resource; None if it has none."""
     for pair in group.resource.attributes:
         if pair.key == sc.SESSION_ID and pair.value.WhichOneof("value") == "string_value":
             return str(pair.value.string_value)
@@ -157,7 +161,7 @@ def _is_joined(span: Span) -> bool:
 
 
 def _told(header: Header) -> Iterator[bytes]:
-    """Yield the traces in the residual of a batch header."""
+    """Yield the trace ids in the residual of a batch header."""
     try:
         residual = parse_residual(header.residual, of_batch=True)
     except UnencodableError:

@@ -1,6 +1,6 @@
-"""GET requests to a query API: limited in size and time, retried, with one-line errors.
+"""GET requests to a query API, limited in size and time, with retries and one-line errors.
 
-Needs the extra `otlp`, which installs `requests`.
+This module needs the extra `otlp`, which installs `requests`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .address import HEADERS_VARIABLE, QueryAddress
 try:
     import requests
     from requests import exceptions
-except ImportError:  # pragma: no cover - the tests have it
+except ImportError:  # pragma: no cover - installed for tests
     raise MissingExtraError("otlp", "reading from Jaeger or Tempo") from None
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""The longest answer that is read, bytes after decompression."""
+"""The largest response that is read, bytes after decompression."""
 ANSWER_SECONDS = 300.0
-"""The maximum duration of one answer."""
+"""The maximum duration of one response."""
 _SILENT_SECONDS = 60.0
-"""The maximum time in which a server sends nothing."""
+"""The maximum time for which a server may send nothing."""
 _CONNECT_SECONDS = 10.0
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.25
@@ -36,7 +36,8 @@ _SHOWN_BYTES = 4096
 Parameters = Mapping[str, str | int]
 _PIECE = 64 * 1024
 _NO_SUCH_PATH = b"page not found"
-"""The response of a server written in Go without such an API; for a trace it differs."""
+"""The content of a 404 response of a Go server that does not have this API; a 404 for an unknown
+trace differs."""
 
 
 class QueryResponse(NamedTuple):
@@ -49,21 +50,22 @@ class QueryResponse(NamedTuple):
 
 
 class ResponseTooLongError(EndpointError):
-    """An answer of more than `MAX_ANSWER_BYTES`."""
+    """A response has more than `MAX_ANSWER_BYTES` bytes."""
 
 
 class QueryClient:
     """Sends requests to one server. A context manager that closes its connections."""
 
     def __init__(self, address: QueryAddress) -> None:
-        """Connect at the first request."""
+        """Store the address; the first request connects."""
         self._address = address
         self._session = requests.Session()
-        # Otherwise `requests` would replace our own header by the entry of ~/.netrc for the host.
+        # Otherwise `requests` would replace our Authorization header with the entry for the host in
+        # ~/.netrc.
         self._session.auth = lambda request: request
         self._headers = {"user-agent": USER_AGENT, "accept-encoding": "gzip", **address.headers}
         self.bytes_read = 0
-        """The size of all responses, after decompression."""
+        """The total size of all responses, bytes after decompression."""
 
     def get(
         self,
@@ -73,10 +75,10 @@ class QueryClient:
         accept: str = "application/json",
         absent: bool = False,
     ) -> QueryResponse | None:
-        """GET `path` below the address; return None for a 404 if `absent` is allowed.
+        """GET `path` below the address; return None for status 404 if `absent` is true.
 
-        Raises EndpointError if there is no response or it is not a success, UsageError if the
-        request cannot be made, and ResponseTooLongError.
+        Raises EndpointError if there is no response or its status is not a success, UsageError if
+        the request is invalid, and ResponseTooLongError.
         """
         pause = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
@@ -162,7 +164,7 @@ class QueryClient:
 
     def _one_line(self, text: str) -> str:
         headers = self._address.headers
-        # A tenant is not a secret, and errors of servers contain its name.
+        # A tenant is not a secret, and error messages of servers contain its name.
         secrets = [value for name, value in headers.items() if name != TENANT_HEADER]
         secrets += [part for value in secrets for part in value.split()]
         return without_secrets(text, secrets)
@@ -179,7 +181,9 @@ class QueryClient:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first cause of a network failure: the errors above it repeat the URL."""
+    """Return the root cause of a network failure, because the errors that wrap it repeat the
+    URL.
+    """
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     if isinstance(error, TimeoutError):

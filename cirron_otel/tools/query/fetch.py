@@ -1,4 +1,4 @@
-"""Fetch everything that an address requests, as OTLP messages, each preceded by its length."""
+"""Fetch all traces that an address requests, as OTLP messages, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _LONGEST_NS = 60 * 86400 * 10**9
 """The longest time range in which missing spans of a session are searched for."""
 
 Progress = Callable[[int, int | None], None]
-"""Receives the bytes that are done, and the total if it is known."""
+"""Called with the number of bytes read so far, and the total if it is known."""
 
 
 def fetch(address: QueryAddress, target: BinaryIO, progress: Progress | None = None) -> FetchReport:
-    """Write the backend's traces into `target`, one TracesData each; report what is missing.
+    """Write the requested traces to `target`, one TracesData each; report what is missing.
 
-    All traces of a Cirron session are fetched, whichever of them was requested; for the id of a
-    session, only that session's spans. Raises EndpointError, InputError if nothing is found or a
-    response is not valid, TargetError, and MissingExtraError.
+    All traces of a Cirron session are fetched, whichever of them was requested. If a session id was
+    requested, only the spans of that session are written. Raises EndpointError, InputError if
+    nothing is found or a response is not valid, TargetError, and MissingExtraError.
     """
     with QueryClient(address) as client:
         backend: Backend = (Jaeger if address.backend == "jaeger" else Tempo)(address, client)
@@ -61,14 +61,16 @@ class _Fetch:
         self.done = FetchReport(address.shown, not_kept=backend.not_kept)
 
     def run(self) -> None:
-        """Fetch the requested traces, then those that they refer to, then search for the others."""
+        """Fetch the requested traces, then the traces that they refer to, then search for missing
+        ones.
+        """
         address = self._address
         for trace_id in self._wanted():
             if not self._bring(trace_id) and trace_id in address.traces:
                 self.done.miss(f"trace {trace_id.hex()}, which was asked for, is not there")
         self._follow()
         if address.session is not None and not self.done.traces:
-            # The spans of a session that joined another trace are in that trace.
+            # If the session joined another trace, its spans are in that trace.
             self._bring_all(self._backend.with_session(address.session, *self._window()))
         self._search_for_the_rest()
         if not self.done.traces:
@@ -105,7 +107,7 @@ class _Fetch:
         self._follow()
 
     def _follow(self) -> None:
-        """Fetch the traces that others refer to, until none is left."""
+        """Fetch the traces to which fetched traces refer, until none is left."""
         waiting = deque(self._unasked())
         while waiting:
             self._bring(waiting.popleft())
@@ -117,7 +119,9 @@ class _Fetch:
         return sorted((chain.named.keys() | chain.possible) - self._asked)
 
     def _search_for_the_rest(self) -> None:
-        """Search for spans in traces that nothing refers to, such as those of server requests."""
+        """Search for missing spans in traces to which no trace refers, such as traces of server
+        requests.
+        """
         searched: set[tuple[str | None, str | None]] = set()
         while left := [each for each in self._chain.wanting() if each not in searched]:
             session, service = left[0]
@@ -130,7 +134,7 @@ class _Fetch:
             self._bring_all(list(trace_ids))
 
     def _bring(self, trace_id: bytes) -> bool:
-        """Fetch a trace, once; return whether the backend has it."""
+        """Fetch a trace, unless it has been fetched; return whether the backend has it."""
         if trace_id in self._asked:
             return trace_id not in self._absent
         if len(self._asked) >= MOST_TRACES:

@@ -17,10 +17,10 @@ class FetchReport:
     traces: int = 0
     bytes_read: int = 0
     missing: list[str] = field(default_factory=list)
-    """The first 1,000 items that existed or are referred to, and were not returned."""
+    """The first 1,000 items that were not returned, although they existed or are referred to."""
     missing_count: int = 0
     not_kept: tuple[str, ...] = ()
-    """The kinds of data that such a backend never returns."""
+    """The kinds of data that the backend never returns."""
 
     def miss(self, text: str) -> None:
         """Add a missing item."""

@@ -1,8 +1,8 @@
-"""Restore the headers of Cirron's batches from a storage that drops the attributes of scopes.
+"""Add headers to Cirron's spans from a storage that drops the attributes of instrumentation scopes.
 
-Jaeger with Badger stores spans in its own model, which has no attributes of scopes, and so loses
-the headers of batches (docs/otlp-mapping.md, "Scope: the batch's header"). The records remain.
-They are returned in one batch for each trace and process, so that a run can be analysed.
+Jaeger with Badger stores spans in a model without scope attributes, and so loses the headers of
+batches (docs/otlp-mapping.md, "Scope: the batch's header"). Only the records remain. They are
+returned in one batch for each trace and process, so that a run can be analysed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTS = frozenset(
 
 
 def restore_headers(traces: TracesData, trace_id: bytes) -> int:
-    """Group Cirron's spans without a header under a new one; return their number."""
+    """Group Cirron's spans without a header under new headers; return the number of these spans."""
     groups: dict[tuple[bytes, str], ResourceSpans] = {}
     moved = 0
     for group in list(traces.resource_spans):
@@ -55,7 +55,9 @@ def restore_headers(traces: TracesData, trace_id: bytes) -> int:
 
 
 def _is_bare(scoped: ScopeSpans) -> bool:
-    """Whether a scope is Cirron's by its name and its spans, and has no attributes."""
+    """Return whether an instrumentation scope is Cirron's, by its name and spans, but lacks
+    attributes.
+    """
     scope = scoped.scope
     if scope.name != sc.SCOPE_NAME or not scope.version or scope.attributes:
         return False
@@ -116,7 +118,7 @@ def _counts(spans: list[Span]) -> Counts:
 
 
 def _restore(span: Span) -> None:
-    """Restore lists and maps, which are JSON texts here, as far as possible."""
+    """Restore lists and maps, which Jaeger stored as JSON text, as far as possible."""
     for owner in (span, *span.events):
         _restore_told(owner)
     for event in span.events:

@@ -1,9 +1,9 @@
 """Detect whether a Tempo finds a run that is sent long after it was recorded.
 
-Tempo files spans that arrive later than `ingestion_time_range_slack` (2 minutes by default) after
-their start under the time of arrival. A search of either time then finds nothing; only the trace
-id does (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does not identify itself as a
-Tempo, so a request goes to the query port of the same host.
+If spans arrive later than `ingestion_time_range_slack` (2 minutes by default) after their start,
+Tempo indexes them under the time of arrival. A search of either time then finds nothing; the spans
+can be found only by trace id (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does not
+identify itself as a Tempo, so a request is sent to the query port of the same host.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class IngestionSlack(NamedTuple):
     """The slack of a detected Tempo."""
 
     place: str
-    """The Tempo, for messages."""
+    """The name of the Tempo in messages."""
     seconds: float
     is_read: bool
-    """Whether it was read from its configuration; otherwise it is Tempo's default."""
+    """Whether the slack was read from the Tempo's configuration; otherwise it is the default."""
 
     def problem(self, age_s: float) -> str:
-        """Describe why its search does not find spans of that age; "" if it does."""
+        """Describe why the Tempo's search does not find spans of age `age_s`; "" if it does."""
         if age_s <= self.seconds:
             return ""
         default = "" if self.is_read else " by default"
@@ -49,7 +49,7 @@ class IngestionSlack(NamedTuple):
 
 
 def find_slack(config: OtlpConfig) -> IngestionSlack | None:
-    """Check whether the host of an OTLP endpoint is a Tempo; return None if none is detected.
+    """Return the slack of the Tempo at an OTLP endpoint; None if no Tempo is detected.
 
     This takes at most two seconds.
     """
@@ -77,7 +77,9 @@ def _host(config: OtlpConfig) -> str:
 
 
 def _configured(host: str) -> float | None:
-    """Return the slack in the configuration of a Tempo on this host; None if there is none."""
+    """Return the slack in the configuration of a Tempo on `host`, seconds; None if there is no
+    Tempo.
+    """
     connection = http.client.HTTPConnection(host, QUERY_PORT, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/status/config")

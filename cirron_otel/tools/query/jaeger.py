@@ -31,7 +31,7 @@ _LATEST_NS = 253_402_300_799 * 10**9
 
 
 class Jaeger:
-    """A Jaeger, with any storage."""
+    """A Jaeger server, with any storage."""
 
     not_kept = (
         "schema URLs, unknown protobuf fields",
@@ -40,7 +40,7 @@ class Jaeger:
     )
 
     def __init__(self, address: QueryAddress, client: QueryClient) -> None:
-        """Send no request yet."""
+        """Store the arguments; the methods send requests."""
         self._address = address
         self._client = client
 
@@ -110,7 +110,9 @@ class Jaeger:
                 yield trace_id
 
     def _read(self, answer: QueryResponse) -> TracesData:
-        """Return the OTLP of a response: one object, or several in a row."""
+        """Return the OTLP data of a response, which contains one JSON object or several in a
+        row.
+        """
         traces = TracesData()
         for document in _documents(answer.content, self._address):
             if not isinstance(document, dict):
@@ -147,7 +149,7 @@ def _document(content: bytes, address: QueryAddress) -> Any:
 
 
 def _cut(content: bytes) -> list[bytes] | None:
-    """Split a series of JSON objects; return None if `content` is not one."""
+    """Split a series of JSON objects; return None if `content` is not such a series."""
     decoder = json.JSONDecoder()
     pieces = []
     try:

@@ -1,4 +1,4 @@
-"""Tempo's query API: traces in protobuf by `/api/v2/traces/ID`, searches by TraceQL.
+"""Tempo's query API: traces in protobuf from `/api/v2/traces/ID`, and searches with TraceQL.
 
 Source: Tempo 2.8, modules/frontend and pkg/tempopb/tempo.proto; the API of 2.7 and newer.
 """
@@ -23,7 +23,7 @@ from .utf8_repair import repair_utf8
 
 _TRACE, _STATUS, _MESSAGE = 1, 3, 4
 _PARTIAL = 1
-"""TraceByIDResponse and PartialStatus, tempo.proto."""
+"""Field numbers of TraceByIDResponse, and a value of PartialStatus (tempo.proto)."""
 _PROTOBUF = ("application/protobuf", "application/x-protobuf", "")
 _CUT_BYTES = 2048
 """Tempo truncates text in attributes to this size by default (`max_attribute_bytes`)."""
@@ -33,7 +33,7 @@ _LATEST_S = 2**31 - 1
 
 
 class Tempo:
-    """A tenant of a Tempo."""
+    """A tenant of a Tempo server."""
 
     not_kept = (
         "flags of spans and of links",
@@ -44,12 +44,12 @@ class Tempo:
     )
 
     def __init__(self, address: QueryAddress, client: QueryClient) -> None:
-        """Send no request yet."""
+        """Store the arguments; the methods send requests."""
         self._address = address
         self._client = client
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
-        """Return the trace, from blocks and from spans that are not in a block yet."""
+        """Return the trace, including spans that are not in a block yet."""
         path = f"/api/v2/traces/{trace_id.hex()}"
         answer = self._client.get(path, accept="application/protobuf", absent=True)
         if answer is None:
@@ -93,7 +93,7 @@ class Tempo:
             answer = self._client.get("/api/search", parameters)
             return self._ids(answer) if answer is not None else set()
 
-        # The ends are rounded outwards, to whole seconds.
+        # The ends of the range are rounded outwards to whole seconds.
         longest = _WEEK_NS - 2 * SECOND_NS
         return all_between(search, start_ns, end_ns, longest)
 
@@ -136,7 +136,7 @@ class Tempo:
 
 
 def _parsed(data: bytes) -> TracesData:
-    """Parse a trace; texts that were truncated within a letter end with the previous one."""
+    """Parse a trace; remove the rest of a character from strings that were truncated within it."""
     try:
         return TracesData.FromString(data)
     except DecodeError:
@@ -144,6 +144,6 @@ def _parsed(data: bytes) -> TracesData:
 
 
 def _quoted(text: str) -> str:
-    """Return a string literal of TraceQL, which has the escapes of Go."""
+    """Return a TraceQL string literal, which uses Go's escapes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""Repair texts that a backend truncated within a letter, which protobuf parsers reject."""
+"""Repair strings that a backend truncated within a character, which protobuf parsers reject."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...core.otlp.wire import LEN, encode_varint, fields
 
 
 def repair_utf8(data: bytes, kind: Descriptor | None) -> bytes:
-    """Return the message with invalid UTF-8 removed from its texts.
+    """Return the message with invalid UTF-8 removed from its strings.
 
-    Raises InputError if it is not a message.
+    Raises InputError if `data` is not a message.
     """
     out = bytearray()
     by_number = kind.fields_by_number if kind is not None else {}

@@ -98,7 +98,7 @@ class _Unfinished:
     """The counted size of the parts of one file."""
 
     size: int
-    """Bytes."""
+    """The size of the parts, bytes."""
     touched_s: float
     """The time of the latest use of the parts by the monotonic clock, seconds."""
 
