@@ -5,7 +5,7 @@ CirronOtelError
 ├── UsageError      2  wrong usage or configuration
 ├── InputError      3  input is not what it claims to be, or cannot be read
 ├── TargetError     4  the target cannot be written
-│   ├── RefusedNameError   one file is refused, for its name or for other content there
+│   ├── RefusedNameError   one file is refused: its name is invalid, or taken by other content
 │   └── OverCapError       the data is larger than the cap of the target
 └── EndpointError   5  the endpoint cannot be reached, or refused
 ```
@@ -52,7 +52,7 @@ class TargetError(CirronOtelError):
 
 
 class RefusedNameError(TargetError):
-    """One file of a target is refused, for its name or because other content is there."""
+    """One file of a target is refused: its name is invalid, or a file with other content has it."""
 
 
 class OverCapError(TargetError):

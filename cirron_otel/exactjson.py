@@ -35,7 +35,7 @@ class Raw:
     def __init__(self, text: str, depth: int = 0) -> None:
         """Keep `text`, which must be valid JSON in ASCII (other characters as escapes).
 
-        `depth` is the number of levels in it.
+        `depth` is the number of nesting levels in `text`.
         """
         self.text = text
         self.depth = depth
@@ -127,7 +127,7 @@ def _is_shallow(text: str) -> bool:
 
 
 def depth_of(values: list[Any], at_most: int) -> int:
-    """Return the deepest nesting among `values`, in levels; above `at_most` it is not exact."""
+    """Return the deepest nesting among `values`, in levels; a result above `at_most` is inexact."""
     depth = deepest = 0
     while depth <= at_most:
         # Most values are scalars, and a comprehension skips them fast.
@@ -164,7 +164,7 @@ def dumps_ascii(value: Any) -> str:
 def _text(value: Any, ascii_only: bool = False) -> str:
     try:
         return _encoders[ascii_only].encode(value)
-    except TypeError:  # a Raw is in it: the standard encoder has no way to write text verbatim
+    except TypeError:  # `value` contains a Raw, which the standard encoder cannot write
         return _walk(value, ascii_only)
 
 
@@ -218,7 +218,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def dumps_sorted(value: Any) -> str:
-    """Write `value` as `dumps_ascii` does, the keys of every object in sorted order: for hashes."""
+    """Write `value` like `dumps_ascii`, but with the keys of every object sorted, for hashing."""
     return dumps_ascii(_sorted(value))
 
 

@@ -1,8 +1,8 @@
-"""Identity: how Cirron ids and OTLP ids follow from each other.
+"""Identity: the rules that derive OTLP ids from Cirron ids, and Cirron ids from OTLP ids.
 
 The rule (docs/otlp-mapping.md, "Identity"): **id = span_id ‖ trace_id[8:16]**. A Cirron id is 16
 bytes, written as 32 lower-case hex digits; the OTLP span id is its first half, its second half is
-the lower half of the trace id. If the rule would not give an id back, an attribute contains the id.
+the lower half of the trace id. If the rule cannot restore an id, an attribute contains the id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _ZERO_SPAN = "0" * 16
 _ZERO_TRACE = "0" * 32
 INT64_LIMIT = 2**63
-"""The limit of signed 64-bit integers, which times in nanoseconds are."""
+"""The exclusive upper bound of signed 64-bit integers, the type of nanosecond timestamps."""
 SHORT_ID_DIGITS = 8
 """Output for people shows this many digits of a run's id."""
 
@@ -42,7 +42,7 @@ def span_id_for(cirron_id: str) -> bytes:
 
 
 def trace_id_for(session_id: str) -> bytes:
-    """Return the 16-byte trace id of a session that joined no other trace.
+    """Return the 16-byte trace id of a session that did not join another trace.
 
     It is the session's own id, or a digest if that is not a valid trace id.
     """
@@ -60,12 +60,12 @@ def segment_trace_id(session_id: str, unit_id: str, number: int, trace_id: bytes
 
 
 def derive_id(span_id: bytes, trace_id: bytes) -> str:
-    """Return the Cirron id that the rule gives for a span of any service."""
+    """Return the Cirron id of a span of any service, derived from its OTLP ids."""
     return (span_id + trace_id[8:16]).hex()
 
 
 def uuid4_shaped(sha256: bytes) -> str:
-    """Return 32 hex digits made of a digest, with the version and variant bits of a UUID4."""
+    """Return 32 hex digits derived from a digest, with the version and variant bits of a UUID4."""
     raw = bytearray(sha256[:16])
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80

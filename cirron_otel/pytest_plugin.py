@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture `cirron_run` records what a test trains, and returns the spans.
+"""A pytest plugin: the fixture `cirron_run` records a test's training, and returns its spans.
 
 pytest imports this module in every run of an environment that has the package, so it imports
 nothing but pytest and the standard library. The rest is imported when a test uses the fixture.
@@ -53,7 +53,7 @@ class RecordedSpan:
     children: list[RecordedSpan] = field(default_factory=list, repr=False)
     """The direct children, in order of start."""
     marks: list[RecordedMark] = field(default_factory=list, repr=False)
-    """The span's marks in order of time, without the mark of the SDK's own time."""
+    """The span's marks in order of time, without the SDK's overhead mark."""
 
     @property
     def duration_ns(self) -> int:
@@ -123,13 +123,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def cirron_run(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RecordedRun]:
-    """Record what the test trains into `tmp_path`; nothing is sent anywhere.
+    """Record the test's training into `tmp_path`; nothing is sent anywhere.
 
     Processes that the test starts record into the same directory if they trace themselves. The
     keywords of the marker `cirron_run` are options of `cirron_otel.profile()`.
     """
     from . import profile  # noqa: PLC0415 - it is imported only if a test uses the fixture
-    from .sdk.session.handle import active  # noqa: PLC0415 - the same
+    from .sdk.session.handle import active  # noqa: PLC0415 - imported only if a test needs it
 
     if active.profiler is not None:
         pytest.fail(
@@ -197,7 +197,7 @@ def _mark(record: dict[str, Any]) -> RecordedMark:
 
 
 def _folded(spans: list[RecordedSpan]) -> list[str]:
-    """Return the lines of a tree, equal neighbours folded."""
+    """Return the lines of a tree, with equal neighbours folded into one line."""
     parts: list[tuple[str, list[str], int]] = []
     for span in spans:
         below = _folded(span.children)

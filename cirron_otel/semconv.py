@@ -95,7 +95,7 @@ MARK_NAME = "cirron.mark.name"
 MEMORY_KIND = "cirron.memory.kind"
 REASON = "cirron.reason"
 OTHER = "_OTHER"
-"""Replaces a name if there are too many (OpenTelemetry's word, as in `error.type`)."""
+"""Replaces further names once there are too many (as in OpenTelemetry's `error.type`)."""
 
 # The key of a user's attribute gets this prefix if it is reserved
 ESCAPE = "cirron.attr."

@@ -1,7 +1,7 @@
 """Write files atomically: a reader sees the complete new file, or the previous one.
 
 Each function that replaces a file writes a temporary file in the same directory and renames it.
-`sync_file` and `publish` are the two halves of that for callers that open the temporary file
+`sync_file` and `publish` are the two steps of this for callers that open the temporary file
 themselves, for example because they hold a lock on it. Only this module, the intake journal and the
 direct writer of batches call fsync; `tests/test_state_helpers.py` checks that.
 """
@@ -26,10 +26,10 @@ def replacing_file(
     """Yield a descriptor to write to; when the block ends, the file written replaces `path`.
 
     `tmp` is the temporary file, by default `<name>.tmp`; its mode is 0600. Two callers must not use
-    the same one at a time. On an OSError the temporary file is removed, and `path` is unchanged.
+    the same temporary file at the same time. On an OSError it is removed, and `path` is unchanged.
 
     `is_durable` syncs the content before the rename, so that it survives a power cut. `syncs_name`
-    also syncs the directory after it; pass False if the caller syncs the directory later.
+    also syncs the directory after the rename; pass False if the caller syncs the directory later.
 
     Raises OSError.
     """
@@ -50,7 +50,7 @@ def replacing_file(
 
 
 def replace_file(path: Path, data: bytes, *, is_durable: bool = True) -> None:
-    """Replace the content of `path` by `data`; see `replacing_file`. Raises OSError."""
+    """Replace the content of `path` with `data`; see `replacing_file`. Raises OSError."""
     with replacing_file(path, is_durable=is_durable) as descriptor:
         write_all(descriptor, data)
 

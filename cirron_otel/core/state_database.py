@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
-"""A database in WAL mode, its log, and the log's index. They belong together: SQLite would replay
-the log of one database into another that takes its name."""
+"""The name suffixes of a database in WAL mode, its log, and the log's index. Move or remove the
+three files together: SQLite would replay a leftover log into a new database of the same name."""
 
 WAL: Final = "journal_mode=WAL"
 """Readers and one writer do not block each other."""
@@ -41,9 +41,9 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open the database at `path`, which is created if it does not exist.
 
-    `settings` are pragmas, which run in this order. A writer waits `busy_s` seconds for another
-    one. `is_shared` allows the use in several threads, which the caller must serialize.
-    `must_exist` raises an error instead of creating the file. Raises sqlite3.Error.
+    `settings` are pragmas, which run in this order. A writer waits at most `busy_s` seconds for
+    another writer. `is_shared` allows use from several threads, which the caller must serialize.
+    With `must_exist`, a missing file is an error. Raises sqlite3.Error.
     """
     connection = sqlite3.connect(
         f"{Path(path).absolute().as_uri()}?mode=rw" if must_exist else path,

@@ -26,7 +26,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_temporary_files() -> Iterator[None]:
-    """Raise TargetError for an OSError in the block, which writes temporary files."""
+    """Convert an OSError in the block, which writes temporary files, to a TargetError."""
     try:
         yield
     except OSError as error:

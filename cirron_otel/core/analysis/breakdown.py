@@ -1,4 +1,4 @@
-"""The time of a training's steps, broken down by phase."""
+"""The time of training steps, broken down by phase."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ _CLOSURE_ENDS = frozenset({"backward", "clip_grad", "collective"})
 
 
 def is_phase(name: str | None) -> bool:
-    """Whether a scope is a phase of its step even if another scope is around it."""
+    """Return whether a scope is a phase of its step even if it is inside another scope."""
     return name in _PHASES or is_checkpoint(name)
 
 
 def is_checkpoint(name: str | None) -> bool:
-    """Whether a scope saves or loads a checkpoint."""
+    """Return whether a scope saves or loads a checkpoint."""
     return name is not None and "checkpoint" in name.lower()
 
 
 def holds_phases(name: str | None) -> bool:
-    """Whether phases inside a scope count by themselves.
+    """Return whether phases inside a scope count as phases of their own.
 
-    They do inside an optimizer's step, which runs the closure, and inside the user's own scopes.
-    They do not inside another phase: a gradient penalty's backward is part of its forward.
+    Phases count inside an optimizer's step, which runs the closure, and inside the user's own
+    scopes. They do not count inside another phase: a gradient penalty's backward is part of the
+    forward that contains it.
     """
     return name not in _CLOSED and not is_checkpoint(name)
 
 
 def ends_closure(name: str | None) -> bool:
-    """Whether a phase is one of the last of an optimizer's closure."""
+    """Return whether a phase can come last in an optimizer's closure: backward, or one after it."""
     return name in _CLOSURE_ENDS
 
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """A phase of steps, or the part of the steps that no phase covers."""
+    """The durations of one phase over all steps, or of the part that no phase covers."""
 
     name: str
     durations: list[int] = field(default_factory=list)
@@ -92,7 +93,7 @@ class Breakdown:
 
     @property
     def warm_up(self) -> int:
-        """The number of warm-up steps: the first ones that take more than twice the median."""
+        """The number of warm-up steps: the leading steps that take more than twice the median."""
         if self._warm_up is None:
             self._warm_up = self._count_warm_up()
         return self._warm_up
@@ -112,7 +113,7 @@ class Breakdown:
         return PhaseTimes(STEP, self.steps.durations[self.warm_up :])
 
     def to_json(self) -> dict[str, Any]:
-        """Return steps, warm-up, phases and the rest, each with its share of the steps' time."""
+        """Return steps, warm-up, phases and unattributed time, with their shares of the total."""
         return {
             "steps": self._row(self.steps),
             "warm_up": {
@@ -142,8 +143,8 @@ class Breakdown:
 def break_down(roots: Iterable[TreeNode]) -> Breakdown:
     """Return the breakdown of all steps below `roots`.
 
-    The phases of a micro step belong to its step. A phase that contains others (`holds_phases`)
-    counts without them.
+    The phases of a micro step belong to its step. If a phase contains other phases
+    (`holds_phases`), their time is not part of its own.
     """
     phases: dict[str, PhaseTimes] = {}
     steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")

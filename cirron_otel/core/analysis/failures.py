@@ -71,13 +71,13 @@ class SessionFailure:
     step: str | None = None
     """The indexes of the epoch and the step that were open or came last."""
     time_ns: int | None = None
-    """When it ended."""
+    """The time at which the session ended, Unix ns."""
     loss_name: str | None = None
     last_loss: float | None = None
     """The rank's last mark that is named `loss`, or whose name contains that word."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+        """Return the failure as a JSON object."""
         return asdict(self)
 
 
@@ -123,7 +123,7 @@ def _failure(index: SpoolIndex, session: SessionSummary) -> SessionFailure:
 
 
 def _place_of_job(index: SpoolIndex, failure: SessionFailure, session: SessionSummary) -> None:
-    """Set the last step and loss of a job that ended with an exit code and no exception."""
+    """Set the last step and loss of a job that ended with an exit code but without an exception."""
     times = session.start_ns, session.end_ns
     row = next(index.rows(_LAST_STEP_BETWEEN, *times), None)
     if row is not None:
@@ -144,7 +144,7 @@ def _place(index: SpoolIndex, failure: SessionFailure, number: int | None) -> No
 
 
 def _around(index: SpoolIndex, failure: SessionFailure, row: tuple[Any, ...] | None) -> None:
-    """Set the step and the epoch from this scope and its ancestors."""
+    """Set the failure's step and epoch from the scope in `row` and its ancestors."""
     for _ in range(_MOST_LEVELS):
         if row is None:
             return

@@ -1,8 +1,8 @@
 """An index of a complete spool in a temporary database on disk, so that memory stays bounded.
 
 Records that refer to each other are in different files: a scope is written when it ends, so its
-children precede it, often by many files. `verify`, the summary and the tree query all of them. The
-database is an unnamed file that SQLite removes itself.
+children precede it, often by many files. `verify`, the summary and the tree query the records of
+all files. The database is an unnamed file that SQLite itself removes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
-# Longer than an id, so that no text can equal one.
+# A prefix that is longer than an id, so that the key of a text never equals the key of an id.
 _TEXT = b"\0" * 16 + b"t"
 
 
 def key_of(value: Any) -> bytes | None:
-    """Return the key of an id in the index: 16 bytes; longer for other text, None for no text."""
+    """Return the index key of an id (16 bytes) or of other text (longer); None for other types."""
     if not isinstance(value, str):
         return None
     if is_id(value):
@@ -75,7 +75,7 @@ class SpoolIndex:
 
     def __init__(self) -> None:
         """Create an empty index."""
-        # An empty name is a file in the temporary directory that is unlinked at once.
+        # With an empty name, SQLite creates a temporary file and unlinks it at once.
         self.connection = open_database(
             "", "journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"
         )
@@ -137,7 +137,7 @@ class SpoolIndex:
             self.connection.executescript(statements)
 
     def function(self, decide: Callable[[str | None], bool]) -> None:
-        """Make a function of a record's name available to statements, under its own name."""
+        """Register `decide`, a function of a record's name, as an SQL function of the same name."""
         self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:

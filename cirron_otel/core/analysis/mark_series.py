@@ -1,7 +1,8 @@
-"""The marks of a run as series, one for each name and rank.
+"""The marks of a run as series, one for each name and rank, and the points of series for charts.
 
-A series is divided into parts of nearly equal numbers of records, so that their number stays within
-a limit. The point of a part has its minimum, median and maximum, so that no outlier is lost.
+A chart shows at most a given number of points. If a series of marks or step durations has more
+records, each point represents several consecutive records, nearly the same number for all points.
+It has their minimum, median and maximum, so that no outlier is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .index import SpoolIndex
 
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
-# A series has one name, one rank, and marks of the training or of evaluations.
+# A series has one name and one rank; the marks of evaluations form a series of their own.
 _SERIES = """
 CREATE TABLE series (
     no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
@@ -38,7 +39,7 @@ SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eva
 
 @dataclass(slots=True)
 class EpochMean:
-    """The mean of the numbers of one epoch."""
+    """The mean of a series' finite numbers in one epoch."""
 
     epoch: str
     count: int = 0
@@ -111,7 +112,7 @@ def mark_series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
 
 
 _STEPS = "SELECT ns, start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no"
-# The order of the report's series, and of the records in them.
+# In the order of the report's series; the records of a series are in order of time.
 _MARKS_OVER_TIME = """
 SELECT rank, name, is_eval, value, ts_ns FROM series ORDER BY name, rank, is_eval, ts_ns, no
 """
@@ -141,9 +142,9 @@ class Point:
 
 
 def step_points(index: SpoolIndex, rank: int | None, count: int, limit: int) -> list[Point]:
-    """Return the durations (ns) of the `count` steps of a rank in order of their start.
+    """Return the durations (ns) of a rank's steps, in order of start, as at most `limit` points.
 
-    At most `limit` points. `report_run` must have been called with the index.
+    `count` is the number of the rank's steps. `report_run` must have been called with the index.
     """
     return list(_points(index.rows(_STEPS, rank), count, limit))
 
@@ -158,8 +159,8 @@ def mark_points(
 ) -> Iterator[tuple[MarkSeries, list[Point]]]:
     """Yield the points of the wanted series in the order of the report; at most `limit` each.
 
-    `wanted` returns the series for a name, a rank, and whether its marks are of evaluations; None
-    skips it.
+    `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the series,
+    or None to skip it.
     """
     rows = index.rows(_MARKS_OVER_TIME)
     for (rank, name, is_eval), records in groupby(rows, key=lambda row: row[:3]):
@@ -172,7 +173,7 @@ def mark_points(
 def _points(
     records: Iterable[tuple[float | None, int | None]], count: int, limit: int
 ) -> Iterator[Point]:
-    """Yield at most `limit` points of `count` values with their times, of nearly equal size."""
+    """Divide `count` records (value, time) into at most `limit` points of nearly equal size."""
     parts = min(count, limit)
     for _, group in groupby(enumerate(records), key=lambda each: each[0] * parts // count):
         part = list(group)

@@ -1,11 +1,12 @@
 """A run in Chrome's Trace Event Format, which the Perfetto UI and Speedscope open.
 
 Source of the format: "Trace Event Format" (Chromium project). A scope is a complete event (`X`) on
-the track of its process and thread; a mark that is a finite number is a counter (`C`), any other an
-instant (`i`). Times are microseconds from the first scope or mark, to the nanosecond.
+the track of its process and thread. A mark is a counter event (`C`) if its value is a finite
+number, otherwise an instant event (`i`). Times are microseconds since the first scope or mark, with
+nanosecond precision.
 
-The events of a track must be nested; scopes of a thread that overlap without being nested (tasks
-of an event loop) go to further tracks of that thread.
+The events of a track must be nested. Scopes of a thread that overlap without being nested (tasks of
+an event loop) are placed on additional tracks of that thread.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ def _scopes(index: SpoolIndex, first: int, process: Process, number: int) -> Ite
 
 
 class _Tracks:
-    """The tracks of a process; scopes come thread by thread, in order of their start."""
+    """The tracks of a process. Scopes must be added thread by thread, in order of their start."""
 
     def __init__(self, process: int) -> None:
         self._process = process
         self._count = 0
         self._thread: Any = self
         self._open: list[tuple[int, list[int]]] = []
-        """The tracks of the thread, each with the ends of its open scopes, outermost first."""
+        """The current thread's tracks, each with the ends of its open scopes, outermost first."""
 
     def of(self, thread: int | None, start: int, end: int) -> tuple[int, bool]:
         """Return the first track on which the scope is nested, and whether the track is new."""

@@ -1,4 +1,4 @@
-"""The fields of a batch that determine its run, its session, and how it ended."""
+"""The fields of a batch that determine its run, its session, and the session's state."""
 
 from __future__ import annotations
 

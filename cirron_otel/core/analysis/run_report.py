@@ -1,7 +1,7 @@
 """The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
 
-All records are examined together, with all sessions of a rank as one. An index on disk contains
-them; memory holds only the durations of one rank's scopes.
+The sessions of a rank are treated as one. All records are in an index on disk; memory holds only
+the durations of one rank's scopes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def drops_of(
 
 
 SCHEMA_VERSION = 1
-"""The version of the JSON document (docs/report.schema.json); it changes with a changed key."""
+"""The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
 
 _ONCE = """
 DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
@@ -152,7 +152,7 @@ class SlowStep:
     span_id: str | None
     rank: int | None
     epoch: str | None
-    """The index of its epoch; None if it is in none, or if the epoch was not recorded."""
+    """The index of the step's epoch; None if it has no epoch, or if the epoch was not recorded."""
     index: str | None
     start_ns: int | None
     duration_ns: int
@@ -162,14 +162,14 @@ class SlowStep:
 
 @dataclass(slots=True)
 class GpuTime:
-    """The device time of the scopes of one name that have one."""
+    """The device time of all scopes of one name for which it was measured."""
 
     rank: int | None
     name: str
     count: int
     gpu_ns: int
     wall_ns: int
-    """The time of the same scopes on the host."""
+    """The host time of the same scopes, ns."""
 
 
 @dataclass(slots=True)
@@ -210,11 +210,11 @@ class RunReport:
 
 
 def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """Return an index of the records of batches (for example of a SpoolReader), each once.
+    """Return an index of the records of `batches`, for example of a SpoolReader.
 
-    It is a context manager that removes the index. Of a record that occurs twice (a forked child
-    inherits its parent's records), the first one is kept. Raises the errors of reading the batches,
-    and TargetError if there is no disk space.
+    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
+    inherits its parent's records), only the first one is kept. Raises the errors of reading the
+    batches, and TargetError if there is no disk space.
     """
     index = SpoolIndex()
     try:
@@ -228,10 +228,10 @@ def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
 def report_run(
     index: SpoolIndex, slowest: int = 10, reader: SpoolReader | None = None
 ) -> RunReport:
-    """Return the report of a `run_index`; at most once per index.
+    """Return the report of an index from `run_index`; call it at most once per index.
 
-    It lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the state
-    of processes are read through `reader`. Raises TargetError if there is no disk space.
+    The report lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the
+    state of processes are read through `reader`. Raises TargetError if there is no disk space.
     """
     assign_sessions(index)
     sessions = sessions_of(index)

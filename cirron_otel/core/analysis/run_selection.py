@@ -1,4 +1,4 @@
-"""The choice of a run by `--run NAME|ID|last|all`."""
+"""The selection of a run by `--run NAME|ID|last|all`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ChosenRun:
 
     @property
     def name(self) -> str | None:
-        """The name of the chosen run, if the spool has others."""
+        """The name of the chosen run if the spool has other runs; otherwise None."""
         return self.run.name if self.run is not None and self.count > 1 else None
 
 
 def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
-    """Limit `reader` to the batches of the wanted run. `None` selects the last of several.
+    """Limit `reader` to the batches of the wanted run; None selects the last run.
 
-    Recordings of cirron-sdk do not record which sessions form one run. If there are no others,
-    `None` selects all of them.
+    Recordings of cirron-sdk do not contain which sessions form a run. If the spool has only such
+    recordings, None selects all of them.
 
     Raises UsageError if no run matches, or several do.
     """

@@ -1,4 +1,8 @@
-"""The wall time of a rank, from its first start to its last end; each moment is in one row."""
+"""The wall time of a rank, from its first start to its last end, divided into rows.
+
+Each moment belongs to exactly one row. A `RankReport` has these rows, the rank's spans and its
+steps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ ROWS: tuple[Row, ...] = (
 """The rows in the order of display."""
 
 _WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
-"""By precedence: if several cover a moment, it belongs to the first of these."""
+"""In order of precedence: a moment that several of these rows cover belongs to the first one."""
 _SESSION = len(_WORK)
 _INTERVALS = """
 SELECT start_ns, end_ns, 0 FROM span WHERE rank IS ?1 AND name LIKE '%checkpoint%'
@@ -57,7 +61,7 @@ class WallTime:
 def wall_time(
     index: SpoolIndex, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
 ) -> WallTime:
-    """Return the rows of a rank; `warm_up` is the number of its first steps that are warm-up."""
+    """Return the wall time of a rank by row; its first `warm_up` steps count as warm-up."""
     if first_ns is None or last_ns is None:
         return WallTime(dict.fromkeys(ROWS, 0))
     steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
@@ -111,7 +115,7 @@ class _Sweep:
                 self.rows[_WORK[kind]] += took
 
     def _leave(self) -> None:
-        """Assign the remaining time at the end of a session."""
+        """Assign the time since the last work to a row, at the end of a session."""
         self.rows["after_steps" if self._has_worked else "set_up"] += self._gap
         self._gap, self._has_worked = 0, False
 
@@ -130,7 +134,7 @@ class RankReport:
     time: WallTime
     """The time from `first_ns` to `last_ns`, divided into rows."""
     recompute_ns: int = 0
-    """The part of the backward passes in which activation checkpointing computes again."""
+    """The time in backward passes in which activation checkpointing recomputes activations, ns."""
 
     @property
     def run_ns(self) -> int | None:

@@ -1,6 +1,6 @@
 """Individual steps of a run, each with its subtree and its attributes.
 
-For every rank these are the most informative ones: the slowest step, and a typical one.
+The steps are those that the user requests, and the slowest and a typical step of every rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StepTrace:
     """`slowest` or `typical` of its rank, or `asked` if it was requested."""
     step: TreeNode
     above: list[tuple[str, str | None]]
-    """The names and indexes of the scopes around it, the outermost recorded scope first."""
+    """The names and indexes of the scopes around the step, the outermost recorded scope first."""
 
 
 class _Spans(msgspec.Struct):
@@ -55,7 +55,7 @@ class _Spans(msgspec.Struct):
 def step_traces(
     index: SpoolIndex, ranks: Iterable[int | None], asked: Iterable[str], limits: TreeLimits
 ) -> list[StepTrace]:
-    """Return the steps with the `asked` ids, then the slowest and a typical one of each rank.
+    """Return the steps with the `asked` ids, then the slowest and a typical step of each rank.
 
     `report_run` must have been called with the index. Raises InputError if no scope has one of the
     requested ids.
@@ -121,7 +121,7 @@ def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _spans(data: bytes) -> list[Any]:
-    """Return the spans of a batch, as bytes if it is well-formed to avoid parsing all of them."""
+    """Return the spans of a batch; those of a well-formed batch are not parsed, to save time."""
     try:
         return msgspec.json.decode(data, type=_Spans).spans
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -145,7 +145,7 @@ def _record(records: list[Any], position: int) -> dict[str, Any] | None:
 
 
 def _complete_id(index: SpoolIndex, text: str) -> str:
-    """Return the id that `text` is or starts, since OTLP's span id is the first half of an id."""
+    """Return the complete id if `text` is the first half of an id (its OTLP span id), or `text`."""
     text = text.strip().lower()
     if _HALF.fullmatch(text):
         first, last = (bytes.fromhex(text + digit * 16) for digit in "0f")

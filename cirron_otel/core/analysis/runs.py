@@ -1,9 +1,10 @@
 """The runs of a spool: the batches that belong to each, and a summary of each.
 
-A batch of this project's SDK names its run in its resource. Older ones are grouped by their trace
-(the processes started by one `cirron-otel run` share it), and by their job's id if their times
-overlap. Batches of cirron-sdk name no session: sessions of different ranks whose times overlap are
-one run. Batches from other services belong to the run whose trace they are part of, if any.
+A batch of this project's SDK names its run in its resource. Batches of its older versions are
+grouped by their trace (the processes started by one `cirron-otel run` share it), and by their job's
+id if their times overlap. Batches of cirron-sdk do not name their session: sessions of different
+ranks whose times overlap form one run. Batches from other services belong to the run whose trace
+they are part of, if any.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script
 
 
 def moment(time_ns: int | None) -> str:
-    """Format wall-clock nanoseconds as local time with the zone; empty if they are unknown."""
+    """Format wall-clock nanoseconds as local time with the zone, and None as empty text."""
     return "" if time_ns is None else local_moment(time_ns)
 
 
 def seconds(duration_ns: int | None) -> str:
-    """Format nanoseconds as seconds; empty if they are unknown."""
+    """Format nanoseconds as seconds, and None as empty text."""
     return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return an HTML table of strings."""
+    """Return an HTML table of escaped texts; `heads` are the column titles."""
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
@@ -79,25 +80,25 @@ class Run:
     duration_ns: int | None
     ranks: list[int]
     steps: int
-    """The number of steps of the rank with the most."""
+    """The number of steps of the rank with the most steps."""
     spans: int
     sessions: list[str]
     """The ids of its sessions, in order of their start; the first 1,000."""
     resource: dict[str, Any]
     """The attributes of its first session's resource."""
     is_recorded: bool
-    """Whether its batches name their session, which those of cirron-sdk do not."""
+    """Whether the run's batches name their session; batches of cirron-sdk do not."""
     batches: frozenset[str]
-    """The names of its files."""
+    """The names of the run's batch files."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run as a JSON object, without the names of its files."""
+        """Return the run as a JSON object, without the names of its batch files."""
         document = asdict(self)
         del document["batches"], document["is_recorded"]
         return document
 
     def cells(self) -> tuple[str, ...]:
-        """Return the fields of `run_html.HEADS` as strings."""
+        """Return the fields of `HEADS` as strings."""
         return (
             self.id[:SHORT_ID_DIGITS], self.name, self.status, moment(self.start_ns),
             seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
@@ -115,7 +116,7 @@ class SpoolRuns:
 
     runs: list[Run]
     unassigned: frozenset[str]
-    """The names of the batches of no run."""
+    """The names of the batches that belong to no run."""
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class _Session:
     spans: int = 0
     status: str | None = None
     is_sdk: bool = False
-    """Whether cirron-sdk recorded it."""
+    """Whether cirron-sdk recorded the session."""
 
     def add(self, outline: RunBatchOutline, name: str) -> None:
         """Add a batch."""
@@ -216,7 +217,7 @@ FROM mark JOIN span ON span.id = mark.span JOIN member USING (no)
 def _add_sdk_sessions(
     index: SpoolIndex, names: list[str], sessions: dict[str, _Session]
 ) -> frozenset[str]:
-    """Add the sessions of batches that name none; return the batches that have one."""
+    """Add the sessions of cirron-sdk's batches; return the names of batches that belong to one."""
     assign_sessions(index)
     placed: dict[str, tuple[int, str]] = {}
     for row in index.rows(_SDK_SESSIONS):
@@ -238,7 +239,7 @@ def _add_sdk_sessions(
 
 
 _SDK_STATES = {"closed": CLOSED, "incomplete": KILLED, "killed": KILLED, "failed": FAILED}
-"""The state of a run by the state of its session."""
+"""The state of a run, keyed by the state of its session in the index."""
 
 
 # --- grouping -----------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
 def _joined(
     groups: list[list[_Session]], are_one: Callable[[list[_Session], list[_Session]], bool]
 ) -> list[list[_Session]]:
-    """Join groups that overlap in time and are one run according to `are_one`."""
+    """Join groups that overlap in time if `are_one` returns that they form one run."""
     joined: list[list[_Session]] = []
     for group in groups:
         begun = min(each.began for each in group)
@@ -292,7 +293,7 @@ def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
 def _add_foreign(
     foreign: list[tuple[str, RunBatchOutline]], runs: list[list[_Session]]
 ) -> frozenset[str]:
-    """Add batches of other services to the run with their trace; return those without one."""
+    """Add each batch of another service to the run with its trace; return names without a run."""
     halves = {
         (each.trace_id or each.id)[16:]: group for group in runs for each in group if each.spans
     }
@@ -338,7 +339,7 @@ def _run(group: list[_Session]) -> Run:
 
 
 def _name(group: list[_Session], run_id: str) -> str:
-    """Return the name that the user chose, or else the one derived from the script's name."""
+    """Return the name that the user chose, or else the name derived from the script's name."""
     names = [name for each in group if (name := each.text(RUN_NAME)) is not None]
     suffix = f"-{run_id[:SHORT_ID_DIGITS]}"
     chosen = (name for name in names if not name.endswith(suffix))

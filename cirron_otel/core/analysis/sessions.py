@@ -1,4 +1,4 @@
-"""The session of each span: by the chain of its parents, or else by its process and its time."""
+"""Assign a session to each span, by the chain of its parents or else by its process and time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHERE name IN (?, ?) AND parent IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
 GROUP BY parent
 """
-# The topmost recorded spans: those without a parent, or without a recorded one.
+# The topmost recorded spans: those without a parent, and those whose parent is not recorded.
 _TOPS = """
 SELECT no, coalesce(parent, id), parent, pid, start_ns FROM span AS child
 WHERE parent IS NULL OR NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
@@ -64,12 +64,12 @@ def assign_sessions(index: SpoolIndex) -> None:
 
 
 class _Sessions:
-    """The sessions found so far: by id, and by process and time."""
+    """Look up sessions by id, or by process and time."""
 
     def __init__(self, index: SpoolIndex) -> None:
         self.numbers: dict[bytes, int] = {}
         self.added: list[tuple[int, int | None]] = []
-        """(number, pid) of the placeholders for the spans of a process that are in no session."""
+        """(number, pid) of placeholder sessions, one per process with spans without a session."""
         self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
         self._without: dict[int | None, int] = {}
         self._last = 0
@@ -92,7 +92,7 @@ class _Sessions:
         return bool(index.one("SELECT name = ? FROM span WHERE no = ?", SESSION, number))
 
     def _of_process(self, pid: int | None, time_ns: int) -> int:
-        """Return the process's only session, the one open at that time, or its placeholder."""
+        """Return the process's only session, its session open at that time, or a placeholder."""
         sessions = self._by_pid.get(pid, [])
         if len(sessions) == 1:
             return sessions[0][1]

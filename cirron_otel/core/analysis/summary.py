@@ -1,9 +1,9 @@
 """A summary of a spool: its sessions, ranks and processes, its record counts and its time.
 
-The format does not record the session of a span; it follows from the chain of parents. If that is
-broken (a session that is still open, or was killed), the result is a best effort: an unrecorded
-parent of epochs or requests counts as a session, and any other span belongs to the session of its
-process.
+The format does not record the session of a span; it follows from the chain of parents. If that
+chain is broken (the session is still open, or was killed), the result is a best effort: an
+unrecorded parent of epochs or requests counts as a session, and any other span belongs to the
+session of its process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SessionSummary:
     id: str | None
     """None for the records of one process that belong to no session."""
     state: State
-    """`closed`: it ended. `failed`: it ended with an error. `killed`: a signal ended the process,
-    or it died without recording an end. `open`: its process is alive. `unfinished`: its end was not
-    recorded, and whether its process is alive is unknown. `none`: no session."""
+    """`closed`: the session ended. `failed`: it ended with an error. `killed`: a signal ended the
+    process, or it died without recording an end. `open`: the process is alive. `unfinished`: the
+    end was not recorded, and whether the process is alive is unknown. `none`: no session."""
     error: str | None = None
     """The reason for `failed` or `killed`, if it was recorded."""
     start_ns: int | None = None
@@ -63,7 +63,7 @@ class SpoolSummary:
     marks: int
     snapshots: int
     sessions: list[SessionSummary]
-    """The first 1,000, in order of their start."""
+    """The first 1,000 sessions, in order of their start."""
     session_count: int
     ranks: list[int]
     marks_unattached: int
@@ -128,9 +128,10 @@ SELECT coalesce(
 def sessions_of(
     index: SpoolIndex, marks: dict[int | None, int] | None = None
 ) -> list[SessionSummary]:
-    """Return all sessions of `assign_sessions` in order of their start, those without id last.
+    """Return all sessions of an index in order of their start; those without an id come last.
 
-    `marks` is the number of marks of each session; without it they are counted.
+    `assign_sessions` must have been applied to the index. `marks` maps session numbers to numbers
+    of marks; if it is None, the marks are counted.
     """
     marks = dict(index.rows(_MARKS)) if marks is None else marks
     sessions = {
@@ -191,7 +192,7 @@ def with_processes(
 
 
 def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | None:
-    """Return the summary of a process's records in no session: its session span is not sealed."""
+    """Return the summary of a process's records without a session: its span is not sealed yet."""
     return next((each for each in sessions if each.id is None and each.pids == [pid]), None)
 
 

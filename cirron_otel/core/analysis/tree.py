@@ -1,8 +1,8 @@
 """The scope trees of a spool, rebuilt for display: nesting, durations and marks.
 
-Records refer to each other across files, and some are never written: of a scope that was still open
-when its process died, only children exist. Their parent is a placeholder, a node that is not
-recorded.
+Records refer to each other across files, and some are never written: if a process dies while a
+scope is open, the spool contains only the scope's children. A placeholder, a node that is not
+recorded, then represents the scope.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sessions import assign_sessions
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
-    """The limits of what is shown of a spool; everything beyond them is only counted."""
+    """The limits of the displayed part of a spool; everything beyond them is only counted."""
 
     spans: int = 10_000
     """In total, breadth first: the upper levels of a large tree are shown."""
@@ -61,7 +61,7 @@ class TreeNode:
     thread_id: int | None = None
     session: str | None = None
     error: str | None = None
-    """The message of its status if it failed or was closed as incomplete."""
+    """The status message if the scope failed or was closed as incomplete."""
     marks: list[MarkNode] = field(default_factory=list)
     marks_left_out: int = 0
     snapshots: int = 0
@@ -110,7 +110,7 @@ class Forest:
 def build_trees(
     reader: SpoolReader, *, session: str | None = None, limits: TreeLimits | None = None
 ) -> Forest:
-    """Rebuild the trees of a spool, or those of one `session` (an id), within `limits`.
+    """Rebuild the trees of a spool within `limits`, or only those of the session with an id.
 
     Memory is bounded by the limits, since the spool is indexed on disk.
     """
@@ -153,7 +153,7 @@ _COUNT_ROOTS = """
 SELECT count(DISTINCT coalesce(parent, span.no)) FROM top JOIN span USING (no)
 WHERE ?1 IS NULL OR session = ?1
 """
-# Scopes of which only marks are recorded.
+# Scopes for which only marks are recorded.
 _MARK_ONLY = """
 SELECT min(ts_ns) AS at, NULL, span, NULL FROM mark
 WHERE span != ?1 AND (?2 IS NULL OR span = ?2)
@@ -165,15 +165,15 @@ _MARKS = "SELECT name, value, kind, ts_ns FROM mark WHERE span = ? ORDER BY ts_n
 
 
 class Walk:
-    """A traversal of all trees of a spool, scope by scope, which keeps no visited scope.
+    """A traversal of all trees of a spool, scope by scope, in constant memory.
 
-    Its scopes have no `children` and no `marks`.
+    `children` and `marks` of the yielded scopes are empty; call the methods of those names instead.
     """
 
     def __init__(self, index: SpoolIndex, *, session: str | None, depth: int, trees: int) -> None:
         """Prepare the traversal of an index to which `assign_sessions` was applied.
 
-        At most `trees` trees are visited. Raises InputError if there is no such session.
+        At most `trees` trees are visited. Raises InputError if no session has the id `session`.
         """
         self._session = session
         self._builder = _Builder(index, TreeLimits(spans=trees, depth=depth))
@@ -189,7 +189,7 @@ class Walk:
             yield self._with_snapshots(root, key)
 
     def children(self, node: TreeNode, level: int) -> Iterator[TreeNode]:
-        """Yield the children of a scope at that level in order of start; roots are at level 1."""
+        """Yield the children of a scope at `level` in order of start; roots are at level 1."""
         key = key_of(node.id)
         if key is None:
             return
@@ -256,7 +256,7 @@ class _Builder:
         return trees
 
     def of_id(self, span_id: str) -> Iterator[tuple[TreeNode, bytes | None]]:
-        """Yield the recorded scope with that id, if there is one."""
+        """Yield the recorded scope with the id `span_id`, if there is one."""
         return self.nodes(self.index.rows(_BY_ID, key_of(span_id)))
 
     def session_number(self, session: str | None) -> int | None:
@@ -289,7 +289,7 @@ class _Builder:
                 yield TreeNode(id_of(parent), recorded=False, session=session_id), parent
 
     def nodes(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[TreeNode, bytes | None]]:
-        """Yield the scopes of these rows, except those that are already shown."""
+        """Yield the scopes in `rows`, except those that are already shown."""
         for (
             number,
             key,
@@ -324,7 +324,7 @@ class _Builder:
     def _children(
         self, node: TreeNode, key: bytes | None, level: int
     ) -> list[tuple[TreeNode, bytes | None]]:
-        """Return the children of a node up to the limits; count the others."""
+        """Return the children of a node up to the limits; count those beyond."""
         limit = min(self.limits.children, self.limits.spans - self.shown)
         if level >= self.limits.depth or key is None:
             limit = 0

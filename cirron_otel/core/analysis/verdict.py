@@ -20,7 +20,7 @@ Bound = Literal[
 ]  # fmt: skip
 
 _ENOUGH = 0.2
-"""The minimum share of the wall time for an avoidable cost to be what bounds a run."""
+"""The minimum share of the wall time at which an avoidable cost counts as the bound of a run."""
 _STRAGGLES = 0.1
 """The minimum excess of a straggler over the median rank, as a fraction of a step."""
 _KINDS: dict[str, Bound] = {
@@ -93,7 +93,7 @@ _TRY: dict[Bound, tuple[str, ...]] = {
 _PINNED = "more workers: DataLoader(num_workers=..., persistent_workers=True, pin_memory=True)"
 """The first suggestion for `input` if batches are copied to a device."""
 _WARM_UP = 0.25
-"""The minimum share of the slow first steps in the start-up for a suggestion about them."""
+"""If slow first steps take more than this share of the start-up, a suggestion addresses them."""
 
 
 @dataclass(slots=True)
@@ -102,13 +102,13 @@ class Straggler:
 
     rank: int | None
     own_ns: int
-    """Its mean time per step in which it does not wait for other ranks, ns."""
+    """The straggler's mean time per step, without waiting for other ranks, ns."""
     others_ns: int
-    """The median of that time over the other ranks, ns."""
+    """The median of the same time over the other ranks, ns."""
     phase: str
-    """The phase in which it takes longer."""
+    """The phase in which the straggler exceeds the other ranks the most."""
     wait_share: float
-    """The share of the steps' time in which the other ranks wait for it."""
+    """The share of the steps' time in which the other ranks wait for the straggler."""
 
 
 @dataclass(slots=True)
@@ -132,12 +132,12 @@ class Verdict:
     evidence: str
     suggestions: list[str]
     shares: dict[Bound, float]
-    """The shares that were compared, the largest first."""
+    """The share of each possible bound, the largest first."""
     in_steps: StepsVerdict | None = None
     """None if `bound` is a part of the steps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+        """Return the verdict as a JSON object."""
         return asdict(self)
 
 
@@ -167,7 +167,7 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
 
 
 def _choose(shares: dict[Bound, float]) -> Bound:
-    """Return the largest avoidable share if it is large enough, or else the largest share.
+    """Return the bound with the largest avoidable share if that is large enough, or the largest.
 
     If one rank is slow in a phase, the other ranks need not change, so stragglers take precedence
     over phases.
@@ -216,7 +216,7 @@ def description_of(bound: Bound) -> str:
 
 
 def _costs(ranks: Sequence[RankReport]) -> Counter[Bound]:
-    """Return the time of each candidate, summed over all ranks, ns."""
+    """Return the time of each possible bound, summed over all ranks, ns."""
     costs: Counter[Bound] = Counter()
     for each in ranks:
         steps, rows = each.steps, each.time.rows

@@ -1,4 +1,7 @@
-"""Verification of a complete spool: each file individually, then the references between files."""
+"""Verification of a complete spool.
+
+Each file is checked individually, then the references between files, then the snapshot files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .index import SpoolIndex, id_of, key_of
 from .sessions import assign_sessions
 
 _MAX_HEADER = 100_000_000
-"""The size limit of the safetensors format, bytes."""
+"""The size limit of a header in the safetensors format, bytes."""
 
 _NAMED = "CREATE TABLE blob (directory BLOB, file BLOB, PRIMARY KEY (directory, file));"
 _URIS = """
@@ -113,7 +116,7 @@ def _regular(path: Path) -> Path | None:
 
 
 def _header(path: Path) -> dict[str, msgspec.Raw] | None:
-    """Return the header of a safetensors file by tensor name; None if it is not one."""
+    """Return the header of a safetensors file by tensor name; None if the file is not valid."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -150,8 +153,8 @@ def verify_spool(reader: SpoolReader) -> Iterator[Finding]:
     """Yield all errors and notes on a spool; docs/spool-format.md lists the codes.
 
     Memory is bounded for a spool of any size, because data that is compared across files is in an
-    index on disk. Of each kind of finding across files, the first 1,000 are yielded. The reader's
-    own findings go to its `on_finding` if it has one.
+    index on disk. Of each kind of finding across files, only the first 1,000 are yielded. If the
+    reader has an `on_finding` callback, its own findings go there instead.
     """
     with SpoolIndex() as index:
         for name in reader.names():
@@ -210,7 +213,7 @@ _REPEATED: tuple[tuple[str, str, str, str], ...] = (
 
 
 def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
-    """Yield records of one type that share an id: a note for equal ones, an error for others."""
+    """Yield a finding for each repeated id: a note if the records are equal, else an error."""
     parsed = functools.lru_cache(maxsize=4)(lambda name: _parsed(reader, name))
     for key, noun, repeated, locations in _REPEATED:
         for (record_id,) in index.rows(repeated):
@@ -262,7 +265,7 @@ def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
 
 
 def _aggregate(code: str, message: str, query: str) -> Check:
-    """Return a check that yields notes; its query returns an id, a count and a file."""
+    """Return a check that yields a note per row of `query`: (id, count, file number)."""
 
     def check(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
         for key, count, file in index.rows(query, key_of("root")):

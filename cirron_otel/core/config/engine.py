@@ -4,8 +4,8 @@ A table of options attaches a `Key` to each option. `read_option` takes the raw 
 found for an option, the one with the highest precedence first. It returns the value in effect and
 where it was found, and describes each rejected value without showing secrets.
 
-The two tables differ in their policy, not in the engine: the SDK falls back to the next place and
-reports the problem, and the collector refuses to start.
+The two tables differ in their policy for invalid values: the SDK reports the problem and falls back
+to the next source, while the collector refuses to start.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Key(NamedTuple):
 
     parser: Parser
     meaning: str
-    """For the documentation."""
+    """The description in the documentation."""
     unit: str = ""
     is_secret: bool = False
     """Messages never show the value."""
     at_once: bool = False
-    """Collector: a reload puts a new value into effect; any other needs a restart."""
+    """Collector: a reload applies a new value; without `at_once`, a restart is needed."""
     takes_none: bool = False
-    """SDK: an explicit None is a value; for other options it means that none is given."""
+    """SDK: an explicit None is a value; for other options, None means that no value is given."""
     in_project: bool = True
     """SDK: cirron.yaml may set it. The file is found by walking up the directories and may belong
     to another user, so it must not decide where a key is sent.
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     place: str
     """DEFAULT if no candidate is valid."""
     rejected: tuple[str, ...]
-    """A line per invalid candidate with a higher precedence: place, value and expectation."""
+    """A line per invalid candidate before the value in effect: place, value and expectation."""
 
 
 def read_option(
@@ -96,14 +96,14 @@ _repr = Repr()
 _repr.maxstring = 80
 _repr.maxother = 80
 _repr.maxlevel = 2
-# Greedy, because a password may contain any of / and @, and spaces.
+# Greedy, because a password may contain slashes, at signs and spaces.
 _USER_INFO = re.compile(r"//.*@", re.DOTALL)
 
 
 def masked_repr(value: object) -> str:
     """Return a short `repr` of a value, without the user information of a URL.
 
-    Raises what the methods of the value raise.
+    An exception that the value's own methods raise may propagate.
     """
     plain = str(value) if isinstance(value, os.PathLike) else value
     # Mask before shortening: shortening may remove the @ and leave the password.
@@ -111,7 +111,7 @@ def masked_repr(value: object) -> str:
 
 
 class TextFileError(Exception):
-    """A file that cannot be read as text; the message is the end of a sentence about the file."""
+    """A file cannot be read as text; the message completes a sentence that begins with its name."""
 
 
 def read_text_file(

@@ -1,4 +1,4 @@
-"""Determine where batches and metrics are sent, by the option `exporters` and the environment."""
+"""Determine where batches and metrics are sent, from the option `exporters` and the environment."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Exports(NamedTuple):
 
 
 def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
-    """Return the destinations of a process's batches, by its options and its environment.
+    """Determine the destinations of a process's batches from its options and its environment.
 
     With `auto`, OTLP is a destination if `OTEL_TRACES_EXPORTER` names it or, if that is unset, if
-    an OTLP endpoint is set. Cirron is one if there is a key or a run: the event stream inside of a
-    run, otherwise HTTP. There may be none, because the spool has every batch.
+    an OTLP endpoint is set. Cirron is a destination if an API key or a run id is set: through the
+    event stream if there is a run id, otherwise over HTTP. The result may have no destination,
+    because the spool keeps every batch.
     """
     cirron = _cirron(config)
     if config.exporters == ("auto",):
@@ -50,7 +51,7 @@ def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
 
 
 def are_metrics_sent(config: Config, environ: Mapping[str, str]) -> bool:
-    """Return whether a process sends OTLP metrics, by its options and its environment.
+    """Return whether a process sends OTLP metrics, according to its options and environment.
 
     `OTEL_METRICS_EXPORTER` decides if it is set. Otherwise metrics are sent if `exporters` names
     `otlp` or, with `auto`, if an OTLP endpoint is set, for metrics or for all signals.
@@ -90,5 +91,5 @@ def _is_otlp_asked_for(environ: Mapping[str, str]) -> bool:
 
 
 def names_otlp(text: str) -> bool:
-    """Return whether a list of exporters has OTLP, under any of OTel Python's names for it."""
+    """Return whether a comma-separated list of exporters contains a name of OTel Python's OTLP."""
     return any(name.strip() in _OTLP for name in text.split(","))

@@ -18,7 +18,7 @@ RunDetail: TypeAlias = Literal[
 ]
 Snapshots: TypeAlias = Literal["stats", "sampled", "full", "none", "off"]
 Size: TypeAlias = int | str
-"""Bytes as a number, or a text such as `500MB`."""
+"""A number of bytes, or text such as `500MB`."""
 
 
 class SharedOptions(TypedDict, total=False):

@@ -1,6 +1,6 @@
 """The table of options. docs/configuration.md shows it; a test compares the two."""
 
-# ruff: noqa: RUF009 (its calls make dataclass fields)
+# ruff: noqa: RUF009 (the calls of `_option` create dataclass fields)
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUN_DETAILS: Final = (
 )  # fmt: skip
 API_ENDPOINT: Final = "https://api.cirron.com"
 INGEST_PATH: Final = "/v1/traces"
-# Longer waits overflow the longest wait of a thread on some platforms, and are of no use.
+# Longer timeouts exceed the maximum timeout of a thread on some platforms, and have no use.
 _DAY = 86_400
 
 
@@ -49,7 +49,7 @@ class NotGiven(Enum):
 
 
 NOT_GIVEN: Final = NotGiven.NOT_GIVEN
-"""The default of keyword arguments, as opposed to None: `snapshots=None` means off."""
+"""The default of keyword arguments. It differs from None, because `snapshots=None` means off."""
 
 
 def _option(
@@ -269,7 +269,7 @@ class Config:
 
 
 class Option(NamedTuple):
-    """One row of the table."""
+    """One row of the table of options."""
 
     name: str
     default: Any

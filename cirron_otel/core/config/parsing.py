@@ -1,7 +1,7 @@
 """Parsers for the values of options, from calls, variables and files.
 
 A Parser converts a raw value to the option's value, and raises ValueError if it is invalid.
-Variables contain text only, so every parser accepts text.
+Environment variables contain only text, so every parser accepts text.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def names() -> Parser:
-    """Return a parser of names; `none` alone means no name, `auto` alone None, which means all."""
+    """Return a parser of names. `none` alone gives no names; `auto` alone gives None, for all."""
 
     def parse(value: object) -> tuple[str, ...] | None:
         words = _words(value)

@@ -32,7 +32,7 @@ class Resolved(NamedTuple):
     problems: tuple[str, ...]
     """A line per problem, without secrets: place and value, expectation, and replacement."""
     places: Mapping[str, str]
-    """The place of each option's value, for people."""
+    """The place where each option's value was found, as shown to users."""
 
 
 def resolve(
@@ -49,9 +49,9 @@ def resolve(
 
     `given` are the keyword arguments of `profile()`, `config` is its `config=`, and `instance` are
     the keyword arguments of `Cirron()`. NOT_GIVEN means that an argument was not given, and so does
-    None, except for options for which None is a value. `path` names a project file, which is then
-    not searched for. `environ`, `cwd` and `home` default to those of the process. An invalid value
-    is skipped for the next source; if it names a destination, nothing is sent there.
+    None, except for options for which None is a value. If `path` names a project file, no other one
+    is searched for. `environ`, `cwd` and `home` default to those of the process. If a value is
+    invalid, the next source is used; if the option determines a destination, nothing is sent there.
     """
     environ = os.environ if environ is None else environ
     # A deleted working directory has no name: relative paths then stay relative.
@@ -89,7 +89,7 @@ _DESTINATION = frozenset({"api_endpoint", "ingest_path"})
 def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> None:
     """Send nothing to a destination whose option is invalid: the default was not intended.
 
-    Otherwise a typing error in a private endpoint would send its key and batches to the public
+    Otherwise, a typo in a private endpoint would send the API key and the batches to the public
     platform.
     """
     if wrong & _DESTINATION and values["api_key"] is not None:
@@ -163,7 +163,7 @@ def _tried(
     except SourceError as error:
         text = str(error)
         problems.append(f"{name}{'' if text.startswith(',') else ' '}{text}; it is not used")
-    # A mapping of the user's may raise anything.
+    # A mapping that the user passes may raise any exception.
     except Exception as error:
         problems.append(f"{name} cannot be read ({type(error).__name__}); it is not used")
     return None
@@ -172,7 +172,7 @@ def _tried(
 def _value(
     option: Option, sources: Sequence[OptionSource], problems: list[str]
 ) -> tuple[Any, str, bool]:
-    """Return the value of `option`, its place, and whether an invalid one was skipped."""
+    """Return the value of `option`, its place, and whether an invalid value was skipped."""
 
     def candidates() -> Iterator[Candidate]:
         for source in sources:

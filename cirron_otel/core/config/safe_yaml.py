@@ -13,7 +13,8 @@ _MAX_PAIRS = 10_000
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader in Python: deep nesting raises an error, while libyaml's may crash.
 
-    It limits aliases, because a merge key copies a mapping with all that it has merged itself.
+    It limits aliases, because a merge key copies a mapping together with everything that was merged
+    into that mapping.
     """
 
     aliases = 0
@@ -34,6 +35,7 @@ class _Loader(yaml.SafeLoader):
 def loads(text: str) -> Any:
     """Return the value of a document.
 
-    Raises yaml.YAMLError, RecursionError, or any error of a constructor, as for an invalid date.
+    Raises yaml.YAMLError, RecursionError, or any error of a YAML constructor, for example
+    ValueError for an invalid date.
     """
     return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)

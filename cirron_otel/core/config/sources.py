@@ -1,9 +1,9 @@
 """The sources of options, in the order of precedence.
 
 1. keyword arguments of `profile()`
-2. its `config=`, shaped like the `profiling:` block of cirron.yaml
+2. `config=` of `profile()`, which has the keys of the `profiling:` block of cirron.yaml
 3. keyword arguments of `Cirron()`
-4. variables, `CIRRON_*`
+4. environment variables, `CIRRON_*`
 5. the `profiling:` block of cirron.yaml, cirron.yml or cirron.json: the file that `path=` names,
    or else the nearest one from the working directory upwards
 6. the `[default]` table of `~/.cirron/config.toml`
@@ -27,7 +27,7 @@ _LINE = re.compile(r"\(at line ([0-9]+),")
 
 
 class OptionSource(NamedTuple):
-    """One source, with its values by the name of the option."""
+    """One source, with its values keyed by option name."""
 
     values: Mapping[str, object]
     suffix: str
@@ -53,7 +53,7 @@ class OptionSource(NamedTuple):
 
 
 class SourceError(Exception):
-    """A source that cannot be used; the message is the end of a sentence about it."""
+    """A source cannot be used; the message completes a sentence that begins with its name."""
 
 
 def from_mapping(found: object, what: str) -> OptionSource:
@@ -66,7 +66,7 @@ def from_mapping(found: object, what: str) -> OptionSource:
 
 
 def from_environment(environ: Mapping[str, str]) -> OptionSource:
-    """Return the variables; an empty one counts as unset, as for OpenTelemetry's variables."""
+    """Read the environment variables; an empty one counts as unset, as in OpenTelemetry."""
     values: dict[str, object] = {
         option.name: value
         for option in OPTIONS
@@ -145,7 +145,7 @@ def _parsed(path: Path, load: Callable[[str], Any]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the kind of an error and its line; not its text, which may quote a key."""
+    """Return the type of an error and its line, but not its text, which may quote an API key."""
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark is not None else getattr(error, "lineno", None)
     # Up to Python 3.13, tomllib reports the line only in its text.
@@ -155,7 +155,7 @@ def _reason(error: Exception) -> str:
 
 
 def _table(whole: object, name: str) -> Mapping[str, object]:
-    """Return the table `name` of a file; an empty one if the file does not have it."""
+    """Return the table `name` of a file, or an empty table if the file does not contain it."""
     if whole is None:
         return {}
     if not isinstance(whole, dict):

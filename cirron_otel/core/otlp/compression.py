@@ -24,8 +24,8 @@ CHUNK = 256 * 1024
 """Bytes requested from a stream at once, and the maximum that gzip inflates in one step."""
 
 _ZSTD_STEP = 1024
-"""Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the
-library has no limit on its output: this one keeps a step under 32 MiB."""
+"""Compressed bytes given to zstd at once. A block of 4 bytes may expand to 128 KiB, and the library
+does not limit its output: this step size keeps the output of one step under 32 MiB."""
 
 _ZSTD_MAX_WINDOW = 128 * 1024 * 1024
 """The largest window (`zstd --long=27`) that a frame may request, in bytes."""
@@ -40,9 +40,9 @@ _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
     """Yield the decompressed content of `stream`, in pieces that are never empty.
 
-    Raises InputError if the stream is not in the format of `compression`, is cut off or damaged, or
-    cannot be read. If the stream is cut off, everything that can be decompressed is yielded ahead
-    of the error.
+    Raises InputError if the stream is not in the format of `compression`, is truncated or damaged,
+    or cannot be read. If it is truncated, everything that can be decompressed is yielded before the
+    error is raised.
     """
     pieces = _read(stream)
     if compression is Compression.NONE:
@@ -52,9 +52,9 @@ def chunks(stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
 
 
 def with_head(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first bytes of a stream and the complete stream again.
+    """Return the first bytes of a stream, and an iterator over the complete stream.
 
-    There are `size` bytes or more, unless the stream is shorter.
+    The first bytes are at least `size` bytes, unless the stream is shorter.
     """
     head = b""
     try:
@@ -123,7 +123,7 @@ def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while data:
             if member is None:
                 if started:
-                    data = data.lstrip(b"\0")  # padding after a member, as on tapes
+                    data = data.lstrip(b"\0")  # zero padding after a member, as on tapes
                     if not data:
                         break
                 member, started = zlib.decompressobj(wbits=31), True
@@ -170,14 +170,14 @@ class Sink(Protocol):
     """The destination of compressed bytes; closing it ends the compressed data."""
 
     def write(self, data: bytes, /) -> int:
-        """Take all of `data`."""
+        """Write all of `data`."""
 
     def close(self) -> None:
         """End the compressed data."""
 
 
 def compressor(stream: BinaryIO, compression: Compression) -> Sink:
-    """Return a sink that compresses into `stream` and leaves it open; `stream` itself for NONE.
+    """Return a sink that compresses into `stream` and leaves it open; for NONE, `stream` itself.
 
     The same input gives the same bytes: a gzip header contains neither file name nor time.
     """

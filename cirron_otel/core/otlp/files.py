@@ -2,6 +2,8 @@
 
 JSON: one TracesData per line (OTLP File Exporter specification), or one document that is spread
 over the lines of the complete file. Protobuf: each message preceded by its length as a varint.
+
+A stream that evidently has another format is refused with a hint at that format.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .json_parse import parse
 from .wire import encode_varint
 
 HEAD = 64
-"""The number of bytes that the checks examine."""
+"""The number of bytes at the start of a stream that the format checks examine."""
 
 _BOM = b"\xef\xbb\xbf"
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -97,8 +99,9 @@ _OTHER_SIGNALS = frozenset(
 )
 _DOCUMENT_GOES_ON = b"{[,:"
 _HINTED_MESSAGES = 5
-"""The number of messages within which a misread stream is detected (a Collector's zero bytes read
-as empty ones). A bad message after these means that the file is damaged.
+"""If a message with a lower number is bad, the stream may have another format: for example, a
+Collector's 4-byte lengths start with zero bytes, which are read as empty messages. A bad message
+with a higher number means that the file is damaged.
 """
 
 
@@ -109,7 +112,7 @@ class Message:
     data: bytes
     """The message in protobuf; the exact bytes of the file if it contains protobuf."""
     position: int
-    """The number of its line, or of the message in a protobuf file; from 1."""
+    """The number of the message's line or, in a protobuf file, of the message itself; from 1."""
     warnings: list[str] = field(default_factory=list)
     """Content of the message that was ignored, one line each."""
 
@@ -129,12 +132,12 @@ def read_messages(
     """Yield the messages of `stream`, in order, each as soon as it is read.
 
     A bad line, or a bad protobuf message after a valid length, raises InputError with its position;
-    with `on_error` it is reported and skipped instead. The same applies to lines of other signals
-    (metrics, logs), which a Collector's file may contain; without `on_error` these come as empty
-    messages with a warning. If the stream itself is broken (cut off, damaged, of another format),
-    reading cannot continue: InputError, after everything before it was yielded.
+    with `on_error` it is reported and skipped instead. Lines of other signals (metrics, logs),
+    which a Collector's file may contain, are also reported and skipped with `on_error`; without it,
+    they are yielded as empty messages with a warning. If the stream itself is broken (truncated,
+    damaged, of another format), InputError is raised after everything before the fault was yielded.
 
-    With `validate=False`, the caller must find out whether protobuf messages parse.
+    With `validate=False`, the caller must check that protobuf messages parse.
     """
     pieces = chunks(stream, form.compression)
     if form.encoding is Encoding.JSON:
@@ -174,7 +177,7 @@ def _read_json(
 
 
 def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
-    """Return the one document that `first` begins and all lines after it continue."""
+    """Return the document that starts with `first` and consists of all lines after it, too."""
     text = bytearray(first)
     for _, line in numbered:
         if line is None or len(text) + len(line) >= max_bytes:
@@ -243,8 +246,8 @@ def _problem(data: bytes) -> str | None:
 class TracesWriter:
     """Writes TracesData messages into a binary file object, which stays open.
 
-    A context manager: leaving it normally ends the compressed data; leaving it by an exception does
-    not, so that a truncated file cannot be mistaken for a complete one.
+    It is a context manager. Leaving the block normally ends the compressed data; leaving it with an
+    exception does not, so that a truncated file cannot be mistaken for a complete one.
     """
 
     def __init__(self, stream: BinaryIO, form: Format) -> None:
@@ -272,7 +275,7 @@ class TracesWriter:
         return self.write_message(message)
 
     def write_message(self, message: TracesData) -> list[str]:
-        """Do the same as `write` for a message that exists as an object."""
+        """Write one TracesData object; everything else is the same as in `write`."""
         if not self._json:
             return self.write(message.SerializeToString())
         line = traces_to_json(message)
@@ -310,7 +313,7 @@ class TracesWriter:
         if kind is None:
             self.close()
         elif isinstance(self._sink, gzip.GzipFile):
-            # Otherwise its finalizer would write the end of a member.
+            # Otherwise the finalizer of GzipFile would write the end of the gzip member.
             self._sink.fileobj = None  # type: ignore[assignment]
 
 

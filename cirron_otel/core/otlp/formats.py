@@ -1,4 +1,4 @@
-"""The names of OTLP files: encoding and compression by suffix."""
+"""The format of OTLP files: the suffixes of the name determine encoding and compression."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 
 class Encoding(StrEnum):
-    """How TracesData messages follow each other in a file."""
+    """The encoding of the TracesData messages in a file."""
 
     JSON = "json"
-    """OTLP/JSON, one TracesData a line (OTLP File Exporter specification)."""
+    """OTLP/JSON, one TracesData per line (OTLP File Exporter specification)."""
     PROTO = "proto"
     """Binary protobuf, each TracesData preceded by its length as a varint."""
 
@@ -37,14 +37,14 @@ _COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 
 
 def compression_of(path: str | os.PathLike[str]) -> Compression:
-    """Return the compression by the last suffix of `path`: `.gz`, `.zst` (in any case), or none."""
+    """Return the compression for the last suffix of `path`: `.gz`, `.zst` (any case), or none."""
     return _COMPRESSIONS.get(PurePath(path).suffix.lower(), Compression.NONE)
 
 
 def format_of(path: str | os.PathLike[str]) -> Format | None:
-    """Return the format of the suffixes of `path`, in any case.
+    """Return the format for the suffixes of `path`, in any case; None if they are unknown.
 
-    `.json`, `.jsonl` and `.binpb`, each alone or followed by `.gz` or `.zst`; None for others.
+    Known suffixes are `.json`, `.jsonl` and `.binpb`, each alone or followed by `.gz` or `.zst`.
     """
     compression = compression_of(path)
     name = PurePath(path)

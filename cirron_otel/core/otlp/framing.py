@@ -17,7 +17,7 @@ def lines(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, bytes 
 
     None replaces a line longer than `max_bytes`; it is yielded as soon as that is certain, and the
     remaining bytes of the line are dropped as they arrive. An error of the stream is raised as
-    StreamError with the number of its line.
+    StreamError with the current line number.
     """
     number, parts, size = 1, list[bytes](), 0
     try:
@@ -48,8 +48,8 @@ def lines(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, bytes 
 def messages(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield each length-delimited message with its number (from 1) and the offset of its length.
 
-    Raises StreamError, with both, if the stream ends within a message, has an error, or announces
-    more than `max_bytes`: no later length can be found.
+    Raises StreamError with this number and offset if the stream ends within a message, has an
+    error, or contains a length above `max_bytes`: the next length cannot be found after that.
     """
     source = _Source(pieces)
     number = 0
@@ -72,17 +72,17 @@ def messages(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int
 
 
 class _Source:
-    """Reads a number of bytes from a stream of chunks."""
+    """Reads varints and byte strings of a given length from a stream of chunks."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._piece = b""
         self._at = 0
         self.offset = 0
-        """The number of bytes that have been taken."""
+        """The number of bytes that have been read."""
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes; fewer at the end of the stream."""
+        """Return the next `count` bytes, or fewer at the end of the stream."""
         end = self._at + count
         if end <= len(self._piece):
             data = self._piece[self._at : end]
@@ -100,7 +100,7 @@ class _Source:
         return b"".join(parts)
 
     def varint(self) -> int | None:
-        """Return the next varint; None at the end of the stream."""
+        """Return the next varint, or None at the end of the stream."""
         value = 0
         for index in range(MAX_VARINT_BYTES):
             byte = self.take(1)

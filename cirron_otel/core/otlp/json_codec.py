@@ -1,4 +1,4 @@
-"""OTLP/JSON ↔ TracesData, exactly, with a list of content that JSON cannot hold.
+"""OTLP/JSON ↔ TracesData, exactly, with a list of content that JSON cannot represent.
 
 Google's own json_format is not used: it is wrong for OTLP (base64 ids, enum names) and slow.
 """
@@ -31,7 +31,7 @@ _NAN = struct.pack("<d", float("nan"))
 def has_unknown_fields(message: Protobuf) -> bool:
     """Return whether `message`, or any message in it, has a field that its type does not define.
 
-    Exact; fast for TracesData.
+    The result is exact for every message type; the check is fast for TracesData.
     """
     if not isinstance(message, TracesData):
         return _holds_unknown(message)
@@ -41,8 +41,8 @@ def has_unknown_fields(message: Protobuf) -> bool:
 def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
     """Return a line for each kind of content that `traces_to_json(message)` omits.
 
-    A caller that has that JSON passes it as `line`: content of a kind that is absent there need not
-    be searched for.
+    A caller that already has the JSON passes it as `line`, to save searches: content that `line`
+    does not contain is not searched for in `message`.
     """
     losses = []
     nested = line is None or b'Value":{"values":[' in line
@@ -65,7 +65,7 @@ def _shrinks(message: TracesData) -> bool:
 
 
 def _holds_unknown_deep_down(message: TracesData) -> bool:
-    """Return whether there are unknown fields in attribute values, which alone reach that depth."""
+    """Return whether attribute values, which alone can nest that deep, have unknown fields."""
     return any(
         _holds_unknown(value)
         for value in _values(message)

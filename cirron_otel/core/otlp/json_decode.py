@@ -1,8 +1,8 @@
 """OTLP/JSON → TracesData (opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding").
 
-Accepts everything that proto3 JSON allows writers: lowerCamelCase and snake_case keys, numbers or
-strings for integers, enum names, null for an absent field. Unknown keys are ignored and reported.
-If one object contains a key twice, the last counts, as for every common JSON parser.
+Accepts everything that proto3 JSON lets writers produce: lowerCamelCase and snake_case keys,
+numbers or strings for integers, enum names, null for an absent field. Unknown keys are ignored and
+reported. If an object contains a key twice, the last value counts, as in all common JSON parsers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .json_scalars import (
 )
 
 MAX_PROTOBUF_DEPTH = 100
-"""The nesting below the outermost message that protobuf parsers accept."""
+"""The maximum nesting below the outermost message that protobuf parsers accept."""
 
 _MAX_UNKNOWN = 100
 
@@ -40,7 +40,7 @@ _Action = TypeVar("_Action")
 
 Convert = Callable[[Any], Any]
 Fill = Callable[[Any, Any, int, "Unknown"], None]
-"""(place, JSON value, depth, unknown keys): reads the value into its place."""
+"""(target, JSON value, depth, unknown keys): reads the value into the target message or list."""
 
 
 class Unknown:
@@ -51,7 +51,7 @@ class Unknown:
         self._others = 0
 
     def add(self, kind: str, key: str) -> None:
-        """Count one such key in a message of type `kind`."""
+        """Count an occurrence of the unknown key `key` in a message of type `kind`."""
         place = (kind, shortened(key))
         if place in self._counts or len(self._counts) < _MAX_UNKNOWN:
             self._counts[place] = self._counts.get(place, 0) + 1
@@ -68,12 +68,12 @@ class Unknown:
 
 
 def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
-    """Parse one document of OTLP/JSON; return it and a line for each kind of loss.
+    """Parse one OTLP/JSON document; return its message, and a line for each kind of loss.
 
     Losses are unknown keys, and halves of surrogate pairs that were replaced.
 
-    Raises InputError, naming the place by its JSON path, where `data` is not JSON, a value has a
-    wrong type or range, hex or base64 is malformed, or values are nested deeper than protobuf
+    Raises InputError, with the JSON path of the fault, if `data` is not JSON, a value has a wrong
+    type or is out of range, hex or base64 is malformed, or values are nested deeper than protobuf
     parsers accept.
     """
     document, replaced = parse(data)
@@ -82,7 +82,7 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
 
 
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:
-    """Convert a document that `json_parse.parse` has parsed, as `traces_from_json` does."""
+    """Convert a document parsed by `json_parse.parse`; the result is that of `traces_from_json`."""
     message, unknown = TracesData(), Unknown()
     read_document(_TRACES_DATA, document, message, unknown)
     return message, unknown.report()
@@ -117,7 +117,7 @@ def _by_key(fields: dict[str, _Action]) -> dict[str, tuple[str, _Action]]:
 
 
 def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknown: Unknown) -> None:
-    """Read the object `value` into the message that `create(**scalars)` makes in its place."""
+    """Read the JSON object `value` into the message that `create(**scalars)` returns."""
     if type(value) is not dict:
         raise Bad(f"expected an object ({kind.name}), found {shown(value)}")
     scalars: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
 
 
 def one(kind: Kind) -> Fill:
-    """Return a reader of a sub-message; it is present even if its object is empty."""
+    """Return a reader of a sub-message; the sub-message is set even if its object is empty."""
 
     def fill(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
         def create(**scalars: Any) -> Any:
@@ -198,7 +198,7 @@ def _add_any_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> None:
-    """Read one attribute, with a shortcut for those with only a key and a value: most of them."""
+    """Read one attribute, with a shortcut for the usual case: only a key and a value."""
     if type(item) is dict and len(item) == 2 and depth < MAX_PROTOBUF_DEPTH:
         key, value = item.get("key"), item.get("value")
         if type(key) is str and value is not None:
@@ -213,7 +213,7 @@ def _add_key_value(container: Any, item: Any, depth: int, unknown: Unknown) -> N
 
 
 def any_value(message: Any, value: Any, depth: int, unknown: Unknown) -> None:
-    """Read an AnyValue with one member or none; an empty one is also present."""
+    """Read an AnyValue, which has at most one member; without a member, it is set but empty."""
     _check_depth(depth)
     if type(value) is not dict:
         raise Bad(f"expected an object (AnyValue), found {shown(value)}")

@@ -36,8 +36,8 @@ Json = dict[str, Any]
 def traces_to_json(message: TracesData) -> bytes:
     """Return `message` as one line of OTLP/JSON, without a newline.
 
-    Content that JSON cannot hold is omitted: `json_codec.json_losses` finds it. Raises InputError
-    if attribute values are nested deeper than any protobuf parser accepts (100 messages).
+    Content that JSON cannot represent is omitted; `json_codec.json_losses` lists it. Raises
+    InputError if attribute values are nested deeper than protobuf parsers accept (100 messages).
     """
     out: Json = {}
     try:

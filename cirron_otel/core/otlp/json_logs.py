@@ -1,4 +1,4 @@
-"""OTLP/JSON of log records → LogsData, in the way of `json_decode`."""
+"""OTLP/JSON log records → LogsData, by the rules of `json_decode`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _LOGS_DATA = Kind("LogsData", {}, {"resource_logs": many(_RESOURCE_LOGS)})
 
 
 def logs_from_json(data: bytes) -> tuple[LogsData, list[str]]:
-    """Parse one document of OTLP/JSON; return it and a line for each kind of loss.
+    """Parse one OTLP/JSON document; return its message, and a line for each kind of loss.
 
-    Raises InputError as `traces_from_json` does.
+    Raises InputError in the same cases as `traces_from_json`.
     """
     message, unknown = LogsData(), Unknown()
     document, replaced = parse(data)

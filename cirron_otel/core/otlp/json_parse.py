@@ -1,12 +1,12 @@
-"""JSON text → Python values, by orjson if that is exact and else by Python's own parser.
+"""JSON text → Python values, with orjson if it is exact, otherwise with Python's own parser.
 
 orjson refuses the bare tokens `NaN` and `Infinity`, reads `-0` as the integer 0, and turns integers
-beyond 64 bits into doubles. Documents with the first two use Python's own parser; the third is left
-to the converters (`json_scalars`), which do not accept a double that large for an integer.
+beyond 64 bits into doubles. Documents with bare tokens or `-0` use Python's own parser. Large
+integers are left to the converters (`json_scalars`), which refuse such a double as an integer.
 
-JSON can escape half of a surrogate pair: JavaScript does so for a text that was cut within a
-character. This is not Unicode text, and protobuf refuses it. U+FFFD replaces it, as in Go's
-decoder, and the replacement is reported.
+JSON can contain an escape for half of a surrogate pair: JavaScript writes one for a string that was
+cut within a character. This is not valid Unicode, and protobuf refuses it. U+FFFD replaces it, as
+in Go's decoder, and the replacement is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BARE_TOKEN = re.compile(rb"[:,\[]\s*(NaN|-?Infinity)\b")
 _LONGEST_INT = 20
 _TOO_DEEP = "JSON nested deeper than OTLP can say: flatten the attribute values"
 
-# A pair, or one half of a pair (the group), or any other escape.
+# An escaped surrogate pair, an escaped half of a pair (the group), or any other escape.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -35,7 +35,7 @@ _ESCAPE = re.compile(
 def parse(data: bytes) -> tuple[Any, list[str]]:
     """Parse `data`; return the document, and a line for replaced surrogates if there are any.
 
-    Raises InputError with line and column if `data` is not JSON, or if it is nested too deep.
+    Raises InputError with line and column if `data` is not JSON, or if it is nested too deeply.
     """
     if b"-0" in data and _MINUS_ZERO.search(data):
         return _parse_slowly(data)
@@ -55,7 +55,7 @@ def parse(data: bytes) -> tuple[Any, list[str]]:
 
 
 def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
-    """Return `data` with each escape of half a surrogate pair replaced, and a line about it."""
+    """Replace escaped halves of surrogate pairs in `data`; also return a line that reports them."""
     count = 0
 
     def replacement(match: re.Match[bytes]) -> bytes:

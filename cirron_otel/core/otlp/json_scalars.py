@@ -1,7 +1,7 @@
 """JSON values → the scalars of protobuf, by proto3 JSON's rules with OTLP's exceptions.
 
-Each converter returns the value for the protobuf field, or raises `Bad` with the found and the
-expected form; the caller that walks the document adds the path.
+Each converter returns the value for the protobuf field, or raises `Bad` with a description of the
+expected and the found value; the caller, which traverses the document, adds the path.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def base64_bytes(value: Any) -> bytes:
 def integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     """Return the converter for integers of one protobuf type: `low` ≤ value ≤ `high`.
 
-    Numbers and decimal strings are accepted. A number that needs a double (`1e3`) is accepted as
-    long as a double holds every integer of its size; beyond that, digits are already lost.
+    Numbers and decimal strings are accepted. A number that JSON parsers return as a double (`1e3`)
+    is accepted up to 2**53; a larger double may have lost digits.
     """
 
     def convert(value: Any) -> int:

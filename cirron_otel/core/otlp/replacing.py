@@ -15,7 +15,7 @@ from ...errors import TargetError
 from ..atomic_files import publish, sync_directory, sync_file
 
 _LONGEST_NAME = 200
-"""The bytes of the target's name that the temporary name repeats: file systems allow 255."""
+"""The number of bytes of the target's name in the temporary name: file systems allow 255 bytes."""
 
 
 class _TargetFile(io.FileIO):
@@ -40,10 +40,11 @@ def _target_error(path: str, error: OSError) -> TargetError:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a binary file that replaces `path` when the block ends, and not earlier.
 
-    It is written under a `.tmp` name next to the target, private (0600; if a file is replaced, its
-    mode is kept), synced, and renamed; on any failure, Ctrl-C included, it is removed and the
-    previous content of `path` stays. A symbolic link stays a link. A path that is not a regular
-    file (a pipe, a device) cannot be replaced and is written directly.
+    The new file is written under a `.tmp` name next to the target, synced, and renamed. Its mode is
+    that of the replaced file, or 0600 if there is none. On any failure, including Ctrl-C, the new
+    file is removed, and the previous content of `path` stays. If `path` is a symbolic link, the
+    target of the link is replaced. A path that is not a regular file (a pipe, a device) cannot be
+    replaced and is written directly.
 
     Raises TargetError if the target cannot be written: no such folder, no permission, a full disk.
     """

@@ -1,7 +1,7 @@
-"""Split requests into smaller ones between spans, on the bytes: nothing is parsed or lost.
+"""Split serialized requests at span boundaries, without parsing the spans or losing content.
 
-A request is a serialized TracesData or ExportTraceServiceRequest, which are the same on the wire.
-Every part repeats the content around its spans: resource, scope, schema urls, and unknown fields.
+A request is a TracesData or ExportTraceServiceRequest, which have the same wire format. Every part
+repeats the content around its spans: resource, scope, schema URLs, and unknown fields.
 Unknown fields of the request itself go into the first part.
 """
 
@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from .wire import LEN, encode_varint, fields, varint_size
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
-"""The fields with the repeated children: of TracesData, ResourceSpans and ScopeSpans
+"""The field numbers of the repeated children of TracesData, ResourceSpans and ScopeSpans
 (trace/v1/trace.proto)."""
 
 
@@ -25,8 +25,8 @@ def split_request(data: bytes, max_bytes: int) -> list[bytes]:
     """Return `data` as requests of at most `max_bytes` each; unchanged if it fits.
 
     The spans keep their order. If a span with the content around it is longer than the limit, it
-    goes into a request of its own, which is too long. Raises InputError if `data` is not such a
-    message.
+    goes into a request of its own, which exceeds the limit. Raises InputError if `data` is not a
+    request.
     """
     if len(data) <= max_bytes:
         return [data]
@@ -54,10 +54,10 @@ def halve_request(data: bytes) -> tuple[bytes, bytes] | None:
 
 
 def count_spans(data: bytes) -> int:
-    """Count the spans in the request `data`. Raises InputError if it is not such a message."""
+    """Count the spans in the request `data`. Raises InputError if `data` is not a request."""
     try:
         message = TracesData.FromString(data)
-    except DecodeError:  # a strict parser refuses, say, text that is not UTF-8; a server may not
+    except DecodeError:  # for example, the parser refuses invalid UTF-8, which a server may accept
         return sum(unit.size > 0 for unit in _Request(data).units)
     return sum(len(scope.spans) for rs in message.resource_spans for scope in rs.scope_spans)
 
@@ -74,7 +74,7 @@ class _Around(NamedTuple):
 
     @property
     def overhead(self) -> int:
-        """Return the bytes that every part of this message repeats, tag and length included."""
+        """The number of bytes that every part of this message repeats, with tag and length."""
         return 1 + varint_size(self.stop - self.start) + len(self.before) + len(self.after)
 
 
@@ -94,16 +94,16 @@ class _Unit(NamedTuple):
     """A unit that is never split: a span, or a ScopeSpans or ResourceSpans without spans."""
 
     resource: int
-    """The index of its ResourceSpans in the request."""
+    """The index of the unit's ResourceSpans in the request."""
     scope: int
-    """The index of its ScopeSpans in the request; -1 for a ResourceSpans without any."""
+    """The index of the unit's ScopeSpans in the request; -1 for a ResourceSpans without any."""
     start: int
     """The position of the span's field in the request."""
     stop: int
 
     @property
     def size(self) -> int:
-        """Return the size of the span's field in bytes; 0 if there is no span."""
+        """The size of the span's field in bytes; 0 if there is no span."""
         return self.stop - self.start
 
 
@@ -134,7 +134,7 @@ class _Request:
             self.units.append(_Unit(number, -1, 0, 0))
 
     def packed(self, max_bytes: int) -> list[list[_Unit]]:
-        """Return all units in order, in groups that stay within `max_bytes`."""
+        """Return all units in order, in groups whose requests stay within `max_bytes`."""
         parts: list[list[_Unit]] = [[]]
         size = len(self._unknown)
         for unit in self.units:
@@ -148,7 +148,7 @@ class _Request:
         return parts
 
     def _overhead(self, unit: _Unit, last: _Unit | None) -> int:
-        """Return the bytes that `unit` adds after `last`, in addition to its span."""
+        """Return the number of bytes that `unit` adds after `last`, not counting its span."""
         size = 0
         if last is None or last.resource != unit.resource:
             size += self._resources[unit.resource].overhead

@@ -1,4 +1,4 @@
-"""The protobuf wire format, as far as OTLP bytes are framed and split without parsing.
+"""The part of the protobuf wire format that framing and splitting OTLP bytes needs.
 
 Source: protobuf.dev/programming-guides/encoding. This module depends on no message type.
 """
@@ -49,7 +49,7 @@ def fields(
     """Yield each field of the message `data[offset:end]`: (number, wire type, start, value, stop).
 
     `start` is the position of the tag and `stop` the end of the field, so that `data[start:stop]`
-    is the complete field; `value` is the position of its value, for LEN after the length. Raises
+    is the complete field; `value` is the position of its value (for LEN, after the length). Raises
     InputError if the data is not a protobuf message.
     """
     if end is None:

@@ -1,4 +1,7 @@
-"""The few fields of a batch that decide the placement of its records, read on a fast path."""
+"""The few fields of a batch that determine the placement of its records, read on a fast path.
+
+`ScopePosition` is the position of a scope in its session, which these fields determine.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class SpanOutline(msgspec.Struct, gc=False):
     pid: int | None = None
 
     def is_session(self) -> bool:
-        """Whether this is the root of a session."""
+        """Return whether the span is the root of a session."""
         return self.name == SESSION and self.parent_id is None
 
 
@@ -36,7 +39,7 @@ class RecordRef(msgspec.Struct, gc=False):
 
 
 def is_user_record(ref: RecordRef) -> bool:
-    """Whether a mark or snapshot was recorded by the user, and is not the SDK's own overhead."""
+    """Return whether a mark or snapshot is the user's, and not the SDK's own overhead mark."""
     return ref.name != OVERHEAD_NS
 
 
@@ -57,13 +60,13 @@ class BatchOutline(msgspec.Struct, gc=False):
 
     @property
     def session(self) -> str | None:
-        """The session of all its records, if the batch names it."""
+        """The session of all records of the batch; None if the batch does not name it."""
         named = self.otel.session if self.otel is not None else None
         return named if is_id(named) else None
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its spans arrived in OTLP, with trace ids of their own."""
+        """Whether the batch's spans were received as OTLP, with their own trace ids."""
         return self.otel is not None and bool(self.otel.resource_spans)
 
 
@@ -82,7 +85,7 @@ def read_outline(data: bytes) -> BatchOutline:
 
 
 def outline_of(batch: Any) -> BatchOutline:
-    """Return the outline of a batch that has been parsed already."""
+    """Return the outline of a parsed batch."""
     if not isinstance(batch, dict):
         return BatchOutline()
     otel = batch.get("otel")
@@ -122,7 +125,7 @@ def _span(record: dict[str, Any]) -> SpanOutline:
 
 
 def _text(value: object) -> str | None:
-    """Replace lone surrogates, which the index cannot store and no id of ours contains."""
+    """Replace lone surrogates, which the index cannot store and which no valid id contains."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
@@ -131,16 +134,20 @@ def _int(value: object) -> int | None:
 
 
 class ScopePosition(NamedTuple):
-    """The position of a scope: its session, depth, and the child or grandchild that contains it."""
+    """The position of a scope: its session, its depth, and the scope that determines its segment.
+
+    A segment starts at a child or grandchild of the session, which contains the scope or is itself
+    the scope.
+    """
 
     session: str
     depth: int
     unit: tuple[int, str] | None
-    """(start_ns, id) of the scope that decides its segment; None means the first segment."""
+    """(start_ns, id) of the scope that determines the segment; None means the first segment."""
 
 
 Outline = BatchOutline | TypedBatch
-"""A batch in either of the forms from which its records are placed."""
+"""Either type of batch whose records can be placed."""
 
 
 class Ancestor(NamedTuple):
@@ -157,8 +164,9 @@ Row = tuple[str, ...]
 def position_of(row: Row, above: ScopePosition | None) -> ScopePosition:
     """Return the position of a recorded scope.
 
-    `row` has the path from it to the topmost scope of its batch. `above` is the position of that
-    scope's parent, or the position above it if it has no parent; None for a session.
+    `row` describes the path from the scope to the topmost scope of its batch. `above` is the
+    position of the topmost scope's parent, or that from `ScopeIndex.without_parent` if it has no
+    parent. It is None if the topmost scope is a session.
     """
     rel, topmost = int(row[2]), (int(row[4]), row[3])
     second = (int(row[6]), row[5]) if row[5] is not None else topmost

@@ -1,7 +1,7 @@
 """The placement of records: session, depth below it, and trace of every span of a batch.
 
 A batch alone is not sufficient: the record of an open epoch comes later, in another batch. A `Plan`
-contains the places of scopes outside the batch; `session_index` builds one from complete spools.
+contains the places of scopes outside the batch; `session_index` builds plans from a complete spool.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ UNIT_DEPTHS = (1, 2)
 """Depths at which a segment may open: children and grandchildren of the session."""
 
 _STATED_DEPTH = max(UNIT_DEPTHS)
-"""The depth of a scope outside a batch that states its trace. No segment opens below this depth, so
-its descendants are in that trace.
+"""The depth assumed for a scope outside a batch if the batch names its own trace. No segment opens
+below this depth, so the scope's descendants are in that trace.
 """
 
 
@@ -35,13 +35,13 @@ class RecordPlacement(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A trace of a long session after its first one (layout `segmented`)."""
+    """A trace of a long session other than its first trace (layout `segmented`)."""
 
     start_ns: int
     unit_id: str
     """The scope that opened the segment: segments are ordered by (start_ns, unit_id)."""
     parent_id: str | None
-    """The parent of that scope."""
+    """The parent of the scope that opened the segment."""
     number: int
     """1 for the first trace after the session's own."""
     trace_id: bytes
@@ -53,7 +53,7 @@ class StatedSegment(NamedTuple):
 
     segment: Segment
     parent_trace_id: bytes
-    """The trace of the opener's parent; the segment's own trace if the parent is unknown."""
+    """The trace of the opening scope's parent, or the segment's own if the parent is unknown."""
 
 
 class Running(NamedTuple):
@@ -62,7 +62,7 @@ class Running(NamedTuple):
     id: str
     name: str
     number: int | None
-    """Its `index`."""
+    """The scope's `index`."""
     start_ns: int
     parent_id: str | None
     trace_id: bytes
@@ -72,7 +72,7 @@ class StatedSession(NamedTuple):
     """A batch's own data about its session (docs/otlp-mapping.md, "Batches that name …")."""
 
     trace_id: bytes
-    """The trace of its records that contain no other trace."""
+    """The trace of the batch's records that do not specify a trace of their own."""
     opened: tuple[StatedSegment, ...] = ()
     running: tuple[Running, ...] = ()
 
@@ -82,13 +82,13 @@ class Plan:
     """The places of scopes outside a batch."""
 
     default: str
-    """The session of records for which no better one is known."""
+    """The session of records for which no other session is known."""
     external: Mapping[str, RecordPlacement] = field(default_factory=dict)
-    """Places by id: of scopes that the batch refers to and does not contain, and of the batch's own
-    scopes that have no parent.
+    """The places, by id, of scopes that the batch refers to but does not contain, and of the
+    batch's own scopes that have no parent.
     """
     segments: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
-    """The later traces of a session, in order; a session without any is one trace."""
+    """The traces of each session after its first, in order; most sessions have only one trace."""
     traces: Mapping[str, bytes] = field(default_factory=dict)
     """The trace id of a session that joined another trace, by session."""
     stated: StatedSession | None = None
@@ -99,7 +99,7 @@ class Plan:
         return self.traces.get(session) or trace_id_for(session)
 
     def segment_of(self, session: str, start_ns: int, unit_id: str) -> Segment | None:
-        """Return the segment of a child or grandchild of the session; None for the first one."""
+        """Return the segment of a child or grandchild of the session; None for the first trace."""
         segments = self.segments.get(session)
         if not segments:
             return None
@@ -125,15 +125,15 @@ class Plan:
         *,
         is_session: bool,
     ) -> RecordPlacement:
-        """Place a span: the one rule for the session, the depth and the trace of a record.
+        """Place a span. Every session, depth and trace of a record is determined by this rule.
 
-        `tests/storage/placement_cases.py` is its case table, which all stores run.
+        `tests/storage/placement_cases.py` has test cases, which are run with every store.
 
         1. A span whose parent is in the batch is below it (`parent` is the parent's place).
         2. A span whose parent is elsewhere is below the parent's place in `external`, or below the
            default session if the plan does not contain the parent.
-        3. A span without a parent has its place in `external`, if it has one there.
-        4. Else the root of a session is that session, in its first trace.
+        3. A span without a parent takes its place from `external`, if it is listed there.
+        4. Otherwise, the root of a session is that session, in its first trace.
         5. Any other span without a parent is a child of the default session.
         """
         if parent is not None:
@@ -163,7 +163,7 @@ def stated_trace(value: object) -> bytes:
 
 
 def stated_place(session: str, trace_id: bytes) -> RecordPlacement:
-    """Return the place of a scope outside a batch that states its session and trace."""
+    """Return the place of a scope outside a batch, if the batch names its session and trace."""
     return RecordPlacement(session, trace_id, _STATED_DEPTH)
 
 

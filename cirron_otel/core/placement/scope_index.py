@@ -1,4 +1,4 @@
-"""The scopes of a spool that other batches refer to, in SQLite, and the walk up their parents."""
+"""An SQLite index of the scopes that other batches refer to; it finds a scope's ancestors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .batch_outline import Ancestor, Row, ScopePosition, SpanOutline, position_o
 _MOST_KEPT = 10_000
 """The maximum number of resolved scopes in memory."""
 _KEPT_EVERY = 64
-"""On a walk up the parents, the result of one scope in this many is cached."""
+"""On a walk up the parents, the position of every Nth scope is cached."""
 
 
 class ScopeIndex:
@@ -26,7 +26,7 @@ class ScopeIndex:
         self._sessions: dict[str, list[tuple[int, int, str]]] = {}
         self.resolve = lru_cache(maxsize=_MOST_KEPT)(self._resolve)
         self._resolved: dict[str, ScopePosition] = {}
-        """Some ancestors of the resolved scopes, so that no long chain is walked twice."""
+        """The positions of some ancestors of resolved scopes, to avoid walking a chain again."""
 
     def _add_chain(self, span: SpanOutline, index: Mapping[str, SpanOutline]) -> SpanOutline | None:
         """Add a scope and all of its ancestors in the batch, each as a row with its direct parent.
@@ -96,7 +96,7 @@ class ScopeIndex:
         self._resolved[some_id] = position
 
     def forget_resolved(self) -> None:
-        """Drop the cached results: scopes may have been added since."""
+        """Drop the cached positions, which scopes that have been added since may change."""
         self.resolve.cache_clear()
         self._resolved.clear()
 
@@ -107,9 +107,9 @@ class ScopeIndex:
     def _unknown(self, some_id: str) -> ScopePosition:
         """Place a scope that was never recorded.
 
-        It is a session if epochs or requests are its children, else it is in the session of its
-        child's process. Without such a session it counts as one itself, so that its descendants
-        stay together.
+        The scope is a session if epochs or requests are its children. Otherwise it belongs to the
+        session of its child's process. If that process has no session, the scope itself counts as a
+        session, so that its descendants stay together.
         """
         if self._db.execute("SELECT 1 FROM evidence WHERE id = ?", (some_id,)).fetchone():
             return ScopePosition(some_id, 0, None)
@@ -128,14 +128,15 @@ class ScopeIndex:
         return position_of(row, above)
 
     def session_at(self, pid: str, when_ns: int) -> str | None:
-        """Return the session of a process that was open at a time; of several, the latest."""
+        """Return the session of a process that was open at a time (the latest if several were)."""
         open_then = [s for s in self._sessions.get(pid, ()) if s[0] <= when_ns <= s[1]]
         return max(open_then)[2] if open_then else None
 
     def without_parent(self, some_id: str, pid: str, start_ns: int) -> ScopePosition:
-        """Return the position above a root scope that is not a session.
+        """Return the position below which a root scope that is not a session is placed.
 
-        It is that of the session that was open in the scope's process, or of the scope itself.
+        It is the position of the session that was open in the scope's process or, if there was
+        none, of a session with the scope's own id.
         """
         session = self.session_at(pid, start_ns)
         return ScopePosition(session or some_id, 0, None)
@@ -153,7 +154,7 @@ class ScopeIndex:
             some_id = row[1]
 
     def lineage(self, some_id: str) -> Iterator[tuple[str, list[Ancestor]]]:
-        """Yield the recorded scopes from `some_id` up to its session, each with its id."""
+        """Yield each recorded scope from `some_id` up to its session: its id, name and number."""
         seen = set()
         current: str | None = some_id
         while current is not None and current not in seen:
@@ -168,8 +169,8 @@ class ScopeIndex:
 def _without_circle(rows: list[Row], entry: str) -> list[Row]:
     """Cut a cycle of parents, which begins and ends at `entry`, after its smallest id.
 
-    A cycle has no top. Its smallest id counts as the top, so that the result does not depend on the
-    scope at which the walk begins.
+    A cycle has no topmost scope. The scope with the smallest id counts as the topmost one, so that
+    the result does not depend on the scope at which the walk begins.
     """
     start = next(number for number, row in enumerate(rows) if row[0] == entry)
     smallest = min(range(start, len(rows)), key=lambda number: rows[number][0])

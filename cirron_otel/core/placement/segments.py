@@ -1,7 +1,7 @@
 """Count the records of a session into segments: the traces that form a long session.
 
-Only batches that do not name their session are counted: in the others, each record has its trace
-id. Files are counted in the order of their names (docs/adr/0003).
+Only batches that do not name their session are counted: in batches that do, each record has its
+trace id. Files are counted in the order of their names (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .batch_outline import BatchOutline, ScopePosition, SpanOutline, is_user_rec
 from .batch_placement import Segment
 
 SEGMENT_RECORDS = 4000
-"""Records in one trace before the next child or grandchild of the session opens another."""
+"""After this many records, the next child or grandchild of the session opens a new trace."""
 
 SEGMENT_SCHEMA = """
 CREATE TABLE IF NOT EXISTS segment (
@@ -26,13 +26,13 @@ CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 
 
 class Segmenter:
-    """The segments of the sessions in an index, and the number of records in the last of each."""
+    """The segments of all sessions in an index, and the record count of each last segment."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         """Continue with the counts in `db`, which has the tables of SEGMENT_SCHEMA."""
         self._db = db
         self.by_session: dict[str, list[Segment]] = {}
-        """The segments of each session, in order, without the first, which every session has."""
+        """The segments of each session, in order, except the first one, which is implicit."""
         rows = db.execute(
             "SELECT session, start, unit, parent, number, trace, previous FROM segment"
             " ORDER BY session, number"
@@ -78,11 +78,11 @@ class Segmenter:
         positions: list[ScopePosition],
         resolve: Callable[[str], ScopePosition],
     ) -> None:
-        """Count a batch's records, in the order of its file's name.
+        """Count a batch's records; call this in the order of the file names.
 
-        `positions` has the position of each span; `resolve` returns that of a scope in another
-        batch. Within a batch, records count in the order of their start. A segment opens at the
-        first child or grandchild of the session that starts once the previous one is full.
+        `positions` has the position of each span; `resolve` returns the position of a scope in
+        another batch. Within a batch, records count in the order of their start. A segment opens at
+        the first child or grandchild of the session that starts after the previous segment is full.
         """
         attached_counts: dict[str, int] = {}
         for ref in filter(is_user_record, (*batch.marks, *batch.snapshots)):
@@ -104,7 +104,7 @@ class Segmenter:
             self._weights[session] += number
 
     def count_at_once(self, session: str, records: int) -> bool:
-        """Count a batch's records at once; if a segment may open in it, return False instead."""
+        """Count a batch's records in one step, unless a segment may open in it: return False."""
         weight = self._weights.get(session, 0) + records
         if weight > SEGMENT_RECORDS:
             return False
@@ -113,10 +113,10 @@ class Segmenter:
         return True
 
     def _open(self, span: SpanOutline, position: ScopePosition, weight: int) -> int:
-        """Open a segment at a span, if possible; return the number of records in the open one."""
+        """Open a segment at a span, if possible; return the record count of the last segment."""
         segments = self.by_session.setdefault(position.session, [])
         if segments and (span.start_ns, span.id) <= segments[-1][:2]:
-            return weight  # it started before the open segment did and belongs to an earlier one
+            return weight  # the span started before the last segment: it is in an earlier one
         first = trace_id_for(position.session)
         number = len(segments) + 1
         trace_id = segment_trace_id(position.session, span.id, number, first)

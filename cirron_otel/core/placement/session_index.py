@@ -4,9 +4,9 @@ This project's SDK writes both into every batch; such batches are only searched 
 other batches refer to.
 
 A batch from cirron-sdk does not name its session, and a scope's parent is often still open when the
-scope is sealed. So a spool is read twice before it is converted: once to find the scopes that other
-batches refer to, once to count records into segments. The results are in an SQLite file, so that
-memory does not grow with the spool and worker processes can query them.
+scope is sealed. So a spool is read twice before it is converted: first to find the scopes that
+other batches refer to, then to count records into segments. The results are in an SQLite file, so
+that memory does not grow with the spool and worker processes can query them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SessionIndex(ScopeIndex):
     """The sessions of a spool and their scopes, in an SQLite file."""
 
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
-        """Open or create the index at `path`; `durable` is for one that outlives its process."""
+        """Open or create the index at `path`; `durable` is for an index that is used again."""
         self.path = str(path)
         db = open_database(self.path, WAL if durable else "journal_mode=OFF", "synchronous=OFF")
         db.executescript(_SCHEMA + SEGMENT_SCHEMA)
@@ -66,7 +66,7 @@ class SessionIndex(ScopeIndex):
         self._db.execute("BEGIN")
 
     def close(self, *, commit: bool = True) -> None:
-        """Close the file; `commit=False` drops what was added since the last commit."""
+        """Close the file; `commit=False` drops the additions since the last commit."""
         if commit:
             self.commit()
         self._db.close()
@@ -74,7 +74,10 @@ class SessionIndex(ScopeIndex):
     # --- first reading: the scopes that other batches refer to ----------------------------------
 
     def observe(self, batch: BatchOutline, name: str = "") -> None:
-        """Add a batch; call this in the order of the file names. `count_all` needs `name`."""
+        """Add a batch; call this in the order of the file names.
+
+        `count_all` counts only batches that were added with a `name`.
+        """
         ids = {span.id for span in batch.spans}
         parents = {span.parent_id for span in batch.spans}
         outside = parents - ids
@@ -98,7 +101,7 @@ class SessionIndex(ScopeIndex):
         self._add_nodes(batch, epochs | ids & self._pending.keys())
 
     def _add_nodes(self, batch: BatchOutline, found: set[str]) -> None:
-        """Add the scopes `found` of a batch, with their ancestors."""
+        """Add the scopes of a batch whose ids are in `found`, with their ancestors."""
         if found:
             index = {span.id: span for span in batch.spans}
             for some_id in found:
@@ -152,14 +155,14 @@ class SessionIndex(ScopeIndex):
     def count(self, batch: BatchOutline) -> None:
         """Count a batch's records into segments; call this in the order of the file names.
 
-        The records of a batch that names its session have trace ids of their own.
+        A batch that names its session is not counted, because its records have trace ids.
         """
         if batch.session is None:
             index = {span.id: span for span in batch.spans}
             self._segments.count(batch, self.positions(batch, index), self.resolve)
 
     def count_all(self, read: Callable[[str], BatchOutline | None]) -> None:
-        """Count the batches that were added by name; `read` reads one again if necessary.
+        """Count the batches that were added with a name; `read` reads a batch again if necessary.
 
         A batch is not read again if it has one session and no segment can open in it.
         """
@@ -188,10 +191,10 @@ class SessionIndex(ScopeIndex):
         sessions = {self.resolve(some_id).session for some_id in outside}
         return len(sessions) == 1 and self._segments.count_at_once(sessions.pop(), records)
 
-    # --- answers --------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------
 
     def positions(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
-        """Return the position of each span; if the batch names its session, only the session."""
+        """Return the position of each span; if the batch names its session, with depth 0."""
         if batch.session is not None:
             return [ScopePosition(batch.session, 0, None)] * len(batch.spans)
         known: dict[str, ScopePosition] = {}
@@ -256,8 +259,8 @@ class SessionIndex(ScopeIndex):
     def undecided(self, batch: BatchOutline) -> set[str]:
         """Return the scopes that a batch refers to and whose positions are not known yet.
 
-        Empty for spans that arrived in OTLP: they have trace ids, and a parent may be in a service
-        whose spans never arrive.
+        The result is empty for spans that were received as OTLP: they have trace ids, and a parent
+        may be in a service whose spans never arrive.
         """
         if batch.session is not None or batch.is_foreign:
             return set()

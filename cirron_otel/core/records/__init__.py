@@ -1,1 +1,1 @@
-"""The schema of a batch's records, and what is derived from it."""
+"""The schema of a batch's records, and the validation, rows and columns derived from it."""

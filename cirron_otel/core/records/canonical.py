@@ -1,4 +1,4 @@
-"""The bytes of a batch as this package writes it."""
+"""The canonical encoding of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .schema import Batch
 
 
 def batch_bytes(batch: dict[str, Any]) -> bytes:
-    """Encode a batch of exactjson's values; equal content gives equal bytes."""
+    """Encode a batch that consists of `exactjson` values; equal content gives equal bytes."""
     try:
         data = msgspec.json.encode(msgspec.convert(batch, Batch, strict=True))
     except (msgspec.ValidationError, UnicodeError, OverflowError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Cheap reads of a batch: the check whether data is one, and the number of its records."""
+"""Cheap operations on bytes: check whether they are a batch, and count a batch's records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .schema import LISTS, SCHEMA_VERSION
 
 
 class BatchProblem(NamedTuple):
-    """The reason why a file is not used: a stable code, and a message for people."""
+    """The reason why a file is not used: a stable code, and a readable message."""
 
     code: str
     message: str
@@ -58,7 +58,7 @@ def check_batch(data: bytes) -> BatchProblem | None:
 
 
 def check_value_of(data: bytes) -> BatchProblem | None:
-    """Return the same result as `check_batch`, by parsing everything."""
+    """Return the same result as `check_batch`, but always parse the complete `data`."""
     try:
         value = exactjson.loads(data)
     except InputError as error:
@@ -88,10 +88,10 @@ def check_value(batch: Any) -> BatchProblem | None:
 
 
 def _is_plainly_batch(data: bytes) -> bool:
-    """Whether `data` is certainly a batch, without building its values.
+    """Return whether `data` is certainly a batch, without building its values.
 
-    msgspec checks the syntax of the values that it skips except for their UTF-8, and takes the last
-    of two equal keys; both are checked here. False means that a closer check is needed.
+    False means that a complete check is needed. msgspec checks the syntax of skipped values but not
+    their UTF-8, and takes the last value of a repeated key; both are therefore checked here.
     """
     try:
         pieces = _pieces.decode(data)

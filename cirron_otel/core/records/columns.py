@@ -1,12 +1,13 @@
-"""The columns of the SQL stores, and the conversion of a record's fields to them and back.
+"""The columns of the SQL stores, and the conversion of a record's fields to and from columns.
 
 Source: Cirron's schemas page, "Platform wire schemas". The order of a row's fields is the order of
 that page. A column has the name of the field that it stores, apart from `parent_span_id`; columns
 that store no field get their values from the caller.
 
-A converted value never raises in a driver: text without NUL and half surrogates, integers of the
-column's width, finite numbers, JSON of RFC 8259. A conversion is not promised to be exact: callers
-compare the fields that the columns give back with the record, and store the difference in `extra`.
+A converted value never raises an error in a database driver: text has no NUL and no lone
+surrogates, integers fit the column, numbers are finite, and JSON conforms to RFC 8259. A conversion
+need not be exact: callers compare the fields restored from the columns with the record, and store
+the difference in `extra`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .schema import Batch, Constraint, Mark, Shape, Snapshot, Span, shapes_of
 INT32 = Constraint("int32")
 """The column holds 32 bits; other integer columns hold 64."""
 _FIELDS = {"parent_span_id": "parent_id"}
-"""The field of each column that has another name."""
+"""The field of each column whose name differs from the field's."""
 MAX_STRING_BYTES = 256
 """The limit of the column `value_string`, in UTF-8."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -58,7 +59,7 @@ class TraceSpan(Struct, rename="camel", kw_only=True):
     """The deployment that served an inference."""
     model_id: str | None
     extra: str | None = None
-    """The difference between the record and the fields that the columns give back: JSON text."""
+    """The difference between the record and the fields restored from the columns, as JSON text."""
 
 
 class TraceMark(Struct, rename="camel", kw_only=True):
@@ -90,7 +91,7 @@ class TraceSnapshot(Struct, rename="camel", kw_only=True):
     mode: str
     stats: Any | None
     blob_uri: str | None
-    """The uploaded blob (`s3://…`) if the context gives one; `extra` keeps the recorded one."""
+    """The URI of the uploaded blob (`s3://…`) if it is known; `extra` keeps the recorded URI."""
     extra: str | None = None
 
 
@@ -114,19 +115,19 @@ class PlatformRecords(Struct, kw_only=True):
 
 
 def text(value: Any) -> str:
-    """Convert to a text column: JSON for a value that is not a string, "" for a missing one."""
+    """Convert a value for a text column: None to "", any other value but a string to JSON."""
     if value is None:
         return ""
     return clean(value if isinstance(value, str) else exactjson.dumps_ascii(value))
 
 
 def nullable_text(value: Any) -> str | None:
-    """Convert to a text column that may be null."""
+    """Convert a value for a text column that may be null."""
     return None if value is None else text(value)
 
 
 def clean(value: str) -> str:
-    """Replace each character that databases reject by U+FFFD."""
+    """Replace each character that databases reject with U+FFFD."""
     if value.isascii():
         return value.replace("\0", _REPLACEMENT)
     well_formed = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -134,7 +135,7 @@ def clean(value: str) -> str:
 
 
 def capped(value: Any, max_bytes: int) -> str | None:
-    """Convert to a text column of at most `max_bytes` of UTF-8; null if it is not a string.
+    """Convert a value for a column of at most `max_bytes` of UTF-8; None if it is not a string.
 
     The text is truncated between characters.
     """
@@ -144,13 +145,13 @@ def capped(value: Any, max_bytes: int) -> str | None:
 
 
 def integer(value: Any, bits: int) -> int | None:
-    """Convert to an integer column; null for a value that is not an integer or does not fit."""
+    """Convert a value for an integer column; None if it is not an integer or does not fit."""
     limit = 1 << bits - 1
     return value if type(value) is int and -limit <= value < limit else None
 
 
 def number(value: Any) -> float | None:
-    """Convert to a column of doubles; null for a value that is not a finite number."""
+    """Convert a value for a column of doubles; None if it is not a finite number."""
     if type(value) is int:
         try:
             return float(value)
@@ -160,13 +161,13 @@ def number(value: Any) -> float | None:
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
-    """Convert to a JSON column that contains an object or null."""
+    """Convert a value for a JSON column that contains an object or null."""
     plain = plain_json(value)
     return plain if isinstance(plain, dict) else None
 
 
 def plain_json(value: Any) -> Any:
-    """Convert to a JSON column that every parser reads; null for numbers that some cannot read."""
+    """Convert a value to JSON that all parsers can read; other numbers become null."""
     if isinstance(value, dict):
         return {clean(key): plain_json(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -185,7 +186,7 @@ def plain_json(value: Any) -> Any:
 
 
 def _is_object(value: Raw) -> bool:
-    """Whether it is an object, which has a repeated key: `json.loads` takes the last one."""
+    """Return whether `value` is an object with a repeated key; `json.loads` uses its last value."""
     return value.text.startswith("{")
 
 
@@ -196,20 +197,20 @@ def _to_float(token: str) -> int | float:
 class Columns:
     """The columns of a row type that store the fields of a record type.
 
-    The functions are compiled: a loop over the columns takes half as long again per record.
+    The functions are compiled, because a loop over the columns takes 50 % longer per record.
     """
 
     row: Callable[..., Any]
-    """Return the row of a record, a mapping of any shape; keywords set the other columns."""
+    """Returns the row of a record, which may be any mapping; keywords set the other columns."""
     record: Callable[..., dict[str, Any]]
-    """Return the record of a row, in the order on disk.
+    """Returns the record of a row, with the fields in the order on disk.
 
-    Keywords set the fields that have no column, None by default, and `attrs`. An optional field
-    whose column is null is left out.
+    Keywords set `attrs` and the fields that have no column; their default is None. An optional
+    field whose column is null is left out.
     """
 
     def __init__(self, row: type[Struct], record: type[Struct]) -> None:
-        """Derive them from both types."""
+        """Derive the columns and the functions from both types."""
         shapes = shapes_of(record)
         self._row = row
         self._columns = columns = {
@@ -237,7 +238,8 @@ class Columns:
     def copier(self, source: type[Struct]) -> Callable[..., Any]:
         """Return a function that copies the strings and integers of a typed record into a row.
 
-        Keywords set the other columns. It returns None if an integer does not fit its column.
+        Keywords of the function set the other columns. It returns None if an integer does not fit
+        its column.
         """
         values, checks = {}, ["True"]
         for field, shape in shapes_of(source).items():
@@ -257,7 +259,7 @@ class Columns:
     def _filling(
         self, source: str, values: dict[str, str], check: str, names: dict[str, Any]
     ) -> Callable[..., Any]:
-        """Compile a function that makes a row; columns without a value are its keywords."""
+        """Compile a function that creates a row; columns without a value are its keywords."""
         others = [name for name in self._row.__struct_fields__ if name not in values]
         values = values | {name: name for name in others}
         fields = ", ".join(f"{name}={value}" for name, value in values.items())
@@ -266,7 +268,7 @@ class Columns:
 
 
 def _compiled(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
-    # The source consists of the names of fields only. The function is one of this module.
+    # The source contains only field names. `__name__` assigns the function to this module.
     scope = {"__name__": __name__, **names}
     function: Callable[..., Any] = eval(f"lambda {parameters}: {body}", scope)  # noqa: S307
     return function

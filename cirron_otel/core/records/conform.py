@@ -54,7 +54,7 @@ def _strict(shape: Shape) -> Any:
 
 
 def _strict_record(record: type[Struct], **types: Any) -> type[Any]:
-    """Return the strict form of a record type; `types` replace those of fields, None drops one."""
+    """Return the strict variant of a record type; `types` overrides fields, None drops a field."""
     strict = {name: _strict(shape) for name, shape in shapes_of(record).items()} | types
     fields = [
         (name, type_, UNSET) if UnsetType in get_args(type_) else (name, type_)
@@ -65,7 +65,7 @@ def _strict_record(record: type[Struct], **types: Any) -> type[Any]:
 
 
 _SPAN = _strict_record(Span)
-# No value of a conforming mark is null. Whether it suits its value_type is checked below.
+# The value of a conforming mark is never null. `conforms` checks that it matches its value_type.
 _MARK = _strict_record(Mark, value=float | int | str | bool, value_nonfinite=None)
 _SNAPSHOT = _strict_record(Snapshot, stats=ConformingStats)
 _BATCH = _strict_record(
@@ -73,7 +73,7 @@ _BATCH = _strict_record(
     snapshots=list[_SNAPSHOT],  # type: ignore[valid-type]
 )  # fmt: skip
 _TYPES = {"float": float, "int": int, "string": str, "bool": bool}
-# Integers of 20 digits and more (or what looks like one in a text): 64 bits may not hold them.
+# An integer of 20 digits or more (or similar text in a string), which may not fit into 64 bits.
 _LONG_INTEGER = re.compile(rb"[:,\[]-?\d{20}")
 _MAX_OPEN = MAX_DEPTH - 3
 """The deepest nesting below a record: the batch, a list and the record are three levels."""

@@ -10,10 +10,10 @@ Severity = Literal["error", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; `code` and `severity` are stable, `message` is for people.
+    """One finding; `code` and `severity` are stable, the text of `message` may change.
 
     An error marks data that a reader cannot use or would misinterpret. A note marks data that is
-    unusual but can be read without loss, or that recording leaves behind in practice.
+    unusual but can be read without loss, or that real recordings often contain.
     """
 
     name: str

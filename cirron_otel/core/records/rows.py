@@ -1,4 +1,4 @@
-"""The rows of an index: the fields of a batch that reports use, whether well-formed or not."""
+"""The rows of an index: the fields of a batch that reports use, even if it is malformed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IndexedSpan(Struct):
 
     @property
     def error(self) -> str | None:
-        """The message of the span's status if it is an error, `error` if that has no message."""
+        """The message of the span's error status, or `error` if it has none; None if no error."""
         status = self.otel.get("status") if isinstance(self.otel, dict) else None
         if not isinstance(status, dict) or status.get("code") != _ERROR:
             return None
@@ -125,7 +125,7 @@ def number_of(value: str | None) -> float | None:
 
 
 def _objects(batch: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the records in a list of a batch; one that is not an object counts as empty."""
+    """Return the records in a list of a batch; a record that is not an object counts as empty."""
     records = batch.get(key)
     if not isinstance(records, list):
         return []

@@ -5,13 +5,15 @@ order of the fields is their order on disk. Times are wall-clock nanoseconds sin
 sizes are bytes, ids are 32 lower-case hex digits. `otel` is this project's optional addition, which
 other readers skip as an unknown key: the OpenTelemetry data that Cirron has no field for.
 
-The types admit every batch that can be processed. What the format requires beyond the type is a
-`Constraint` in its annotation; strict decoding (`conform`), validation (`rules`), the rows of the
-index and of databases, and the protobuf form are derived from both. A record's class adds its
-optional fields to the required ones of its base: forms of a record for a special purpose (typed
-records, the SDK's rows) extend the base, or the class itself, and redeclare only the fields whose
-types differ. A form that extends the base rejects optional fields that it does not declare, so that
-fast paths never drop a field that was added to the schema later.
+The types admit every batch that can be processed. A requirement of the format beyond the type is a
+`Constraint` in the annotation. Strict decoding (`conform`), validation (`validate`), the rows of
+the index and of databases, and the protobuf encoding are derived from types and constraints.
+
+A record's class adds its optional fields to the required fields of its base. Variants of a record
+for special purposes (typed records, the SDK's rows) extend the base or the class itself, and
+redeclare only the fields whose types differ. A variant that extends the base rejects optional
+fields that it does not declare, so that fast paths never drop a field that was added to the schema
+later.
 
 To add an optional field to a span, append it to `Span`, add its OTLP attribute to
 `semconv.OPTIONAL`, a column to `columns.TraceSpan` with a migration, a field to trace.proto, and
@@ -62,7 +64,7 @@ class SpanFields(Struct, forbid_unknown_fields=True):
     name: Annotated[str, FROM_USER]
     """The kind of scope: `epoch`, `step`, `forward`, …; a session's root is `cirron.session`."""
     parent_id: Id | None
-    """The enclosing scope; None for a session, and for a scope that no other one encloses."""
+    """The enclosing scope; None for a session, and for a scope that no other scope encloses."""
     index: Annotated[int | None, FROM_USER]
     """The epoch's or the step's number."""
     start_ns: Time
@@ -93,7 +95,7 @@ class MarkFields(Struct, forbid_unknown_fields=True):
 
     id: Id
     span_id: Annotated[str, SCOPE_ID]
-    """The scope that the mark belongs to; `root` for one created outside every session."""
+    """The scope that the mark belongs to; `root` for a mark created outside every session."""
     name: Annotated[str, FROM_USER]
     value_type: Annotated[str, Constraint("words", words=("float", "int", "string", "bool"))]
     value: MarkValue
@@ -142,7 +144,7 @@ class BatchFields(Struct, forbid_unknown_fields=True):
     sdk_version: str
     batch_id: Id
     created_ns: Time
-    """When the batch was sealed."""
+    """The time at which the batch was sealed."""
     spans: list[Span]
     marks: list[Mark]
     snapshots: list[Snapshot]
@@ -176,7 +178,7 @@ def shapes_of(record: type[Struct]) -> dict[str, Shape]:
 
 
 def shape_of(type_: Any) -> Shape:
-    """Take apart the annotation of a field, or of a list's elements."""
+    """Break down the annotation of a field, or of a list's elements."""
     if get_origin(type_) is Annotated:
         base, *constraints = get_args(type_)
         inner = shape_of(base)

@@ -1,8 +1,8 @@
 """Validation of one batch against docs/spool-format.md, record by record.
 
 Values that the recording program generates (ids, times, types) must conform to the format. Values
-that its user supplied (a name, an index, attributes) are stored unchanged, so an unexpected one is
-only a note.
+that its user supplied (a name, an index, attributes) are stored unchanged, so an unexpected value
+is only a note.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERS = ("mean", "std", "min", "max", "norm")
 
 
 class Remark(NamedTuple):
-    """A finding without its file."""
+    """A finding that does not name its file."""
 
     code: str
     message: str
@@ -309,8 +309,8 @@ _MAX_ERRORS = 100
 def validate_batch(data: bytes, name: str = "") -> list[Finding]:
     """Return the errors and notes on a batch; `name` is its file name, if it has one.
 
-    At most 100 errors are listed, followed by the number of further ones; notes of one kind are
-    combined in one finding with their number.
+    At most 100 errors are listed, followed by the number of further errors. Notes of one kind are
+    combined into one finding with their number.
     """
     batch = conforms(data)
     if batch is not None:

@@ -40,7 +40,7 @@ def tenant_of_directory(directory: str) -> str:
 
 
 def key_of_span(key: BlobKey) -> BlobKey:
-    """Return the key as records name the file, without a tenant."""
+    """Return the key that records use for the file, which contains no tenant."""
     return BlobKey(key.directory.rpartition(_TENANT)[0] or key.directory, key.file)
 
 
@@ -77,7 +77,7 @@ def blob_key(uri: str, span_id: str, tensor_name: str) -> BlobKey | None:
     """Return the local file that a snapshot's `blob_uri` refers to, or None if there is none.
 
     Only the last two parts of a `file://` URI (or a bare path) count, because a complete spool may
-    be moved. Any other URI is the location of an upload; the local file is the one of its span.
+    be moved. Any other URI is the location of an upload; the local file is that of the span.
     """
     if uri.startswith("file://") or "://" not in uri:
         parts = file_path(uri).rsplit("/", 3)

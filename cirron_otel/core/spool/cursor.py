@@ -39,19 +39,22 @@ _decoder = msgspec.json.Decoder(_CursorContent)
 
 
 class Cursor:
-    """The batches of one owner that one target has; `name in cursor` tests whether one is done."""
+    """The batches of one owner that one target has; `name in cursor` tests if a batch is done.
+
+    A batch is done if the target has acknowledged it, or refused it permanently.
+    """
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
         """Read the cursor for the key of a target and the prefix of an owner.
 
-        A missing file is an empty cursor. Raises InputError if it is damaged (see `reset`). With
-        `owner.NONE` it is a file of an earlier version.
+        A missing file is an empty cursor. Raises InputError if the file is damaged (see `reset`).
+        The file for `owner.NONE` is from an earlier version of this package.
         """
         self.path = _cursor_file(state, target, owner)
         self.mark = ""
-        """Every name up to this one is done."""
+        """All batches whose names are not greater than this name are done."""
         self.refused: dict[str, str] = {}
-        """Batches that the target refused permanently, and why; dropped up to the mark."""
+        """The reasons of permanent refusals, by batch name; entries up to the mark are dropped."""
         self.acknowledged_count = 0
         """The total number of batches acknowledged."""
         self.refused_count = 0
@@ -100,7 +103,7 @@ class Cursor:
         return name <= self.mark or name in self._done or name in self.refused
 
     def undone(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` that are not done, in their order."""
+        """Return the `names` that are not done, in their order."""
         return [name for name in names if name not in self]
 
     @property
@@ -129,7 +132,7 @@ class Cursor:
         """Write the cursor. Raises TargetError if it cannot be written.
 
         `pending` are batches that were seen and are not done: the mark stays below them, and below
-        those that are `waiting`.
+        the `waiting` batches.
         """
         self._raise_mark(pending)
         content = _CursorContent(
@@ -153,7 +156,7 @@ class Cursor:
         names = sorted(self._done | self.refused.keys())
         left = (name for name in (*pending, *self.waiting) if name > self.mark)
         mark = min([names[-_KEPT - 1], *left])
-        if mark not in self:  # the oldest that is pending: the mark stays below it
+        if mark not in self:  # `mark` is the oldest pending batch: the new mark must be below it
             below = [name for name in names if name < mark]
             if not below:
                 return

@@ -3,7 +3,8 @@
 `state/dead-letters/<target>/` contains the batch under its name (a hard link if the file system
 supports them) and `<name>.why`, a JSON object. A file `<name>.try` requests another attempt from
 the process that sends to the target. The entry is complete before the cursor records the refusal:
-if the process is killed between the two, the batch is sent again, and there is still one entry.
+if the process is killed between these two steps, the batch is sent again, and there is still only
+one entry.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class DeadLetters:
     ) -> None:
         """Use the dead letters of the target `key`; `shown` is its address without secrets.
 
-        `max_bytes` is the spool's cap. `on_change` is called with the numbers of batches that were
-        added, and dropped for lack of room.
+        `max_bytes` is the spool's cap. `on_change` is called with the number of batches added, and
+        the number of batches dropped to stay within the limit.
         """
         self._paths, self._shown = paths, shown
         self._directory = directory_of(paths, key)
@@ -138,7 +139,7 @@ class DeadLetters:
         return sorted(self._known())
 
     def requested(self) -> list[str]:
-        """Return the names of the batches with a requested attempt, in order."""
+        """Return the names of the batches for which another attempt is requested, in order."""
         with contextlib.suppress(InputError):
             names = _names_in(self._directory)
             return sorted(n.removesuffix(_TRY) for n in names if n.endswith(_TRY))
@@ -170,7 +171,7 @@ class DeadLetters:
             size = self._sizes[name]
             try:
                 self.remove(name)
-            except TargetError:  # the new one is kept anyway
+            except TargetError:  # the new batch is kept anyway
                 continue
             total -= size
             dropped += 1
@@ -189,7 +190,7 @@ class DeadLetters:
             return
         try:
             path.hardlink_to(self._paths.spool / path.name)
-        except OSError:  # it left the spool meanwhile, or the file system has no links
+        except OSError:  # the batch left the spool meanwhile, or there are no links
             self._write(path, data)
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -199,7 +200,7 @@ class DeadLetters:
 
 
 def directory_of(paths: SpoolPaths, key: str) -> Path:
-    """Return the directory of a target's dead letters, by the target's key."""
+    """Return the directory for the dead letters of the target with this key."""
     return paths.state / _DIRECTORY / key
 
 
@@ -266,7 +267,7 @@ def drop(paths: SpoolPaths, letter: DeadLetter) -> None:
 
 
 def _remove(directory: Path, name: str) -> None:
-    # The batch is removed first: without it the other files have no effect.
+    # The batch is removed first: the other files have no effect without it.
     for suffix in ("", _TRY, _WHY):
         (directory / f"{name}{suffix}").unlink(missing_ok=True)
 

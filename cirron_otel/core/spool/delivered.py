@@ -6,7 +6,7 @@ file. A name is removed once its batch has left the spool, so the file grows onl
 
 Only the holder of the lease of (target, `owner.NONE`) may write the file; any process may read it
 meanwhile. It is not synced: after a power failure the last acknowledgements may be lost, and their
-batches are sent again. The same holds for a name that cannot be read: if in doubt, it is not done.
+batches are sent again. If a name cannot be looked up, its batch also counts as not done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .state import set_aside, unwritable
 VERSION: Final = 1
 
 _PRUNE_FROM = 2_000
-"""With fewer names, those of batches that left the spool are not removed."""
+"""Up to this number of names, the names of batches that left the spool are not removed."""
 _PAGE = 500
 """Names per query."""
 _WAIT_S = 10.0
@@ -45,16 +45,17 @@ CREATE TABLE IF NOT EXISTS about (
 
 
 class Delivered:
-    """The batches without an owner that one target has; `name in delivered` tests for one.
+    """The batches without an owner that one target has; `name in delivered` tests if one is done.
 
-    The threads of one process may share it. It has the methods of a `Cursor`, and takes over the
-    contents of an earlier version's cursor.
+    The threads of one process may share an instance. It has the methods of a `Cursor`, and takes
+    over the contents of an earlier version's cursor.
     """
 
     def __init__(self, paths: SpoolPaths, target: str) -> None:
         """Read the file for the key of a target, if there is one; `save` creates it.
 
-        Raises InputError if it is damaged (see `reset`), and TargetError if it cannot be read now.
+        Raises InputError if the file is damaged (see `reset`), and TargetError if it is temporarily
+        unreadable.
         """
         self.path = cursor_path(paths.state, target, NONE)
         self.acknowledged_count = 0
@@ -116,12 +117,12 @@ class Delivered:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the file was replaced or is damaged, so that a reader must start again."""
+        """Whether the file was replaced or is damaged, so that a reader must open it again."""
         return self._is_damaged or (self._db is not None and _identity(self.path) != self._file)
 
     @property
     def refused(self) -> dict[str, str]:
-        """Batches in the spool that the target refused permanently, and why."""
+        """The reasons of permanent refusals, by batch name."""
         query = "SELECT name, refused FROM batch WHERE refused IS NOT NULL"
         reasons = {name: why for name, why in self._new.items() if why is not None}
         with self._lock, self._explained():
@@ -145,7 +146,7 @@ class Delivered:
 
     @contextlib.contextmanager
     def _one_view(self) -> Iterator[None]:
-        """Take the database's lock once for all reads inside."""
+        """Take the database's lock once for all reads in the block."""
         with contextlib.suppress(sqlite3.Error, InputError, TargetError):
             if self._open_existing() and self._db is not None:
                 self._db.execute("BEGIN")
@@ -279,7 +280,7 @@ class Delivered:
             raise unwritable(self.path, error) from None
         db = self._connect()
         try:
-            # The earlier version's file is removed once this is on disk.
+            # The earlier version's file is removed once the new file is on disk.
             db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")
             known = self._known_earlier()
             with transaction(db):
@@ -298,7 +299,10 @@ class Delivered:
         self._earlier = None
 
     def _known_earlier(self) -> dict[str, str | None]:
-        """Return the results of the earlier cursor; those below its mark for existing batches."""
+        """Return the earlier cursor's results for the batches in the spool.
+
+        If the spool cannot be listed, return the results that the cursor stores individually.
+        """
         earlier = self._earlier or Cursor(self._paths.state, self._target, NONE)
         with contextlib.suppress(OSError):
             present = [name for name in batch_names(self._paths.spool) if name in earlier]
@@ -363,7 +367,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _set_aside(path: Path) -> None:
-    """Set the database aside, and remove its log files: they would corrupt the next database."""
+    """Rename the database to `.bad`, and remove its logs, which would corrupt the next database."""
     set_aside(path)
     for suffix in DATABASE_SUFFIXES[1:]:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,9 +1,10 @@
-"""Writing without the page cache, for data that is synced at once and rarely read again here.
+"""Writing without the page cache, for data that is synced at once and rarely read again.
 
-A copy in the page cache costs the copying and, if memory is not mapped yet (in a virtual machine),
-a fault for every page. It evicts data that others read (a training job's data, for example), and
-the sync has to write it anyway. Direct I/O (open(2), "O_DIRECT") writes complete blocks from
-aligned memory. If the file system rejects it, at any point, the page cache is used instead.
+Writing through the page cache costs a copy and, if memory is not mapped yet (in a virtual machine),
+a page fault per page. It evicts data that other processes read (a training job's data, for
+example), and the sync has to write the data anyway. Direct I/O (open(2), "O_DIRECT") writes
+complete blocks from aligned memory. If the file system rejects it, at any point, the page cache is
+used instead.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ BLOCK = 4096
 """The alignment of direct I/O, bytes: no common device has larger logical blocks."""
 BUFFER = 1024 * 1024
 DIRECT = getattr(os, "O_DIRECT", 0)
-"""0 if the system does not support it."""
+"""The flag for direct I/O; 0 if the system does not support it."""
 
 _WORTH_IT = 1024 * 1024
-"""The minimum size for direct I/O, bytes: for less, the device costs more time than the copy."""
+"""The minimum size for direct I/O, bytes: for smaller data, it is slower than the page cache."""
 _CANNOT = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
@@ -45,8 +46,8 @@ def _write_blocks(descriptor: int, data: memoryview) -> int:
         return 0  # the file system does not support it
     at, end = 0, len(data) // BLOCK * BLOCK
     try:
-        # Anonymous memory is aligned to a page. It is not closed explicitly: that would fail, and
-        # hide the error, if an error's traceback still refers to it.
+        # Anonymous memory is aligned to a page. It is not closed explicitly: after an error, the
+        # traceback still refers to it, so closing it would raise and hide the original error.
         buffer = mmap.mmap(-1, BUFFER)
         while at < end:
             size = min(end - at, BUFFER)

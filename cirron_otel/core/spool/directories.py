@@ -33,6 +33,6 @@ def make_private(directory: Path) -> None:
         if directory.name == DEFAULT_NAME:
             with contextlib.suppress(OSError):
                 (directory / ".gitignore").write_text("*\n")
-    # A process may be allowed to create files in it, but not to read it.
+    # A process may be allowed to create files in the parent, but not to read it.
     with contextlib.suppress(PermissionError):
         sync_directory(directory.parent)

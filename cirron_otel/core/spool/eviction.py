@@ -1,8 +1,8 @@
-"""Keeping a spool below its cap by removing the oldest batches with their snapshot files.
+"""Keep a spool below its cap by removing the oldest batches with their snapshot files.
 
-Other processes may write there too, so a scan of the directory corrects the running total: after
-1/64 of the cap was written, or after 30 s (or 3,000 times the duration of a scan, if that is more).
-Several writers may exceed the cap by the amount that they write between scans.
+Other processes may also write to the spool, so the running total is corrected by a scan of the
+directory: after 1/64 of the cap was written, or after 30 s (or 3,000 times the duration of a scan,
+if that is longer). Several writers may exceed the cap by the amount that they write between scans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .paths import BATCH_SUFFIX, SpoolPaths
 _KNOWN = 8192
 _RESCAN_SECONDS = 30.0
 _SCAN_SHARE = 3000.0
-"""Scans that are due by time take at most 1/3,000 of the time."""
+"""Scans that are due because time has passed take at most 1/3,000 of the time."""
 # A file may get its change time before a scan and its name after it.
 _SLACK_NS = 2 * 10**9
 
@@ -43,13 +43,13 @@ class CollectorFiles(NamedTuple):
     """The files of a collector in a spool that are not batches."""
 
     file_of: Callable[[str, BlobKey], BlobKey] = lambda _, key: key
-    """Maps (batch, file that it names) to the file as it is stored for the batch's tenant."""
+    """Maps (batch, file that it references) to the file that is stored for the batch's tenant."""
     bytes: Callable[[], int] = lambda: 0
     """Returns the size of other files that count towards the cap, bytes; they are not evicted."""
 
 
 class Eviction:
-    """The usage of one spool, held below `max_bytes` by dropping the oldest."""
+    """The disk usage of one spool, kept below `max_bytes` by dropping the oldest batches."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Eviction:
         is_wanted: Callable[[str], bool] | None = None,
         beside: CollectorFiles | None = None,
     ) -> None:
-        """Read nothing before the first write. SpoolWriter describes the last two arguments."""
+        """Prepare without reading anything. SpoolWriter describes the last two arguments."""
         self._is_wanted = is_wanted
         self._beside = beside or CollectorFiles()
         self.drops = Drops()
@@ -67,7 +67,7 @@ class Eviction:
         self._paths = paths
         self._max_bytes = max_bytes
         self._oldest: list[tuple[str, int]] = []
-        """A heap of (name, size): all batches, or the oldest of them, up to `_limit`."""
+        """A heap of (name, size) of all batches or, if `_limit` is set, of those below it."""
         self._limit: str | None = None
         self._blobs: dict[BlobKey, int] = {}
         self._last_namer: dict[BlobKey, str] = {}
@@ -79,7 +79,7 @@ class Eviction:
         self._since_scan = 0
 
     def make_room(self, name: str, data: bytes) -> None:
-        """Evict until the batch fits. Raises TargetError if it never can, or if eviction fails.
+        """Evict until the batch fits. Raises TargetError if it can never fit or eviction fails.
 
         Files that must not be evicted (other kinds of files, a snapshot newer than every batch) may
         bring the total above the cap.
@@ -117,7 +117,7 @@ class Eviction:
         return time.monotonic() - self._scanned_at > least
 
     def _keep_oldest(self, ordered: list[tuple[str, int]]) -> None:
-        """Keep a bounded number of the oldest of `ordered`."""
+        """Keep only the oldest entries of `ordered`, up to a limit."""
         if len(ordered) > _KNOWN:
             self._limit = ordered[_KNOWN][0]
             del ordered[_KNOWN:]
@@ -155,14 +155,14 @@ class Eviction:
         self._scan_took = time.monotonic() - self._scanned_at
 
     def _is_set_back(self, now_ns: int) -> bool:
-        """Whether the clock was set back since the last scan, so that new files seem old."""
+        """Return whether the clock was set back since the last scan, so that new files seem old."""
         if self._scanned_at is None:
             return False
         passed_ns = int((time.monotonic() - self._scanned_at) * 1e9)
         return now_ns - self._indexed_ns < passed_ns - _SLACK_NS // 2
 
     def _scan_blobs(self) -> dict[BlobKey, str]:
-        """List the snapshot files; return their times, in the form of names, by file."""
+        """List the snapshot files; return their times by file, as 20 digits like batch names."""
         self._blobs = {}
         ends: dict[BlobKey, str] = {}
         for directory in _directories(self._paths.snapshots):
@@ -201,7 +201,7 @@ class Eviction:
         return {self._beside.file_of(name, key) for key in blob_keys(data)}
 
     def _evict_one(self, new: str) -> bool:
-        """Drop the oldest file; return False if there is none. `new` is not written yet."""
+        """Drop the oldest file, or return False if there is none. `new` is not written yet."""
         if not self._oldest and self._limit is not None:
             self._scan()
         oldest = self._oldest[0][0] if self._oldest else new
@@ -225,7 +225,7 @@ class Eviction:
         return True
 
     def _evict_blob(self, before: str) -> bool:
-        """Drop a snapshot file whose last batch sorts below `before`; False if there is none."""
+        """Drop a snapshot file whose last batch sorts below `before`, or return False."""
         while self._blob_ends and self._blob_ends[0][0] < before:
             end, key = heapq.heappop(self._blob_ends)
             if end < self._last_namer.get(key, "") or key not in self._blobs:
@@ -266,7 +266,7 @@ def _directories(directory: Path) -> list[str]:
 
 
 def _size(directory: Path, file: str) -> int | None:
-    """Return the size of a regular file, bytes; None if there is none, or if a link leads to it."""
+    """Return the size of a regular file, bytes; None if it is missing or reached through a link."""
     try:
         if directory.is_symlink():
             return None
@@ -286,5 +286,5 @@ def _unlink(path: Path) -> bool:
 
 
 def _remove_empty(directory: Path) -> None:
-    with contextlib.suppress(OSError):  # another file is in it
+    with contextlib.suppress(OSError):  # the directory is not empty
         directory.rmdir()

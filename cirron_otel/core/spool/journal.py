@@ -32,7 +32,7 @@ class JournalSpan(Struct):
     parent_id: Id | None
     start_ns: Time
     end_ns: Time
-    """0 while it is open."""
+    """0 while the scope is open."""
 
 
 class JournalState(Struct):
@@ -47,7 +47,7 @@ class JournalState(Struct):
     """The time of writing: the scopes that were open then ran at least until then."""
     sdk_version: str
     otel: dict[str, Any]
-    """The `otel` object of the session's batches, which a recovered batch gets too."""
+    """The `otel` object of the session's batches; a recovered batch gets it, too."""
     next_batch: str | None
     """The file name of the batch that is about to be sealed, or None."""
     open: list[JournalSpan]
@@ -70,13 +70,13 @@ class OwnerJournal:
 
         The replacement is atomic and not synced: it guards against SIGKILL, not against a power
         failure. The owner's lock is ensured first, because a journal without a lock belongs to a
-        dead process. Raises TargetError if it cannot be written.
+        dead process. Raises TargetError if the journal cannot be written.
         """
         self._owner.ensure()
         replace_file(self.path, state)
 
     def remove(self) -> None:
-        """Remove the journal, as no scope is open. Raises TargetError if that fails."""
+        """Remove the journal once no scope is open. Raises TargetError if that fails."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -93,13 +93,13 @@ class ReadJournal(Struct):
 
     state: JournalState
     exact: dict[str, Any]
-    """The values as exactjson reads them, from which a batch is built unchanged."""
+    """The values that `exactjson` reads; recovery copies them into a batch unchanged."""
 
 
 def read_journal(paths: SpoolPaths, prefix: str) -> ReadJournal | None:
     """Return the journal of an owner, or None if there is none.
 
-    Raises InputError if it is damaged: not a valid JSON object, or of another owner.
+    Raises InputError if it is damaged: not a valid JSON object, or the journal of another owner.
     """
     path = journal_path(paths, prefix)
     try:

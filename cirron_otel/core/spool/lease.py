@@ -30,7 +30,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process still holds it: not released, and its file not removed by others."""
+        """Whether this process holds the lease: not released, and the file was not removed."""
         return (
             self._descriptor is not None
             and os.getpid() == self._pid
@@ -38,7 +38,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Release it and remove its file. In a forked child this is the same as `abandon`."""
+        """Release the lease and remove its file. In a forked child, do the same as `abandon`."""
         if self._descriptor is not None and os.getpid() == self._pid:
             with contextlib.suppress(OSError):
                 if has_name(self._descriptor, self.path):
@@ -46,7 +46,7 @@ class Lease:
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop it without releasing it: for a forked child whose parent still holds it."""
+        """Close the lease without releasing it: for a forked child whose parent still holds it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""The ledger of one target: which batches of a spool the target has, whoever owns them.
+"""The ledger of one target: which batches of a spool the target has, for all owners.
 
 It consists of one cursor per owner. The batches of an owner are sealed nearly in order, so a
-`Cursor` is a low-water mark with exceptions; batches without an owner come in no order, so
+`Cursor` is a low-water mark with exceptions; batches without an owner arrive in any order, so
 `Delivered` lists them by name.
 """
 
@@ -18,9 +18,9 @@ from .paths import SpoolPaths, batch_names
 
 
 def open_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """Open the cursor of a target, by its key, and an owner (a prefix, or `owner.NONE`).
+    """Open the cursor for a target's key and an owner (a prefix, or `owner.NONE`).
 
-    Raises InputError if it is damaged; see `reset_cursor`.
+    Raises InputError if the cursor is damaged; see `reset_cursor`.
     """
     if owner == NONE:
         return Delivered(paths, target)
@@ -28,20 +28,20 @@ def open_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivere
 
 
 def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """Set a damaged cursor aside and return a new one. Raises TargetError."""
+    """Rename a damaged cursor to `.bad` and return a new one. Raises TargetError."""
     if owner == NONE:
         return Delivered.reset(paths, target)
     return Cursor.reset(paths.state, target, owner)
 
 
 class Ledger:
-    """Reads which batches one target has; for one thread.
+    """Reads which batches one target has; it is not thread-safe.
 
-    It may be read while another process sends. A cursor that cannot be read counts as empty.
+    Another process may send to the target meanwhile. A cursor that cannot be read counts as empty.
     """
 
     def __init__(self, paths: SpoolPaths, target: str) -> None:
-        """`target` is the target's key. Nothing is opened yet."""
+        """Prepare the ledger of the target with the key `target`; nothing is opened yet."""
         self._paths, self._target = paths, target
         self._unowned: Delivered | None = None
         """The cursor of the batches without an owner, which stays open."""
@@ -52,12 +52,12 @@ class Ledger:
         return cursor is not None and name in cursor
 
     def lacking_of(self, owner: str, names: Iterable[str]) -> list[str]:
-        """Return those of an owner's batches `names` that the target does not have, in order."""
+        """Return the `names` of an owner's batches that the target does not have, in order."""
         cursor = self._cursor(owner)
         return list(names) if cursor is None else cursor.undone(names)
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Return those `names` of batches that the target does not have, in no particular order."""
+        """Return the `names` of batches that the target does not have, in no particular order."""
         return [
             name
             for owner, owned in by_owner(names, known_owners(self._paths)).items()
@@ -65,7 +65,7 @@ class Ledger:
         ]
 
     def close(self) -> None:
-        """Close the cursor that stays open."""
+        """Close the cursor of batches without an owner, which is otherwise kept open."""
         if self._unowned is not None:
             self._unowned.close()
             self._unowned = None
@@ -91,7 +91,7 @@ def by_owner(names: Iterable[str], known: set[str]) -> dict[str, list[str]]:
 
 
 def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:
-    """Return the names of the batches of each of the `owners`, which may include NONE, unsorted."""
+    """Return the names of each owner's batches, unsorted; `owners` may include NONE."""
     known = owners | (known_owners(paths) if NONE in owners else set())
     groups: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError):
@@ -100,7 +100,7 @@ def owned(paths: SpoolPaths, owners: set[str]) -> dict[str, list[str]]:
 
 
 def owners_with_cursor(paths: SpoolPaths, target: str) -> Iterator[str]:
-    """Yield the owners that had batches for a target, dead or alive, by the cursors they left."""
+    """Yield the owners, dead or alive, that have a cursor for a target."""
     start, end = cursor_path(paths.state, target, "").name.split(".")
     with contextlib.suppress(OSError):
         for path in paths.state.iterdir():

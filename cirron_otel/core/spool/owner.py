@@ -33,7 +33,7 @@ class Owner:
         """Create an owner without a lock; callers use `acquire`."""
         self.paths = paths
         self.prefix = prefix
-        """12 random hex digits with which the ids of its batches start."""
+        """12 random hex digits with which the ids of the owner's batches start."""
         self._pid = os.getpid()
         self._descriptor: int | None = None
 
@@ -45,9 +45,10 @@ class Owner:
         return owner
 
     def ensure(self) -> None:
-        """Lock the lock file, also if it was removed: without it, this process counts as dead.
+        """Create and lock the lock file, unless this was done and the file still exists.
 
-        Raises TargetError if it cannot be created. Does nothing in a forked child.
+        Without the file, this process counts as dead. Raises TargetError if it cannot be created.
+        Does nothing in a forked child.
         """
         path = lock_path(self.paths, self.prefix)
         if os.getpid() != self._pid:
@@ -61,13 +62,13 @@ class Owner:
         self._descriptor = lock_named(path, wait=True)
 
     def new_batch_id(self) -> str:
-        """Return a random id in the form of a UUID4 that starts with the prefix."""
+        """Return a random id, shaped like a UUID4, that starts with the prefix."""
         return batch_id_of(self.prefix, os.urandom(10))
 
     def release(self) -> None:
         """Release the lock, and remove its file unless a journal needs it for recovery.
 
-        In a forked child this is the same as `abandon`.
+        In a forked child, do the same as `abandon`.
         """
         if self._descriptor is not None and os.getpid() == self._pid:
             path = lock_path(self.paths, self.prefix)
@@ -77,10 +78,10 @@ class Owner:
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop the lock without releasing it: for a forked child whose parent still holds it.
+        """Close the lock file without unlocking it: for a forked child of a process with the lock.
 
-        Parent and child share the lock. If the child kept it open, its parent would count as alive
-        after its death; if the child unlocked it, the parent would lose it.
+        Parent and child share the lock. If the child kept the file open, the parent would count as
+        alive after its death; if the child unlocked it, the parent would lose the lock.
         """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -88,7 +89,7 @@ class Owner:
 
 
 def batch_id_of(prefix: str, rest: bytes) -> str:
-    """Return the id, in the form of a UUID4, of an owner's batch with 10 distinguishing bytes."""
+    """Return a batch id, shaped like a UUID4, from an owner's prefix and the 10 bytes `rest`."""
     return uuid4_shaped(bytes.fromhex(prefix) + rest[:10])
 
 
@@ -120,10 +121,10 @@ def group_of(name: str, known: set[str]) -> str:
 
 
 def is_alive(paths: SpoolPaths, prefix: str) -> bool:
-    """Whether the owner's process is alive, which means that its lock is held.
+    """Return whether the owner's process is alive, which means that its lock is held.
 
-    Also True if locks are not available (some network file systems): no owner is declared dead
-    there, and none is recovered.
+    The result is also True if locks are not available (on some network file systems): no owner is
+    declared dead or recovered there.
     """
     return is_locked(lock_path(paths, prefix))
 
@@ -136,13 +137,14 @@ def owners(paths: SpoolPaths) -> list[str]:
 def known_owners(paths: SpoolPaths) -> set[str]:
     """Return the prefixes of all owners with any file in `state/`, including delivery cursors.
 
-    Their batches are sent under their own leases and cursors; all others under those of NONE.
+    The batches of these owners are sent under their own leases and cursors; all other batches are
+    sent under those of NONE.
     """
     return {prefix for pattern in (_LOCK, _JOURNAL, _DELIVERY) for prefix in _found(paths, pattern)}
 
 
 def dead_owners(paths: SpoolPaths) -> list[str]:
-    """Return those of `owners` whose process has ended."""
+    """Return the prefixes of the `owners` whose process has ended."""
     return [prefix for prefix in owners(paths) if not is_alive(paths, prefix)]
 
 

@@ -24,7 +24,7 @@ class SpoolPaths:
     """The directories of one spool; any of them may not exist yet."""
 
     root: Path
-    """The parent of the others; `./.cirron` by default."""
+    """The parent of the other directories; `./.cirron` by default."""
     spool: Path
     """Batches only."""
     snapshots: Path
@@ -39,15 +39,18 @@ class SpoolPaths:
 
     @classmethod
     def bare(cls, directory: Path) -> SpoolPaths:
-        """Return the layout for a directory of batches that is not named `spool`: all inside it."""
+        """Return the layout for a directory of batches that is not named `spool`.
+
+        The other directories are inside it.
+        """
         return cls(directory, directory, directory / "snapshots", directory / "state")
 
 
 def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
     """Return the spool at `path` or inside it.
 
-    In this order: a directory with `spool/`, one with `.cirron/spool/`, one that is named `spool`,
-    one that contains a file with a batch's name. Raises InputError if there is none.
+    The checks, in this order: the directory contains `spool/`, it contains `.cirron/spool/`, it is
+    named `spool`, it contains a file with a batch's name. Raises InputError if all of them fail.
     """
     directory = Path(path)
     try:
@@ -74,7 +77,7 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
 def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:
     """Return the spool to write to for `path`: `path/spool/`, or `path` itself if it is a spool.
 
-    It need not exist. Raises TargetError if `path` is not a directory.
+    The spool need not exist. Raises TargetError if `path` is not a directory.
     """
     directory = Path(path)
     try:
@@ -94,7 +97,7 @@ def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:
 def file_name(created_ns: int, batch_id: str) -> str:
     """Return the name of a batch's file: its time has 20 digits, so that names sort by time.
 
-    Raises UsageError if the two cannot be used in a name.
+    Raises UsageError if `created_ns` or `batch_id` cannot be used in a name.
     """
     if not 0 <= created_ns < 10**20:
         raise UsageError(f"created_ns {created_ns} does not fit 20 digits: give a file name")
@@ -112,8 +115,8 @@ def parse_name(name: str) -> tuple[int, str] | None:
 def checked_name(name: str) -> str:
     """Return `name` if a batch may be written under it. Raises TargetError otherwise.
 
-    Names come from input (a converted batch contains the name of its file), so none may lead out
-    of the spool.
+    Names come from input (a converted batch contains the name of its file), so a name must not
+    refer to a file outside the spool.
     """
     try:
         size = len(os.fsencode(name))

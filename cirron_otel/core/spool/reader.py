@@ -1,4 +1,4 @@
-"""Reading a spool: every batch in order of time, in bounded memory, despite any other files."""
+"""Read the batches of a spool in order of time, in bounded memory, whatever else is in it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SpoolReader:
             last = page[-1]
 
     def read(self, name: str, *, check: bool = True) -> BatchFile | None:
-        """Return the batch in the file `name`; None if it disappeared or was reported.
+        """Return the batch in the file `name`; None if it disappeared or was reported as unusable.
 
         With `check=False`, the caller checks whether the file is a batch.
         """
@@ -158,7 +158,7 @@ def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -
 
 
 def stored_batch(spool: Path, name: str, max_bytes: int = MAX_BATCH_BYTES) -> bytes | None:
-    """Return the content of a batch's file in the directory `spool`; None if there is none.
+    """Return the content of a batch's file in the directory `spool`; None if it cannot be read.
 
     `name` may be untrusted: only regular files in the directory are read.
     """
@@ -177,7 +177,8 @@ class _RefusedError(Exception):
 def read_limited(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of at most `max_bytes`.
 
-    Raises FileNotFoundError if it is missing, and _RefusedError if it is not read.
+    Raises FileNotFoundError if the file is missing, and _RefusedError if it is unreadable, too
+    large, or not a regular file.
     """
     try:
         # A FIFO in the directory must not block the reader.
@@ -222,9 +223,9 @@ def _read_all(descriptor: int, size: int, max_bytes: int) -> bytes:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether a `.json.tmp` has already disappeared, or is being written by a live process.
+    """Return whether a `.json.tmp` has already disappeared, or a live process is writing it.
 
-    Writers hold a lock on it, starting just after they have created it.
+    A writer locks the file just after it has created it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """Recovery of the unfinished work of processes that died.
 
 Their open scopes are closed as incomplete, so that every child has its parent; their partly written
-files are removed. Live processes are never touched. The same journal and batches always result in
-the same batch, byte for byte, and once it is written, a second recovery finds nothing to do.
+files are removed. Live processes are never affected. The same journal and batches always result in
+the same batch, byte for byte. Once that batch is written, another recovery has nothing to do.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class SealedScopes:
     ids: set[str] = field(default_factory=set)
     """The scopes that were sealed as spans."""
     child_ends: dict[str, int] = field(default_factory=dict)
-    """The latest end of a scope's children, by its id."""
+    """The latest end of a scope's children, by the scope's id."""
     marks: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    """(ts_ns, id) of the marks on a scope, by its id."""
+    """(ts_ns, id) of the marks on a scope, by the scope's id."""
 
     def marks_of(self, some_id: str) -> list[str]:
         """Return the ids of the marks on a scope, in the order of their creation."""
@@ -103,7 +103,7 @@ def _look(batch: _Batch, wanted: Collection[str], sealed: SealedScopes) -> None:
 
 
 INCOMPLETE = "incomplete"
-"""The attribute of a scope that recovery closed, unless the user set one of that name."""
+"""The attribute that marks a scope closed by recovery, unless the user set this attribute."""
 MESSAGE = "incomplete: the process ended without closing this scope"
 _STATUS_ERROR = 2
 
@@ -114,7 +114,7 @@ class Recovered(NamedTuple):
     owner: str
     """The owner's prefix."""
     session: str | None = None
-    """The session in its journal; None if the journal was missing or damaged."""
+    """The session in the owner's journal; None if the journal was missing or damaged."""
     name: str | None = None
     """The batch that was written; None if nothing was left to write."""
     incomplete: int = 0
@@ -122,9 +122,9 @@ class Recovered(NamedTuple):
     closed: int = 0
     """The number of scopes that had ended and were in no sealed batch."""
     torn: tuple[str, ...] = ()
-    """Its `.json.tmp` files that were removed."""
+    """The owner's `.json.tmp` files, which were removed."""
     problem: str = ""
-    """The defect of its journal, which was set aside; "" if it had none."""
+    """The defect of the owner's journal, which was renamed to `.bad`; "" if it was not damaged."""
 
 
 def recover(paths: SpoolPaths) -> list[Recovered]:
@@ -140,7 +140,7 @@ def recover(paths: SpoolPaths) -> list[Recovered]:
         if lease is None:
             continue
         with lease:
-            # Since it was listed, it may have become alive or been recovered by another process.
+            # The owner may have become alive, or another process may have recovered it meanwhile.
             if prefix in dead_owners(paths):
                 recovered.append(_recover(paths, prefix, torn.get(prefix, [])))
     if dead:
@@ -204,7 +204,7 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, result: Recover
 
 
 def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
-    """Return the spans of one of the journal's lists, each once."""
+    """Return the spans of one of the journal's lists, without duplicates."""
     spans: dict[str, dict[str, Any]] = {}
     for span in journal.exact[key]:
         spans.setdefault(span["id"], span)
@@ -216,7 +216,8 @@ def _ends(
 ) -> dict[str, int]:
     """Return an end for each open scope.
 
-    It is not earlier than the time when the scope was seen open, or than the end of a scope inside.
+    The end is not earlier than the last time at which the scope was known to be open, or than the
+    end of a scope inside it.
     """
     ends = {
         span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))
@@ -239,7 +240,7 @@ def _push_up(some_id: str, parents: dict[str, str | None], ends: dict[str, int])
 
 
 def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str]) -> dict[str, Any]:
-    """Return an open scope as an incomplete span; the status of an error is preserved."""
+    """Return an open scope as an incomplete span; an existing error status is preserved."""
     span = {**span, "end_ns": end_ns, "mark_ids": marks}
     attrs, otel = span.get("attrs"), span.get("otel", {})
     if isinstance(attrs, dict):
@@ -268,7 +269,7 @@ def _batch(
 
 
 def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
-    """Remove the journal, and then the lock file: an owner without either needs no recovery."""
+    """Remove the journal, then the lock file: an owner without these files needs no recovery."""
     journal = journal_path(paths, prefix)
     for path in (journal, journal.with_name(journal.name + ".tmp")):
         try:
@@ -279,7 +280,7 @@ def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
 
 
 def _torn(paths: SpoolPaths) -> dict[str, list[str]]:
-    """Return the names of temporary files, in use or left behind, by owner."""
+    """Return the names of temporary files, in use or abandoned, by owner."""
     names: dict[str, list[str]] = {}
     for name in _entries(paths):
         if name.endswith(TMP_SUFFIX):

@@ -37,7 +37,7 @@ def can_store(name: str, tensor: Any) -> bool:
 
 
 def copied(tensor: Any) -> Any:
-    """Return a dense copy in host memory of a tensor that `can_store`; it waits for a GPU."""
+    """Return a dense copy in host memory of a tensor that `can_store`; waits for a GPU tensor."""
     torch = sys.modules["torch"]
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor)
@@ -46,8 +46,8 @@ def copied(tensor: Any) -> Any:
 def write(path: Path, tensors: Mapping[str, Any]) -> int:
     """Write tensors that `copied` returned; return the file's size.
 
-    The file appears complete or not at all, is synced to disk, readable only by its owner, and
-    replaces an existing one. Raises TargetError if it cannot be written.
+    The file appears complete or not at all, replaces an existing file, is synced to disk, and is
+    readable only by its owner. Raises TargetError if it cannot be written.
     """
     try:
         _make_directory(path.parent)
@@ -78,7 +78,7 @@ def header(tensors: Mapping[str, Any]) -> bytes:
 
 
 def _ordered(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort wide elements first, so that every tensor's offset is a multiple of its element size."""
+    """Sort tensors by element size, largest first, so that all offsets are aligned to elements."""
     return dict(sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])))
 
 

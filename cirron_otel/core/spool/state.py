@@ -20,7 +20,7 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
 def make_state(state: Path) -> None:
-    """Create the private directory. Raises TargetError if that fails."""
+    """Create the directory `state/` with mode 0700. Raises TargetError if that fails."""
     try:
         make_private(state)
     except OSError as error:
@@ -36,11 +36,11 @@ def unwritable(path: Path, error: OSError) -> TargetError:
 
 
 def lock_named(path: Path, *, wait: bool = False) -> int | None:
-    """Lock the file at `path`, created if missing; return its descriptor, None if it is locked.
+    """Lock the file at `path` and return its descriptor, or None if another process has locked it.
 
-    `wait=True` is for a file that no other process keeps locked for long. On a file system without
-    locks, the file counts as locked, as it does for the writer of batches. Raises TargetError if
-    the file cannot be created.
+    A missing file is created. `wait=True` is for a file that no other process keeps locked for
+    long. On a file system without locks, the call succeeds without a lock, as in the writer of
+    batches. Raises TargetError if the file cannot be created.
     """
     while True:
         try:
@@ -62,7 +62,7 @@ def lock_named(path: Path, *, wait: bool = False) -> int | None:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one at `path`."""
+    """Return whether the open file is the file at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -70,9 +70,10 @@ def has_name(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has locked the file; False if it is missing, True if that is unknown.
+    """Return whether a process has locked the file; if that is unknown, return True.
 
-    The check takes a shared lock for a moment, so that concurrent checks do not affect each other.
+    A missing file is not locked. The check briefly takes a shared lock, so that concurrent checks
+    do not affect each other.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -90,9 +91,9 @@ def is_locked(path: Path) -> bool:
 
 
 def remove_unlocked(path: Path) -> bool:
-    """Remove a file that no process has locked; return False if one has, or if it is missing.
+    """Remove a file unless it is missing or a process has locked it; return whether it was removed.
 
-    It is removed under its lock: a process that locks it afterwards finds that it has no name.
+    The file is removed under its lock: a process that locks it afterwards detects the removal.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -113,8 +114,8 @@ def remove_unlocked(path: Path) -> bool:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace the file at `path` atomically; only one process at a time may do so.
 
-    There is no fsync: this guards against the death of a process, not of the machine. Raises
-    TargetError if it cannot be written.
+    The file is not synced: this guards against the death of a process, not of the machine. Raises
+    TargetError if the file cannot be written.
     """
     try:
         try:

@@ -1,4 +1,4 @@
-"""Writing batches into a spool, each atomically and durably."""
+"""Write batches into a spool, each atomically and durably."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class SpoolWriter:
         """Prepare writing. Raises TargetError if `directory` cannot be a spool.
 
         `durable=False` omits the fsyncs, for bulk work that ends with one `sync()` and is repeated
-        after a power failure. A batch for whose name `is_wanted` returns True is not evicted, nor
-        are newer ones: `write` raises TargetError instead, for the time being. `beside` describes
-        the other files of a collector in the spool.
+        after a power failure. If `is_wanted` returns True for the name of a batch, neither this
+        batch nor a newer one is evicted; meanwhile, `write` raises TargetError if there is no room.
+        `beside` describes the other files of a collector in the spool.
         """
         if max_bytes is not None and max_bytes <= 0:
             raise UsageError(f"a spool's cap of {max_bytes} bytes: expected more than 0, or None")
@@ -212,7 +212,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the open file still has its name: the previous holder renames or removes it."""
+    """Return whether the open file still has its name: another writer may rename or remove it."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _holds_already(path: Path, data: bytes) -> bool:
-    """Whether the file exists with this content. Raises TargetError if it has other content."""
+    """Return whether the file exists with this content. Raises TargetError for other content."""
     try:
         status = path.stat()
         if stat.S_ISREG(status.st_mode) and status.st_size == len(data):
@@ -240,7 +240,7 @@ def _holds_already(path: Path, data: bytes) -> bool:
 
 
 def _make_private(directory: Path) -> None:
-    """Create a directory that only its owner may access, and its parents."""
+    """Create a directory and its parents, which only their owner may access."""
     make_private(directory)
     sync_directory(directory.parent)  # in case another process has just created it
 
