@@ -20,8 +20,8 @@ class HookContext:
 
     config: Config
     owns: Callable[[str], bool]
-    """Returns whether the framework creates the scopes with this name: no framework with a higher
-    priority does."""
+    """Returns whether the framework creates the scopes with a name, because no framework with a
+    higher priority claims the name."""
     on_import: Callable[[str, Callable[[ModuleType], None]], None]
     """Calls a function with a module once it is imported, immediately if it already is."""
     worker_opener: Callable[[], Any]
@@ -30,10 +30,10 @@ class HookContext:
     remove_all: Callable[[], None]
     """Removes the hooks of every framework from this process."""
     before_loading: Callable[[], object] | None
-    """To be called before each data loading iterator is created, and so before its processes are.
-    """
+    """Must be called before each data loading iterator is created, and so before its processes are
+    created."""
     epoch_ended: Callable[[Any], None]
-    """To be called with the scope of an epoch that is over."""
+    """Must be called with the scope of each epoch that has ended."""
 
 
 class FrameworkHooks(ABC):
@@ -61,14 +61,14 @@ class FrameworkHooks(ABC):
     def ask_rank(self, callback: RankCallback) -> None:  # noqa: B027
         """Call `callback` once the framework has assigned a rank to this process.
 
-        That may be immediately.
+        The callback may be called immediately.
         """
 
     def after_fork(self) -> None:  # noqa: B027 - optional
         """In a forked child, forget the parent's open scopes. The hooks stay installed."""
 
     def on_flush(self) -> None:  # noqa: B027 - optional
-        """Finish what has waited too long. Called on the flush thread, once per flush."""
+        """Finish phases that have waited too long. Called on the flush thread, once per flush."""
 
     def health(self) -> dict[str, Any]:
         """Return the state of the hooks, as JSON values."""

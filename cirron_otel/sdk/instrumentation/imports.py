@@ -15,7 +15,7 @@ OnImport = Callable[[ModuleType], None]
 
 
 class ImportWatcher(MetaPathFinder):
-    """A finder that finds no module itself, but wraps the loaders of the modules it watches."""
+    """A finder that asks the other finders, and wraps the loaders of the modules it watches."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[OnImport]] = {}
@@ -31,7 +31,7 @@ class ImportWatcher(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def rescan(self) -> None:
-        """Call back for modules that another thread was importing when `on` was called."""
+        """Call the callbacks of modules that another thread was importing when `on` was called."""
         for name in list(self._callbacks):
             module = sys.modules.get(name)
             if module is not None and not _is_loading(module):
@@ -46,7 +46,7 @@ class ImportWatcher(MetaPathFinder):
                 record_error("hooks", error)
 
     def remove(self) -> None:
-        """Watch no module any more."""
+        """Stop watching all modules."""
         self._callbacks.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -56,7 +56,7 @@ class ImportWatcher(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return the spec that the other finders return, with its loader wrapped.
 
-        A caller may only check whether the module exists, and never import it.
+        The callbacks are not called here: a caller may only check whether the module exists.
         """
         if fullname not in self._callbacks:
             return None

@@ -1,7 +1,8 @@
 """Install and remove the hooks of a session into the frameworks that the program imports.
 
-The order is that of Cirron's concepts page, "Framework hook priority". Scopes that the program
-opens itself take precedence over every framework.
+If several frameworks claim the same scope name, the framework with the highest priority owns it
+(Cirron's concepts page, "Framework hook priority"). Scopes that the program opens itself take
+precedence over every framework.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from .frameworks import FRAMEWORKS, Framework
 from .imports import ImportWatcher
 
 PRIORITY = ("transformers", "tensorflow", "torch")
-"""The frameworks in descending priority; the first one that claims a name owns it."""
+"""The frameworks in descending priority; the first framework that claims a name owns it."""
 
 
 class ScopeOwners:
-    """The claims of the frameworks in one process."""
+    """The claims of frameworks to scope names (`epoch`, `step`) in one process."""
 
     def __init__(self, priority: tuple[str, ...] = PRIORITY) -> None:
         self._priority = priority
@@ -32,7 +33,7 @@ class ScopeOwners:
         self._callbacks: list[Callable[[], None]] = []
 
     def claim(self, name: str, framework: str) -> None:
-        """Let `framework` own the scopes `name`, unless one with a higher priority claims them.
+        """Let `framework` own `name`, unless a framework with a higher priority claims it.
 
         Raises ValueError if `framework` has no priority.
         """
@@ -48,7 +49,7 @@ class ScopeOwners:
         self._notify()
 
     def owns(self, name: str, framework: str) -> bool:
-        """Return whether `framework` creates the scopes `name`."""
+        """Return whether `framework` creates the scopes with this name."""
         claims = self._claims.get(name, set())
         return next((each for each in self._priority if each in claims), None) == framework
 
@@ -89,7 +90,7 @@ class Instrumentation:
         self.opens_worker: Any = None
         """Opens the session of a DataLoader worker (`torch.workers.Open`)."""
         self.before_loading: Callable[[], object] | None = None
-        """Called before each DataLoader iterator is created, and so before its workers are."""
+        """Called before each DataLoader iterator is created, and so before its workers start."""
         self._rank_found: RankCallback | None = None
 
     @property
@@ -144,14 +145,14 @@ class Instrumentation:
     def ask_rank(self, callback: RankCallback) -> None:
         """Call `callback` once with the rank and the world size, if a framework assigns a rank.
 
-        That may be now, at the beginning of a loop, or at a flush.
+        The callback may be called now, at the beginning of a loop, or at a flush.
         """
         self._rank_found = callback
         for hooks in self.hooks.values():
             hooks.ask_rank(callback)
 
     def remove(self) -> None:
-        """Remove every hook and close the scopes that hooks have open. Raises nothing."""
+        """Remove every hook, and close the open scopes that the hooks opened. Raises nothing."""
         try:
             self._imports.remove()
         except Exception as error:
@@ -167,7 +168,7 @@ class Instrumentation:
                 record_error("hooks", error)
 
     def on_flush(self) -> None:
-        """Hook frameworks whose import was missed, and finish what has waited too long.
+        """Hook frameworks whose import was missed, and finish phases that have waited too long.
 
         Called on the flush thread, once per flush.
         """

@@ -29,7 +29,7 @@ class Patches:
         because a signal handler may call `undo`."""
 
     def replace(self, owner: Any, name: str, replacement: Any) -> Any:
-        """Replace `owner.name`; return the original, inherited or not.
+        """Replace `owner.name`; return the original, which may be inherited.
 
         Raises AttributeError if `owner` has no such attribute.
         """
@@ -43,7 +43,7 @@ class Patches:
     def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
         """Replace `name` in each owner, and later in modules that imported the function by name.
 
-        Raises AttributeError as `replace`.
+        Raises AttributeError if an owner has no such attribute.
         """
         for owner in owners:
             original = self.replace(owner, name, replacement)
@@ -87,7 +87,7 @@ class Patches:
                 names[name] = getattr(original, "__func__", original)
 
     def restore_all_copies(self) -> None:
-        """Restore the copies in every module. Called at the end."""
+        """Restore the copies in every module. Called when the hooks are removed."""
         originals = self._originals()
         for module in list(sys.modules.values()):
             try:
@@ -98,8 +98,8 @@ class Patches:
     def undo(self, owner: Any = None, name: str | None = None) -> None:
         """Restore everything, or only `owner.name`. Raises nothing.
 
-        An attribute that other code has replaced in the meantime is left unchanged. That
-        replacement may call this package's, which then only calls the original.
+        An attribute that other code has replaced in the meantime is left unchanged. The other
+        code's replacement may call this package's replacement, which then only calls the original.
         """
         with self._lock:
             self._undo(owner, name)

@@ -18,7 +18,7 @@ class Gradients:
         self._version = 0
         self._is_first = True
         self.accumulates_gradients = False
-        """Whether the current backward adds to the gradients of an earlier one."""
+        """Whether the current backward adds to the gradients of an earlier backward."""
 
     def backward_begins(self) -> None:
         """Compare the parameter with its state after the last backward."""
@@ -49,11 +49,11 @@ class Gradients:
         return parameter is not None and parameter._version != self._version
 
     def are_gone(self) -> bool:
-        """Return whether the model of the last backward is freed."""
+        """Return whether the model of the last backward has been freed."""
         return self._reference is not None and self._reference() is None
 
     def are_an_optimizers(self) -> bool:
-        """Return whether an optimizer of `torch.optim` has the parameter."""
+        """Return whether an optimizer of `torch.optim` contains the parameter."""
         parameter = None if self._reference is None else self._reference()
         return any(
             each is parameter

@@ -1,4 +1,4 @@
-"""Records `backward`, and `recompute` inside it."""
+"""Record `backward`, and `recompute` inside a backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .unclosed_phases import end_partial_forward, fail_step
 
 
 class Autograd:
-    """Replaces `torch.autograd.backward`, which `Tensor.backward` calls, and `grad`."""
+    """Replaces `torch.autograd.grad` and `torch.autograd.backward` (used by `Tensor.backward`)."""
 
     def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
         self._trackers, self._torch_state = trackers, torch_state
@@ -168,7 +168,7 @@ class Recomputed:
         try:
             result = self._function(*args, **kwargs)
         except BaseException as error:
-            # Torch stops early with this exception once enough is computed.
+            # Torch raises this exception to stop as soon as enough is computed.
             is_stop = type(error).__name__ == "_StopRecomputationError"
             tracker.exit(phase, RECOMPUTE, None if is_stop else error)
             raise

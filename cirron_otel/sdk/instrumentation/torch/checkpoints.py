@@ -63,7 +63,7 @@ class CheckpointFiles:
 
 
 class _Size:
-    """Adds `bytes`: the size of the file, of the data or of the tensors in an argument."""
+    """Adds the attribute `bytes`: the size of an argument's file, data, or tensors."""
 
     def __init__(self, position: int, name: str) -> None:
         self._position, self._name = position, name

@@ -22,8 +22,8 @@ DEADLINE_S = 10.0
 CLOSING_S = 2.0
 """The longest wait for events at the end of a session, seconds."""
 OFTEN = 32
-"""Number of scopes settled since the last query after which a thread queries without waiting for
-the end of a step: an evaluation has no steps."""
+"""After this many settled scopes, a thread queries its events without waiting for the end of a
+step, because an evaluation has no steps."""
 _POOL = 4_096
 _QUIET_S = 1.0
 
@@ -43,7 +43,7 @@ class EventSource(Protocol):
     def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
         """Hook the functions that `is_off` depends on.
 
-        `wait_for_queries` returns once no thread queries any more.
+        `wait_for_queries` returns once no thread is querying.
         """
 
 
@@ -182,12 +182,12 @@ class Clock:
     def read(self, step: Any, value: Any, callback: Callable[[Any], None]) -> None:
         """Call `callback(step)` once `value`, a scalar on the device, turns out not to be zero.
 
-        It is read before any step that is settled later is finished.
+        The value is read before any step that is settled later is finished.
         """
         try:
             if self._source.is_off():
                 return
-            # torch copies to pinned memory if the copy is not to block.
+            # For a non-blocking copy, torch uses pinned memory.
             copied = value.detach().to("cpu", non_blocking=True)
             stamp = self._stamp()
             if stamp is not None:
@@ -261,9 +261,9 @@ class Clock:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait briefly for the scopes of the calling thread and of ended threads, then finish all.
+        """Finish all scopes at the end of the session.
 
-        Called at the end of the session.
+        First wait briefly for the events of the calling thread and of ended threads.
         """
         try:
             until = self._seconds() + CLOSING_S
@@ -329,7 +329,7 @@ class _EndedScope:
         scope = self.scope
         stamps, scope._stamps = scope._stamps, None
         if stamps is None:
-            return  # it was closed meanwhile
+            return  # the scope was finished meanwhile
         first, last = stamps
         try:
             milliseconds = first.event.elapsed_time(last.event)

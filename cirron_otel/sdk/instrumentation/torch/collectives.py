@@ -46,7 +46,7 @@ class Collectives:
 
 
 def _of_operation(name: str, original: Any) -> Any:
-    """Return the attributes of a call; None if it returns before the operation is done."""
+    """Return the function for a call's attributes: None if the call does not wait for its end."""
     parameters = list(inspect.signature(original).parameters)
     place = parameters.index("async_op") if "async_op" in parameters else len(parameters)
 

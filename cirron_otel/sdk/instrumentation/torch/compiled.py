@@ -26,7 +26,7 @@ _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 
 
 class Compiled:
-    """Replaces the function that switches compiled code on and off around a call from outside."""
+    """Replaces the function that dynamo calls before and after a call into compiled code."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
@@ -132,8 +132,8 @@ def _turn_into_step(tracker: Tracker, phase: Any) -> None:
 def leave_alone() -> None:
     """Keep dynamo from compiling functions of this package that it finds after a graph break.
 
-    If they were compiled, they would always behave as during a compilation. Dynamo still traces
-    through those that are called inside a compiled function.
+    If these functions were compiled, they would always behave as during a compilation. Dynamo still
+    traces through those that compiled code calls.
     """
     from torch._C._dynamo import eval_frame  # noqa: PLC0415
 
@@ -187,7 +187,10 @@ class Call:
 
 
 def _is_scalar(names: dict[str, Any]) -> bool:
-    """Return whether the call returned one number, judging by its frame (not with torch 2.6)."""
+    """Return whether the call's frame shows that it returned one number.
+
+    With torch 2.6, the frame has no result; then return True.
+    """
     return "result" not in names or getattr(names["result"], "ndim", None) == 0
 
 

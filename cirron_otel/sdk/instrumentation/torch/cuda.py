@@ -32,17 +32,18 @@ class Cuda:
         self._device: Callable[[], int] = torch.cuda.current_device
         self._has_context = getattr(torch._C, "_cuda_hasPrimaryContext", _always)
         self._used: set[int] = set()
-        """Devices with a context. An event on another one would create it, for hundreds of MB."""
+        """Devices with a context. An event on another device would create a context, which takes
+        hundreds of MB."""
         self._captures: dict[int, Any] = {}
-        """Weak references to graphs being captured, on any thread and stream, by their ids: a
-        capture that failed may have no end."""
+        """The graphs being captured, on any thread and stream, by their ids. The references are
+        weak, because `capture_end` may never be called for a capture that failed."""
 
     def event(self) -> Any:
         """Return an event that measures time."""
         return self._event(enable_timing=True)
 
     def is_off(self) -> bool:
-        """Return whether the current device has no context yet, or a graph is captured."""
+        """Return whether the current device has no context yet, or a graph is being captured."""
         if not self._is_up:
             self._is_up = self._is_initialized()
             if not self._is_up:
@@ -86,7 +87,7 @@ class Cuda:
 
 
 class Memory:
-    """Records the allocator's peaks in a step, which resets torch's peak statistics.
+    """Records the allocator's peaks in each step; this resets torch's peak statistics.
 
     Its methods raise nothing.
     """
@@ -97,7 +98,7 @@ class Memory:
         self.begin(None)
 
     def begin(self, _step: Any) -> None:
-        """Begin a step."""
+        """Reset the peaks at the beginning of a step."""
         try:
             if self._cuda.is_initialized():
                 self._cuda.reset_peak_memory_stats()
@@ -107,9 +108,9 @@ class Memory:
     def end(self, step: Any) -> None:
         """Set `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes` at the end of a step.
 
-        The values are those of the current device. May be called again if further work belongs to
-        the step. A step without a loader becomes known late, and its measurement begins at the end
-        of the previous step.
+        The values are those of the current device. The method may be called again if further work
+        belongs to the step. A step without a loader is recognised late, so its measurement begins
+        at the end of the previous step.
         """
         try:
             stats = self._cuda.memory_stats_as_nested_dict()

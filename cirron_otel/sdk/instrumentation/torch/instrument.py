@@ -1,4 +1,4 @@
-"""The hooks into torch of one session, which are installed once and removed once."""
+"""The hooks into torch of one session, including the rank that torch.distributed assigns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class Ranks:
 
 
 class TorchHooks(FrameworkHooks):
-    """The hooks of one session; constructing it imports torch."""
+    """The hooks of one session, which are installed once and removed once.
+
+    The constructor imports torch.
+    """
 
     claims: ClassVar = ("epoch", "step")
 
@@ -148,7 +151,7 @@ class TorchHooks(FrameworkHooks):
             Scaler(self.trackers).install(patches)
 
     def owners_changed(self) -> None:
-        """Determine again which scope names torch owns."""
+        """Update which scope names torch owns."""
         self.torch_state.owns_epoch, self.torch_state.owns_step = (
             self._owns("epoch"),
             self._owns("step"),
@@ -183,7 +186,7 @@ class TorchHooks(FrameworkHooks):
         return installers
 
     def _install(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
-        """Install the parts; those that fail for the same reason have one warning."""
+        """Install the parts; parts that fail for the same reason share one warning."""
         failed: dict[str, list[str]] = {}
         for name, install in parts:
             try:
@@ -213,7 +216,7 @@ class TorchHooks(FrameworkHooks):
             self.torch_state.clock.expire()
 
     def after_fork(self) -> None:
-        """In a forked child, reset the state: one thread, which is not in a loop."""
+        """In a forked child, reset the state: there is one thread, and it is not in a loop."""
         self._parents = self._parents or self.torch_state.clock  # must not be destroyed here
         self.torch_state.clock = self.torch_state.memory = None  # a child cannot use the device
         self.torch_state.stop_polling_device()

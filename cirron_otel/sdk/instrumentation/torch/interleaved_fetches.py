@@ -1,7 +1,7 @@
 """Fetches of another iterator while a training pass is open.
 
-The other loader is read alongside the pass or within it, is evaluated, or takes over.
-docs/torch.md, "Passes", defines the rules.
+The other iterator may be read alongside the pass or inside it, it may be evaluated, or it may begin
+to drive the steps. docs/torch.md, "Passes", defines the rules.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class InterleavedFetches:
     # --- a pass begins or goes on ---------------------------------------------------------------
 
     def began(self, training: Pass, iterator: Any) -> None:
-        """Note that a training pass begins, which may have been suspended earlier."""
+        """Note the beginning of a training pass, which may have been suspended earlier."""
         self.aside = None
         training.yields = reading_frame() is not None
         training.known_data = [data for each, data in self._suspended if each() is iterator]
         self._suspended = [pair for pair in self._suspended if pair[0]() not in (None, iterator)]
 
     def goes_on(self, training: Pass) -> None:
-        """Note a fetch of the iterator that drives the steps; others were read inside it."""
+        """Note a fetch of the iterator that drives the steps: another was read inside the pass."""
         other = training.other
         if other is None:
             return
@@ -62,7 +62,7 @@ class InterleavedFetches:
             iteration.go_on()
 
     def returns(self, training: Pass) -> None:
-        """Note a fetch of the pass's own iterator while another one drives the steps."""
+        """Note a fetch of the pass's own iterator while another iterator drives the steps."""
         first_batch, training.first_batch = training.first_batch, None
         if first_batch is not None:
             self._close(training, first_batch)
@@ -184,7 +184,7 @@ class InterleavedFetches:
         training.drivers = [*filter(_is_alive, training.drivers), other.iterator]
 
     def _split_step(self, training: Pass, children: list[Phase]) -> None:
-        """Move these phases of the open step into the next step of the same epoch."""
+        """Move phases of the open step (`children`) into the next step of the same epoch."""
         steps, iteration = self._steps, self._tracker.iteration
         if iteration is not None and not iteration.children:
             self._give_up(training, iteration)
@@ -212,7 +212,7 @@ class InterleavedFetches:
         self._tracker.torch_state.step_ended()
 
     def keep(self, training: Pass) -> None:
-        """Give the pass to the other iterator, because its first batch was only inspected."""
+        """Give the pass to the other iterator: the pass's first batch was only inspected."""
         first_batch, training.first_batch = training.first_batch, None
         scope = training.scope
         if first_batch is None or scope is None:
@@ -272,7 +272,7 @@ class InterleavedFetches:
     # --- another pass ---------------------------------------------------------------------------
 
     def _begin_anew(self, training: Pass, iterator: Any, other: OtherFetches) -> None:
-        """Suspend this pass and begin one for the other iterator."""
+        """Suspend the training pass, and begin a pass for the other iterator."""
         passes, tracker = self._passes, self._tracker
         iteration: Any = tracker.iteration
         children = iteration.cut(other.at)
@@ -300,7 +300,7 @@ class InterleavedFetches:
         self._steps.open(next_pass, next_pass.inner_context, next_pass.scope)
 
     def _fill(self, children: list[Phase]) -> None:
-        """Add these earlier phases to the step that was just opened."""
+        """Add earlier phases (`children`) to the step that was just opened."""
         iteration = self._tracker.iteration
         if iteration is None:
             for phase in children:
@@ -314,10 +314,10 @@ class InterleavedFetches:
             iteration.called |= phase._name == NAMES[FORWARD]
 
     def _is_loop_again(self, training: Pass, iterator: Any) -> bool:
-        """Return whether the inner loader, which restarts, is the loop.
+        """Return whether the inner loader, which restarts, is the program's loop.
 
-        A generator then reads the outer loader. In that case, end the outer pass and begin the
-        loop's pass.
+        In that case a generator reads the outer loader: end the outer pass, and begin a pass for
+        the inner loader.
         """
         data, training.restarted = training.restarted, None
         iteration = self._tracker.iteration

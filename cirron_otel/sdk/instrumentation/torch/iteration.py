@@ -15,7 +15,7 @@ from ...tracing.unwinding import Place, keep
 from .clock import span
 
 MANY = 1_024
-"""Maximum number of children retained for an open step; beyond it, only their times are."""
+"""Maximum number of children retained for an open step; beyond it, only times are retained."""
 
 
 def new_step() -> Step:
@@ -97,7 +97,7 @@ class Iteration:
         self.until = until
 
     def stamp(self, stamps: Any) -> None:
-        """Extend the step's time on the device's stream to that of a child."""
+        """Extend the step's time on the device's stream to include that of a child."""
         self.is_odd = True
         span(self.step, stamps)
         if self.micro is not None:
@@ -115,7 +115,7 @@ class Iteration:
             self.thin()
 
     def thin(self) -> None:
-        """If there are many children, retain only their times.
+        """Retain only the times of the children, unless the children are held.
 
         A step may last for a complete training if the iterator of a single batch stays alive.
         """
@@ -127,7 +127,7 @@ class Iteration:
 
     @property
     def accumulates(self) -> bool:
-        """Whether a fetch now belongs to the same step."""
+        """Whether the step accumulates gradients, so that a fetch now belongs to it."""
         return self.was_backward and not self.was_stepped
 
     @property
@@ -176,7 +176,7 @@ class Iteration:
         self.settle(micro)
 
     def wait(self) -> None:
-        """Hold the phases from here on until `go_on`, or until the step is closed."""
+        """Hold all later phases until `go_on` is called or the step is closed."""
         if not self.is_held:
             self.is_held, self.held_from = True, len(self.children)
             self.step._is_known = None

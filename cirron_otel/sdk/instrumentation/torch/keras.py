@@ -23,9 +23,9 @@ class KerasOptimizers:
         self._trackers = trackers
 
     def install(self, patches: Patches, module: Any) -> None:
-        """Hook `module`, which is `MODULE`, unless Keras has another backend.
+        """Hook `module`, which is `MODULE`, unless Keras uses another backend.
 
-        Raises AttributeError if Keras is not as expected.
+        Raises AttributeError if this Keras lacks the method.
         """
         if module.backend.backend() != "torch":
             return
@@ -49,7 +49,7 @@ class KerasOptimizers:
 
 
 def begin(tracker: Tracker, optimizer: Any) -> Any:
-    """Open the scope; None inside another optimizer's step. Raises nothing."""
+    """Open an `optimizer_step`; return None inside another optimizer's step. Raises nothing."""
     try:
         if tracker.inside & (LOAD | OPTIMIZER):
             return None
@@ -61,7 +61,7 @@ def begin(tracker: Tracker, optimizer: Any) -> Any:
 
 
 def end(tracker: Tracker, phase: Any, error: BaseException | None = None) -> None:
-    """Close the scope. Raises nothing."""
+    """Close an `optimizer_step`. Raises nothing."""
     try:
         tracker.was_forward = tracker.iteration is not None
         tracker.exit(phase, OPTIMIZER, error)

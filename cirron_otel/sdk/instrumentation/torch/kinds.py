@@ -15,7 +15,7 @@ GRAD = 32768
 """Set with BACKWARD: `torch.autograd.grad`, which adds nothing to the gradients of parameters."""
 AHEAD = 65536
 """A module without parameters that is not a loss. It is not a phase, but modules that it calls may
-be."""
+be phases."""
 
 ZERO_GRAD = 512
 CLIP_GRAD = 1024

@@ -1,4 +1,4 @@
-"""Loops without a loader: an optimizer step turns the phases since the last one into a step.
+"""Loops without a loader: an optimizer step ends a step, which begins after the previous step.
 
 If no optimizer of torch.optim steps, a step ends with a change of the weights. Forwards of a
 trained model in evaluation mode, without gradients, form an evaluation.
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 _MOST = 4_096
-"""Maximum number of phases that wait for an optimizer step; beyond it, the oldest are in no step.
-"""
+"""Maximum number of phases that wait for an optimizer step; beyond it, the oldest get no step."""
 _CHANGES = 4
-"""Number of changes of the weights without an optimizer step after which no such step is expected.
-"""
+"""After this many changes of the weights without an optimizer step, no such step is expected."""
 _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
@@ -45,7 +43,7 @@ Waiting = tuple[Phase, int, bool]
 
 
 class LoaderlessSteps:
-    """Assigns the phases of one thread that are outside of every pass to steps."""
+    """Assigns those phases of one thread to steps that are outside of every pass."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
@@ -71,7 +69,7 @@ class LoaderlessSteps:
         """Whether no phase ran since an optimizer stepped."""
 
     def takes(self, phase: Phase, kind: int) -> bool:
-        """Take an ended phase that may belong to a step or an evaluation; False if it cannot."""
+        """Take an ended phase that can belong to a step or an evaluation; return whether it can."""
         tracker, passes = self._tracker, self._passes
         if (
             not kind & _KINDS
@@ -94,7 +92,7 @@ class LoaderlessSteps:
         self._is_fresh = False
         if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
             if not kind & UPKEEP and all(each & UPKEEP for _, each, _ in self._waiting):
-                self.release()  # a forward without gradients is in no step
+                self.release()  # a forward without gradients is not part of a step
             if self._evaluate(phase, kind):
                 return True
             if not self._waiting:
@@ -159,7 +157,7 @@ class LoaderlessSteps:
         return last
 
     def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
-        """Return whether an optimizer steps in the last step, in which another one has stepped."""
+        """Return whether an optimizer belongs to the last step, in which another has stepped."""
         if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
             return False
         is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at
@@ -193,7 +191,7 @@ class LoaderlessSteps:
     def _settle_and_read(self, phase: Phase) -> None:
         """Settle a phase, and read the device's memory after an optimizer step.
 
-        A step without a loader is closed too late for that.
+        A step without a loader is closed too late to read the memory then.
         """
         self._tracker.settle(phase)
         if phase._name == NAMES[OPTIMIZER] and self.iteration is not None:
@@ -207,11 +205,11 @@ class LoaderlessSteps:
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
     def _weights_changed(self) -> None:
-        """Note that a forward follows a change of the weights by no known optimizer."""
+        """Note that a forward follows a change of the weights that no known optimizer made."""
         waiting, end = self._waiting, len(self._waiting)
         start = self._changes[-1] if self._changes else 0
         if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
-            end -= 1  # it begins the next step, since this step began with one
+            end -= 1  # this `zero_grad` begins the next step: the current step began with another
         self._changes.append(end)
         if self._is_manual or (
             len(self._changes) >= _CHANGES and not self.gradients.are_an_optimizers()
@@ -231,7 +229,7 @@ class LoaderlessSteps:
         self._waiting, self._changes = waiting[start:], []
 
     def _finish_manual_steps(self) -> None:
-        """Turn the waiting phases into steps, if changes of the weights ended those steps."""
+        """Turn the waiting phases into steps if changes of the weights show where steps end."""
         if not (self._is_manual or self._changes) or self.gradients.are_an_optimizers():
             return
         if self._waiting and (self._have_weights_changed() or self.gradients.are_gone()):
@@ -241,7 +239,7 @@ class LoaderlessSteps:
     # --- evaluations ----------------------------------------------------------------------------
 
     def _evaluate(self, phase: Phase, kind: int) -> bool:
-        """Move a phase without gradients to an evaluation if it belongs there; return whether."""
+        """Move a phase without gradients to its evaluation; return False if it belongs to none."""
         if not (self.evaluates if kind == FORWARD else self.evaluation):
             return False
         if self._waiting:
@@ -266,7 +264,7 @@ class LoaderlessSteps:
         return True
 
     def end_evaluation(self) -> None:
-        """End the evaluation at its last phase, because something else begins."""
+        """End the evaluation at its last phase, because other work begins."""
         scope, self.evaluation = self.evaluation, None
         if scope is not None:
             scope.finish()
@@ -274,14 +272,14 @@ class LoaderlessSteps:
     # --- ending ---------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Settle the waiting phases, which belong to no step."""
+        """Settle the waiting phases that do not belong to a step."""
         self._finish_manual_steps()
         waiting, self._waiting = self._waiting, []
         for phase, _, _ in waiting:
             self._tracker.settle(phase)
 
     def close(self, *, waiting: bool = True) -> None:
-        """Close the last step, and if `waiting`, release the phases that wait."""
+        """Close the last step, and with `waiting`, release the waiting phases."""
         self.end_evaluation()
         if waiting:
             self.release()
@@ -301,7 +299,7 @@ def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
     If no gradients were accumulated, there is one group.
 
     A forward that follows a backward begins a batch. Gradients are accumulated if a backward of a
-    later batch adds to those of an earlier one.
+    later batch adds to the gradients of an earlier batch.
     """
     groups: list[list[Phase]] = []
     was_backward, accumulates = True, False
@@ -322,7 +320,7 @@ def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
 
 
 def _is_in_step(scope: Any, *, itself: bool = False) -> bool:
-    """Return whether the program opened a scope around it, or `scope` `itself`, as a step."""
+    """Return whether `scope` is inside a step or, with `itself`, is a step."""
     parent_scope = scope if itself else scope._above
     while parent_scope._depth:
         if parent_scope._name in STEPS:

@@ -15,7 +15,7 @@ from .unclosed_phases import close_abandoned, end_partial_forward
 
 
 class Loaders:
-    """Replaces `__next__` on the class, so that iterators keep their type."""
+    """Replaces `__next__` of the iterators' base class, so that iterators keep their type."""
 
     def __init__(self, trackers: Trackers) -> None:
         self._trackers = trackers
@@ -116,7 +116,7 @@ def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> No
 
 
 def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
-    """End the pass of a fetch that returned no batch."""
+    """End the pass after a fetch that returned no batch."""
     tracker.drop(load)
     try:
         tracker.passes.steps.undo_fetch(load)
@@ -153,7 +153,7 @@ def _next_of(ahead: Ahead) -> Any:
 class Accelerate:
     """Wraps Accelerate's loaders, which fetch one batch ahead of the loop.
 
-    Their `__iter__` is a generator function.
+    The loaders' `__iter__` is a generator function.
     """
 
     def __init__(self, trackers: Trackers) -> None:

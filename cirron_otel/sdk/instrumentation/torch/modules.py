@@ -1,4 +1,4 @@
-"""Record `forward` and `loss`, the outermost call of a module.
+"""Record the outermost call of a module as `forward` or `loss`.
 
 `torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
 method caches of every subclass, which takes a millisecond in a large program, so it is not assigned
@@ -30,7 +30,7 @@ from .unclosed_phases import end_partial_forward, fail_step
 
 _ORIGINAL = "unpatched_nn_module_call"
 _HOLD_ORIGINAL = ("torch._dynamo.utils", "torch._dynamo.variables.nn_module")
-"""Dynamo's modules that store `Module.__call__` under that name, to check whether it was replaced.
+"""Dynamo's modules that store `Module.__call__` under this name, to check whether it was replaced.
 """
 _MOST_CLASSES = 1_024
 """Maximum number of classes whose `__call__` or `forward` is replaced: a program may create any
@@ -161,7 +161,7 @@ class Modules:
     # --- calls ----------------------------------------------------------------------------------
 
     def enter(self, tracker: Tracker, module: Any, arguments: Any) -> tuple[Any, int] | None:
-        """Open the scope of a module's outermost call; None if the call is a part of another one.
+        """Open the scope of a module's outermost call; None if the call is part of another call.
 
         The returned phase is None if a manual scope of the same name is open, if the module is part
         of a model whose `forward` was called directly, or if it is neither a model nor a loss.
@@ -204,9 +204,9 @@ class Modules:
     def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
         """Return whether the call of a module without parameters is a loss.
 
-        It follows a forward. Without a loader nothing shows where a batch begins, so it must also
-        be a function of something that is trained, or of several arguments if gradients are off. A
-        module that was called before a model, once, is never a loss there.
+        A loss follows a forward. Without a loader, nothing shows where a batch begins, so a loss
+        must also depend on a trained tensor, or have several arguments if gradients are off. There,
+        a module that was called before a model even once is never a loss.
         """
         is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
         if is_in_pass or known.is_proven:
@@ -242,7 +242,7 @@ class Modules:
         return not tracker.inside & BACKWARD and self._graph_task() != -1
 
     def _discover(self, tracker: Tracker, module: Any) -> KnownModule | None:
-        """Discover a module at its first call, which has no known call around it."""
+        """Discover a module at its first call, which is not inside a known call."""
         model = None if tracker.inside & AHEAD else _enclosing_forward(module, self._base)
         if model is not None:
             # The model's `forward` was called directly, and is running.
@@ -300,7 +300,8 @@ class KnownModule:
         """Whether a call of the module in a step provides no new information; for a model, whether
         it was trained."""
         self.is_ahead = self.is_proven = False
-        """For a module without parameters, whether it is known not to be a loss, or to be one."""
+        """For a module without parameters: `is_ahead` if it is known not to be a loss, `is_proven`
+        if it is known to be a loss."""
         self.parameter: Any = None
         """A weak reference to a trained parameter of the model."""
 

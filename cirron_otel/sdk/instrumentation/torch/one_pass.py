@@ -77,63 +77,64 @@ class Pass:
         *,
         is_training: bool,
     ) -> None:
-        """`iterator_gone` is called when `iterator` has died; `settle` finishes a phase."""
+        """`iterator_gone` is called when `iterator` has been freed; `settle` finishes a phase."""
         self.settle = settle
         self.iterator = weakref.ref(iterator, iterator_gone)
         self.outer_context = self.inner_context = outer_context
-        """The context around the pass, and the one inside it."""
+        """The context around the pass, and the context inside it."""
         self.is_training = is_training
         self.is_firm = False
         """Whether the pass is an evaluation in any case, because gradients are off at its fetches.
         """
         self.is_decided = False
         self.scope: LoaderPassSpan | None = None
-        """Its epoch or evaluation; None if the program or another framework opens the epoch."""
+        """The scope of the epoch or evaluation; None if the program or another framework opens it.
+        """
         self.driver: Any = self.iterator
-        """The iterator whose fetches begin steps: that of the pass, or one that is read inside."""
+        """The iterator whose fetches begin steps: the pass's own, or one read inside the pass."""
         self.other: OtherFetches | None = None
         """Fetches of another iterator since the last fetch of the driver."""
         self.first_batch: FirstBatch | None = None
-        """Its first batch, while it is undecided whether this batch belongs to the epoch."""
+        """The first batch, while it is undecided whether this batch belongs to the epoch."""
         self.unused: UnusedBatches | None = None
         """Batches that were not used yet; None if they are not tracked."""
         self.over = 0
-        """The time at which its iterator was exhausted with batches still unused, monotonic ns; 0
-        if it was not."""
+        """The time at which the pass's iterator was exhausted while batches were still unused,
+        monotonic ns; otherwise 0."""
         self.inner: list[Any] = []
         """Weak references to other iterators that are fetched from inside the pass."""
         self.drivers: list[Any] = []
-        """Weak references to those of the inner iterators whose fetches began steps."""
+        """Weak references to the inner iterators whose fetches began steps."""
         self.known_data: list[Any] = []
         """Weak references to data that is trained on within this pass."""
         self.restarted: Any = None
         """A weak reference to the data of an inner loader that is exhausted."""
         self.yields = False
-        """Whether its batches go through a generator."""
+        """Whether the pass's batches go through a generator."""
         self.fetches = self.steps = 0
         self.reached = 0
         """The end of the last phase that is known to be part of the pass, monotonic ns."""
         self.held: list[Phase] = []
-        """Phases of an evaluation, held until it is decided."""
+        """Phases of a possible evaluation, held until it is decided whether it is one."""
         self.version: int | None = None
         """The version of a trained parameter when it was last read."""
         self.stepped = 0
         """Number of optimizer steps of the thread before the pass."""
         self.is_crossing = False
-        """Whether its last step continues in the next pass."""
+        """Whether the last step continues in the next pass."""
         self.is_simple = self.is_only_batch = False
-        """Whether only its own iterator, which never restarts, drives the steps; and whether the
-        first batch is known to be the only one of the loader."""
+        """`is_simple`: only the pass's own iterator, which never restarts, drives the steps.
+        `is_only_batch`: the first batch is known to be the loader's only batch."""
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
-        """Whether its iterator may restart."""
+        """Whether the pass's iterator may restart."""
         self.is_manual = False
         """Whether the program turned out to open the steps itself."""
         self.was_forward = self.was_trainable = False
-        """Whether a model was called, and whether one was called in training mode with gradients
-        on."""
+        """Whether a model was called in the pass, and whether a model was called in training mode
+        with gradients on."""
 
     def is_same_loader(self, iterator: Any) -> bool:
-        """Return whether another iterator reads the same loader, or one with the same data."""
+        """Return whether another iterator reads the same loader, or a loader with the same data."""
         own_iterator = self.iterator()
         return own_iterator is not None and data_of(own_iterator) is data_of(iterator)
 
@@ -146,7 +147,7 @@ class Pass:
         return not (self.is_same_loader(iterator) and (self.fetches > 1 or self.was_forward))
 
     def knows(self, iterator: Any) -> bool:
-        """Return whether another iterator is known to be fetched from inside."""
+        """Return whether another iterator is known to be fetched from inside the pass."""
         return any(each() is iterator for each in self.inner)
 
     def was_driven_by(self, iterator: Any) -> bool:
@@ -154,12 +155,12 @@ class Pass:
         return any(each() is iterator for each in self.drivers)
 
     def remember(self, reference: Any) -> None:
-        """Note another iterator that is fetched from inside."""
+        """Note another iterator that is fetched from inside the pass."""
         if reference() is not None and not self.knows(reference()):
             self.inner = [*(each for each in self.inner if each() is not None), reference]
 
     def adopt(self, iterator: Any, iterator_gone: Any) -> None:
-        """Make another iterator the pass's own."""
+        """Make another iterator the pass's own iterator."""
         self.iterator = self.driver = weakref.ref(iterator, iterator_gone)
         self.restarts = bool(getattr(iterator, "_persistent_workers", False))
         self.is_simple = not self.restarts
@@ -168,7 +169,7 @@ class Pass:
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one batch that was not trained on, and its iterator is alive."""
+        """Whether the pass has one batch, which was not trained on, and its iterator is alive."""
         return self.fetches == 1 and not self.is_decided and self.iterator() is not None
 
     def is_within(self, training: Pass) -> bool:
@@ -184,7 +185,7 @@ class Pass:
         self.scope = scope
 
     def keep(self, phase: Phase) -> None:
-        """Hold an ended phase of this evaluation until it is decided."""
+        """Add an ended phase; hold it until it is decided that the pass is an evaluation."""
         self.reached = max(self.reached, phase._until)
         if self.is_decided:
             self.settle(phase)
@@ -201,9 +202,9 @@ class Pass:
     def close(
         self, at: int, ended: Callable[[LoaderPassSpan], None], left: Place | None = None
     ) -> None:
-        """Close its scope, at `at` (monotonic ns) at the earliest; call `ended` with an epoch.
+        """Close the pass's scope, not before `at` (monotonic ns); call `ended` if it is an epoch.
 
-        `left` is the position of a loop that an exception may have left. In that case the scope
+        `left` is the position of a loop that an exception may have left; if it is given, the scope
         waits (`tracing.unwinding`).
         """
         scope = self.scope
@@ -260,7 +261,7 @@ class OtherFetches:
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether its batch was evaluated."""
+        """Whether the iterator's batch was evaluated."""
         return self.was_forward and not self.was_trainable and not self.was_backward
 
 
@@ -277,13 +278,13 @@ class FirstBatch:
         self.iteration = iteration
         """The first step. It has ended, but is not sealed."""
         self.count = count
-        """Number of its phases before the other iterator's first fetch."""
+        """Number of the step's phases before the other iterator's first fetch."""
         self.over = 0
         """The time at which the other iterator was exhausted, monotonic ns; 0 if it was not."""
 
 
 def reading_frame() -> Any:
-    """Return the fetching frame if it is that of a generator or a `__next__`; None for a loop."""
+    """Return the frame that fetches a batch if it is a generator or `__next__`; None for a loop."""
     frame: Any = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_SKIPPED):
         frame = frame.f_back
@@ -322,7 +323,7 @@ def is_at_start(iterator: Any) -> bool:
 
 
 def is_abandoned_iterator(loader_pass: Pass) -> bool:
-    """Return whether only its loader references an iterator, so that its loop was left."""
+    """Return whether only the loader references the pass's iterator, so that the loop was left."""
     iterator = loader_pass.iterator()
     if not (
         getattr(iterator, "_persistent_workers", False)
@@ -346,7 +347,7 @@ def current_scope(context: Any) -> Any:
 
 
 def without_step(context: Any, step: Any, target: Any) -> Any:
-    """Return `target` with another library's span that is current inside `step`."""
+    """Return `target`, with another library's span if such a span is current inside `step`."""
     inside = carry_over(context, target)
     span = context.get(SPAN_KEY)
     if span is step or isinstance(span, Scope) or span is None:
@@ -355,7 +356,7 @@ def without_step(context: Any, step: Any, target: Any) -> Any:
 
 
 def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
-    """Return whether the program opened `scope`, or one around it, with one of the names."""
+    """Return whether the program opened `scope`, or a scope around it, with one of the names."""
     while scope._depth:
         if scope._name in names and not isinstance(scope, Phase):
             return True
@@ -366,7 +367,7 @@ def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
 def has_one_batch(iterator: Any) -> bool:
     """Return whether a loader's iterator has a single batch.
 
-    False if only code of the program could determine that.
+    The result is False if only code of the program could determine this.
     """
     try:
         sampler = iterator._index_sampler

@@ -1,7 +1,7 @@
-"""The state of the open step of a thread, or of an asyncio task.
+"""The state of the open step and of the open passes of a thread, or of an asyncio task.
 
-`Tracker` extends it with the phases. The modules that decide about steps and passes read and write
-only this state.
+`Tracker` extends the open step with the phases. The modules that decide about steps and passes read
+and write only this state.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class OpenPasses(ABC):
 
     @abstractmethod
     def end_training(self, at: int = 0, left: Place | None = None) -> None:
-        """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
+        """End the training pass, if there is one, not before `at` (monotonic ns)."""
 
     @abstractmethod
     def iterator_gone(self) -> Any:
-        """Return the callback for the death of a pass's iterator."""
+        """Return the callback that is called when a pass's iterator is freed."""
 
     def uncount_epoch(self, training: Pass) -> None:
-        """Allow the next epoch to reuse the number of a pass that turned out not to be one."""
+        """Allow the next epoch to reuse the number of a pass that turned out not to be an epoch."""
         self.numbers.epochs -= training.scope is not None
 
 
@@ -113,7 +113,7 @@ class OpenStep:
         self.buffers: Any = None
         self.clock: Any = torch_state.clock
         self.batch: LoopFetches | None = None
-        """Set while a manual loop (`ci.batches`) fetches its next item, to which fetches belong."""
+        """Set while a manual loop (`ci.batches`) fetches its next item; fetches belong to it."""
         self.stepped = 0
         """Number of optimizer steps begun."""
         self.copies: Any = None
@@ -122,7 +122,7 @@ class OpenStep:
         """Whether a hook has raised, so that the next fetch starts over."""
 
     def opened(self, iteration: Iteration, context: Any) -> None:
-        """Note that a step is open; `context` is the one in which it is current."""
+        """Note that a step is open; `context` is the context in which the step is current."""
         self.iteration = iteration
         self.step = self.parent = iteration.step
         self.depth = iteration.step._depth + 1

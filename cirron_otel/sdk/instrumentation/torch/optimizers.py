@@ -76,7 +76,7 @@ class OptimizerConstruction:
         self._torch_state = torch_state
 
     def install(self, patches: Patches) -> None:
-        """Replace the method. Raises AttributeError if this torch has none."""
+        """Replace the method. Raises AttributeError if this torch lacks it."""
         import functools  # noqa: PLC0415
 
         from torch.optim import Optimizer  # noqa: PLC0415
@@ -162,9 +162,9 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
 
 
 def _is_nested() -> bool:
-    """Return whether the step that begins is inside another one.
+    """Return whether the optimizer step that begins is inside another optimizer step.
 
-    If not, an error ended the other one. Torch's function around `step` calls the hooks, and is on
+    If not, an error ended the other step. Torch's function around `step` calls the hooks, and is on
     the stack twice in a nested step.
     """
     frame: Any = sys._getframe(3)
@@ -216,7 +216,7 @@ class Scaler:
         self._trackers = trackers
 
     def install(self, patches: Patches) -> None:
-        """Replace the method. Raises AttributeError if this torch has none."""
+        """Replace the method. Raises AttributeError if this torch lacks it."""
         from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
 
         trackers, original = self._trackers, GradScaler.step

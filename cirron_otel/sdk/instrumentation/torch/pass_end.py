@@ -1,7 +1,7 @@
-"""The end of a pass during an accumulation, at which the last step stays open for a while.
+"""The end of a pass during gradient accumulation, when the last step stays open for a while.
 
-An optimizer step after the loop belongs to this step. So do the first batches of the next pass if a
-generator reads the loader repeatedly. docs/torch.md, "Steps", defines the rules.
+An optimizer step after the loop belongs to this last step. So do the first batches of the next pass
+if a generator reads the loader repeatedly. docs/torch.md, "Steps", defines the rules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PassEnds:
     # --- after the pass -------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Step | None:
-        """Return the step of the unfinished pass, in which `optimizer` steps, or None."""
+        """Return the last step of the unfinished pass, which `optimizer` belongs to, or None."""
         if self.unfinished is None:
             return None
         iteration = self.unfinished.iteration
@@ -99,7 +99,7 @@ class PassEnds:
     def is_crossed(self, training: Pass, iteration: Iteration | None) -> bool:
         """Return whether the step that crossed the end of its epoch is over at this fetch.
 
-        In that case its epoch is also over, and the next one begins.
+        In that case its epoch is also over, and the next epoch begins.
         """
         iterator = training.iterator()
         if iterator is None or (iteration is not None and iteration.accumulates):

@@ -50,12 +50,12 @@ class Passes(OpenPasses):
         self._reclassifier = Reclassifier(tracker, self, steps)
         self._thread = threading.get_ident()
         self.is_busy = False
-        """Whether a fetch is being arranged; an iterator that dies meanwhile ends no pass."""
+        """Whether a fetch is being arranged; then a freed iterator does not end its pass."""
 
     # --- fetching -------------------------------------------------------------------------------
 
     def arrange(self, iterator: Any) -> bool:
-        """Open the step that a fetch of `iterator` belongs to; False if nothing is recorded."""
+        """Open the step that a fetch of `iterator` belongs to; return False to record nothing."""
         tracker = self._tracker
         if state.session is NO_SESSION:
             hooks.first()
@@ -78,7 +78,7 @@ class Passes(OpenPasses):
         return True
 
     def _arrange(self, iterator: Any, context: Any, current: Any) -> None:
-        """Open the scopes that a fetch of `iterator` belongs to, and close those that it ends."""
+        """Open the scopes that a fetch of `iterator` belongs to, and close the scopes it ends."""
         training, evaluation = self.training, self.evaluation
         if (
             training is not None
@@ -140,7 +140,7 @@ class Passes(OpenPasses):
 
     def begin_training(self, iterator: Any) -> None:
         """Begin a training pass, and its first step."""
-        self._end_evaluation()  # it may be within the epoch
+        self._end_evaluation()  # the evaluation may be inside the epoch
         if self.training is not None and self.training.is_single:
             self.interleaved.discard_single_batch(self.training)
         self.end_training()
@@ -190,7 +190,7 @@ class Passes(OpenPasses):
         tracker.torch_state.poll_rank()
 
     def iterator_gone(self) -> Any:
-        """Return the callback for the death of an iterator, which mostly follows a `break`."""
+        """Return the callback that is called when an iterator is freed, mostly after a `break`."""
         reference = weakref.ref(self)
 
         def iterator_gone(dead: Any) -> None:
@@ -243,7 +243,7 @@ class Passes(OpenPasses):
     # --- deciding -------------------------------------------------------------------------------
 
     def called(self, module: Any, arguments: Any = None) -> None:
-        """Note the call of a model. Its mode and arguments may show what the pass is."""
+        """Note the call of a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         loader_pass = self.evaluation or self.training
@@ -315,7 +315,7 @@ class Passes(OpenPasses):
             self.interleaved.exhausted(training, iterator, now())
 
     def end_dead(self, dead: Any) -> None:
-        """End the pass of a dead iterator, whose loop was left by `break` or an exception."""
+        """End the pass of a freed iterator, whose loop was left by `break` or an exception."""
         left = loop_left(2)
         training, evaluation = self.training, self.evaluation
         if evaluation is not None and evaluation.iterator is dead:
@@ -358,7 +358,7 @@ class Passes(OpenPasses):
                     self.end_training(left=left)
 
     def end_training(self, at: int = 0, left: Place | None = None) -> None:
-        """End the training pass, if there is one, at `at` (monotonic ns) at the earliest."""
+        """End the training pass, if there is one, not before `at` (monotonic ns)."""
         training, tracker = self.training, self._tracker
         if training is None:
             return

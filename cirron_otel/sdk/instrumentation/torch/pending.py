@@ -1,4 +1,4 @@
-"""Track which of its fetched batches a pass has used."""
+"""Track which of the fetched batches a pass has used."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class FetchedBatch:
         return any(each() is not None for each in self.tensors)
 
     def contains_any(self, tensors: list[Any]) -> bool:
-        """Return whether any of `tensors` is in this batch, or shares memory with one that is."""
+        """Return whether any of `tensors` is in this batch, or shares memory with this batch."""
         tensors_of_batch = [tensor for each in self.tensors if (tensor := each()) is not None]
         return any(_is_same(one, other) for one in tensors_of_batch for other in tensors)
 
 
 class UnusedBatches:
-    """The batches of a pass that were fetched and not used yet."""
+    """The batches of a pass that were fetched but not used yet."""
 
     __slots__ = ("batches", "current", "is_ahead", "is_expected", "is_flat", "used", "was_used")
 
@@ -48,9 +48,9 @@ class UnusedBatches:
         self.is_ahead = False
         """Whether the pass is known to fetch ahead."""
         self.is_flat = False
-        """Whether fetches are attached to the epoch, because too many preceded the first use."""
+        """Whether fetches are attached to the epoch: too many of them preceded the first use."""
         self.used = self.was_used = False
-        """Whether a batch was used since the last fetch, and since the first fetch."""
+        """`used`: whether a batch was used since the last fetch; `was_used`: since the first."""
 
     def moved(self, tensor: Any, copy: Any) -> None:
         """Note that a tensor was copied to a device; the copy is also part of its batch."""
@@ -72,7 +72,7 @@ class UnusedBatches:
         return self.current is not None and self.current.contains_any(_tensors_in(arguments))
 
     def take(self, index: int) -> None:
-        """Make a batch the current one."""
+        """Make a batch the current batch."""
         self.current = self.batches.pop(index)
         self.batches = [batch for batch in self.batches if batch.is_alive]
 

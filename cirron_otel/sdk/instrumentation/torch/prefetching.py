@@ -1,6 +1,6 @@
-"""Batches that are fetched before the previous one is used.
+"""Assign batches to steps if they are fetched before the previous batch is used.
 
-The causes are gradient accumulation that fetches the batches of a step first, prefetchers, and
+This happens if gradient accumulation first fetches all batches of a step, with prefetchers, and in
 loops that skip batches. docs/torch.md, "Steps", defines the rules.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .steps import Steps
 
 MOST = 64
-"""Number of batches that a pass may fetch before the first is used."""
+"""Number of batches that a pass may fetch before it uses the first batch."""
 _get = CONTEXT.get
 
 
@@ -59,7 +59,7 @@ class Prefetching:
         unused.batches = [*unused.batches[-MOST:], FetchedBatch(load, batch)]
 
     def _flatten(self, loader_pass: Pass, unused: UnusedBatches) -> None:
-        """Attach the fetches of the pass to the epoch, because it has only loaded so far."""
+        """Attach the fetches of the pass to the epoch, because no batch has been used so far."""
         unused.is_flat, unused.batches = True, []
         self.give_up(loader_pass)
 
@@ -79,7 +79,7 @@ class Prefetching:
     def defers_step(self, loader_pass: Pass) -> bool:
         """Return whether an evaluation begins before the open step's batch was used.
 
-        In that case, move the fetch to the epoch; the step then begins with the use.
+        In that case, move the fetch to the epoch; the step then begins when the batch is used.
         """
         iteration = self._tracker.iteration
         if (
@@ -121,7 +121,7 @@ class Prefetching:
             self._use_next(loader_pass, unused, arguments, is_trainable)
 
     def _use_first(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
-        """Decide at the first use since a fetch."""
+        """Decide which batch is used, at the first use since a fetch."""
         iteration, batches = self._tracker.iteration, unused.batches
         is_only = len(batches) <= 1 and not loader_pass.over
         if not unused.is_ahead and (is_only or unused.is_flat):
@@ -139,7 +139,7 @@ class Prefetching:
             self._open(loader_pass)
 
     def _use_undecided(self, loader_pass: Pass, unused: UnusedBatches, arguments: Any) -> None:
-        """Decide at a use in a pass that may still turn out to be an evaluation."""
+        """Decide which batch is used, in a pass that may still turn out to be an evaluation."""
         index = unused.find(arguments)
         alive = [index for index, batch in enumerate(unused.batches) if batch.is_alive]
         if unused.used or len(alive) <= 1:
@@ -151,7 +151,7 @@ class Prefetching:
     def _use_next(
         self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, is_trainable: bool
     ) -> None:
-        """Decide at a further use since a fetch, of the same batch or of one fetched earlier."""
+        """Decide whether a further use since a fetch is a use of the same batch or of another."""
         tracker = self._tracker
         iteration = tracker.iteration
         is_between = iteration is None or iteration.was_stepped
@@ -175,7 +175,7 @@ class Prefetching:
             tracker.into(iteration.micro)
 
     def _open(self, loader_pass: Pass) -> None:
-        """Open a step that begins with a use."""
+        """Open a step that begins with the use of a batch."""
         inner_context = carry_over(_get(), loader_pass.inner_context)
         self._steps.open(
             loader_pass,
@@ -184,7 +184,7 @@ class Prefetching:
         )
 
     def _skip(self, loader_pass: Pass, iteration: Iteration, batches: list[FetchedBatch]) -> None:
-        """Make a separate step of each fetch but the last: their batches are gone without a use."""
+        """Make a separate step of each fetch except the last: the other batches were never used."""
         step = iteration.step
         for batch in batches[1:]:
             if batch.load not in iteration.children:
@@ -211,7 +211,7 @@ class Prefetching:
     def exhausted(self, loader_pass: Pass, at: int) -> bool:
         """Return whether the pass continues after its iterator is exhausted.
 
-        It does while a batch is unused.
+        It continues while a batch is unused.
         """
         unused = loader_pass.unused
         if unused is None or unused.is_flat:
@@ -222,7 +222,7 @@ class Prefetching:
         return bool(unused.batches)
 
     def is_awaited(self, loader_pass: Pass) -> bool:
-        """Return whether a pass whose iterator is gone has unused batches, or one in use."""
+        """Return whether a pass with a freed iterator has a batch that is unused or in use."""
         iteration, unused = self._tracker.iteration, loader_pass.unused
         if unused is None or not loader_pass.over:
             return False

@@ -29,7 +29,7 @@ class Reclassifier:
         held, evaluation.held = evaluation.held, []
         training = passes.training
         if training is not None or evaluation.scope is None or evaluation.is_decided:
-            # It remains an evaluation, because parts of it may already be sealed.
+            # The pass remains an evaluation, because parts of it may already be sealed.
             for phase in held:
                 tracker.settle(phase)
             evaluation.is_firm = evaluation.is_decided = True
@@ -52,7 +52,10 @@ class Reclassifier:
             iteration.add(phase)
 
     def decide_training(self, training: Pass) -> None:
-        """Decide about a training pass at the end of its first batch, if nothing was trained."""
+        """Decide at the end of the first batch whether a training pass is really an evaluation.
+
+        It is one if models were called, but no model in training mode with gradients on.
+        """
         training.is_decided = True
         if not training.was_forward or training.was_trainable or training.scope is None:
             return

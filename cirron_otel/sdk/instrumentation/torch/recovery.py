@@ -1,9 +1,7 @@
 """Recover from an error in the hooks: close the open scopes in their current form, and start over.
 
-A KeyboardInterrupt raised inside a hook is one of these errors.
-
-The error may have interrupted a change, so the state of the tracker is discarded. Recorded scopes
-are retained, with their parents.
+The error, for example a KeyboardInterrupt inside a hook, may have interrupted a change, so the
+state of the tracker is discarded. Recorded scopes are retained, with their parents.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ _HOOKS = __name__.rpartition(".")[0]
 def is_abandoned(tracker: Tracker) -> bool:
     """Return whether the open scopes are abandoned: no hook that could close them is on the stack.
 
-    The hook that calls this does not count. If a KeyboardInterrupt is raised inside a hook, the
-    scopes that the hook opened stay open, and everything that follows would become part of them.
+    The hook that calls this function does not count. If a KeyboardInterrupt is raised inside a
+    hook, the scopes that the hook opened stay open, and all later scopes would become part of them.
     """
     if tracker.compiled is not None:
         return False  # no hook is on the stack while a compiled function runs
@@ -58,7 +56,7 @@ def start_over(tracker: Tracker) -> None:
 
 
 def finish(tracker: Tracker) -> None:
-    """Close everything that a tracker has open, because the session ends. Raises nothing."""
+    """Close all open scopes of a tracker, because the session ends. Raises nothing."""
     try:
         if tracker.has_failed:
             start_over(tracker)

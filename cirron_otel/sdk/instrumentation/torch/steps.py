@@ -1,4 +1,4 @@
-"""The steps of training passes, which open before a fetch and close at the next one."""
+"""The steps of training passes, which open before a fetch and close at the next fetch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Steps:
         self._tracker, self._passes = tracker, passes
 
     def turn_over(self, iterator: Any) -> bool:  # noqa: PLR0915 - inlined, see below
-        """Close one step and open the next if nothing has to be decided; return whether it did so.
+        """Close one step and open the next, unless a decision is needed; return whether it did so.
 
         The bodies of `close` and `open` are inlined: between two steps, other code has filled the
         CPU caches, so each function call has an extra cost. May raise.
@@ -157,7 +157,7 @@ class Steps:
     def place_of_next(self, training: Pass, context: Any, current: Any) -> tuple[Any, Any]:
         """Return the context and the parent of the next step.
 
-        Called if none of the loop's scopes is current.
+        Called if no scope of the loop is current.
         """
         parent_scope = current
         while parent_scope._depth:
@@ -169,7 +169,7 @@ class Steps:
     def is_changed(self, training: Pass) -> bool:
         """Return whether the weights were changed without an optimizer since the last batch.
 
-        Checked only if no optimizer has stepped in the pass, since optimizers also change them.
+        Checked only if no optimizer has stepped in the pass, since optimizers change the weights.
         """
         tracker = self._tracker
         before, training.version = training.version, tracker.torch_state.version()
@@ -192,7 +192,7 @@ class Steps:
 
 
 def _fold(tracker: OpenStep, step: Any, iteration: Iteration, every: int) -> None:
-    """Record the phases of every `every`th step, and fold those of other steps into the step."""
+    """Record the phases of every `every`th step; fold the phases of other steps into the step."""
     step._is_detailed = is_detailed = tracker.steps_begun % every == 0
     tracker.steps_begun += 1
     tracker.folds = not is_detailed and tracker.clock is None

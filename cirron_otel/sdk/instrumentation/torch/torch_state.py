@@ -23,11 +23,11 @@ class TorchState:
         self.is_over = False
         """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
-        """The inside of one step in so many is recorded; with 0, that of every step."""
+        """The inside of one in every `detail_every` steps is recorded; with 0, of every step."""
         self.clock: Any = None
         """Measures time on a device; None if there is no device."""
         self.memory: Any = None
-        """Reads the device's memory at the ends of a step; None if it is not recorded."""
+        """Reads the device's memory at the end of a step; None if it is not recorded."""
         self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
         """Models that were called in training mode with gradients on."""
         self.parameter: Any = None
@@ -38,7 +38,7 @@ class TorchState:
         self.optimizers_made = 0
         """The number of optimizers constructed since the hooks were installed."""
         self._numbers: dict[int, tuple[Any, int]] = {}
-        """A weak reference to each of those optimizers and its number, by the optimizer's id."""
+        """A weak reference to each constructed optimizer, and its number, by the optimizer's id."""
         self.seeks_parameter = False
         """Whether to look for a trained parameter in backwards, because no model provided one."""
         self.trackers: set[Any] = set()
@@ -55,7 +55,7 @@ class TorchState:
         self.use_task_trackers: Callable[[], None] = _nothing
         """Gives each task a tracker; called when a hook runs in an event loop."""
         self.epoch_ended: Callable[[Any], None] = _ignore
-        """Called with the scope of an epoch that is over."""
+        """Called with the scope of an epoch that has ended."""
 
     def stop(self) -> None:
         """Stop looking for models and for the rank, and stop polling a device."""
@@ -108,7 +108,7 @@ class TorchState:
         return 0 if entry is None else entry[1]
 
     def living_optimizers(self) -> list[Any]:
-        """Return the live optimizers that were seen."""
+        """Return the known optimizers that are still alive."""
         references = [*self._references.values(), *(entry[0] for entry in self._numbers.values())]
         return [each for each in (reference() for reference in references) if each is not None]
 
@@ -124,11 +124,11 @@ class TorchState:
 
 
 class ModuleGate:
-    """Whether the call of a module may be an outermost one; every call of every module reads this.
+    """Whether a call of a module may be an outermost call; every call of a module reads this flag.
 
-    It is one flag for the process, because a flag for each thread is ten times as expensive to
+    There is one flag for the process, because a flag for each thread is ten times as expensive to
     read. The thread that enters a model closes the gate, and opens it on leaving. If several
-    threads have trackers, it stays open, and each call checks its thread's tracker.
+    threads have trackers, the gate stays open, and each call checks its thread's tracker.
     """
 
     __slots__ = ("is_open", "is_shared")

@@ -1,8 +1,8 @@
 """The open phases of one thread's training, and their parents.
 
 The rules of docs/torch.md determine how phases nest. A phase inside a phase of the same kind is
-part of it, a scope that the program opened with the same name takes precedence, and the step
-assigns the phases that are directly in it.
+part of the outer phase. A scope that the program opened with the name of a phase replaces that
+phase. The open step collects the phases that are directly in it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tracker(OpenStep):
         self.spare: Any = None
         """The last object in `stepping`, for reuse."""
         self.was_forward = False
-        """Whether a model was called since the last fetch, and since the last optimizer step."""
+        """Whether a model was called since the last fetch and the last optimizer step."""
         self.partial: Any = None
         """The model whose `forward` was discovered while it ran."""
         self.partial_until = 0
@@ -155,7 +155,7 @@ class Tracker(OpenStep):
     def enter(
         self, kind: int, attrs: dict[str, Any] | None, parent_scope: Any = None
     ) -> Phase | None:
-        """Open a phase below `parent_scope`, by default its determined parent.
+        """Open a phase below `parent_scope`; None means that the parent is determined here.
 
         Returns None if the phase is not recorded.
         """
@@ -234,7 +234,7 @@ class Tracker(OpenStep):
                     pass  # left in a context other than its own
             self.inside = phase._before
             if error is not None:
-                kind = 0  # a failed phase decides nothing
+                kind = 0  # a failed phase does not classify its step or pass
             elif kind == FORWARD:
                 self.was_forward = True
             parent_scope: Any = phase._above
@@ -246,7 +246,7 @@ class Tracker(OpenStep):
                 elif kind == FORWARD:
                     iteration.called = True
                 elif kind == TRANSFER:
-                    iteration.is_odd = True  # its end may still move
+                    iteration.is_odd = True  # the end of the transfer may still move
                 if phase._stamps is not None or state.special or kind == TRANSFER:
                     iteration.add(phase)
                 else:
@@ -284,7 +284,7 @@ class Tracker(OpenStep):
             self.settle(phase)
 
     def drop(self, phase: Phase) -> None:
-        """Discard a phase that turned out not to be one."""
+        """Discard a scope that turned out not to be a phase."""
         try:
             leave(phase)
             if phase._stamps is not None:
@@ -312,7 +312,7 @@ class Tracker(OpenStep):
     def _is_opened_manually(self, current: Any, name: str) -> bool:
         """Return whether a scope that the program opened inside the step has the phase's name.
 
-        Also check whether the program opened its own step inside the recorded one.
+        If the program opened its own step inside the recorded step, drop the recorded step.
         """
         iteration = self.iteration
         is_step = False

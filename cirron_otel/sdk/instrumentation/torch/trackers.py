@@ -16,7 +16,7 @@ from .tracker import Tracker
 
 
 class Trackers(threading.local):
-    """The trackers of all threads; the attribute `t` is that of the calling thread."""
+    """The trackers of all threads; the attribute `t` is the calling thread's tracker."""
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state
@@ -61,7 +61,7 @@ class TaskTrackers(Trackers):
 
     @property
     def t(self) -> Tracker:
-        """The tracker whose step or pass is open in the current context, else the task's own."""
+        """The tracker whose step or pass is open in the current context, or else the task's."""
         thread_tracker: Tracker = self.__dict__["t"]
         if asyncio._get_running_loop() is None:
             return thread_tracker
@@ -99,7 +99,7 @@ def _enclosing_tracker(context: Any, trackers: list[Tracker]) -> Tracker | None:
 
 
 def _of_task(thread_tracker: Tracker, tasks: Any) -> Tracker:
-    """Return the current task's tracker, created if necessary; outside a task, the thread's."""
+    """Return the current task's tracker, which is created if necessary, or else the thread's."""
     task = _current_task()
     if task is None:
         return thread_tracker

@@ -1,7 +1,7 @@
-"""Record `h2d`, copies to a device if there is one. Consecutive copies share one scope.
+"""Record copies to a device as `h2d`. Consecutive copies share one scope.
 
-When a copy ends, it is not known whether another one follows. So the scope of consecutive copies
-ends with each of them, and is finished later: at the next copy that is not consecutive, at the end
+When a copy ends, it is not known whether another copy follows. So each copy sets the end of the
+shared scope, and the scope is finished later: at the next copy that is not consecutive, at the end
 of a step, or by the flush thread.
 """
 
@@ -27,7 +27,7 @@ from .trackers import Trackers
 GAP_NS = 10_000_000
 """Maximum gap between consecutive copies, ns: in a longer gap, the loop did something else."""
 _STALE_NS = 1_000_000_000
-"""Age at which the flush thread finishes the scope, ns, because no copy can follow any more."""
+"""Age, in ns, at which the flush thread finishes the scope, because no more copies can follow."""
 
 _get = CONTEXT.get
 
@@ -63,7 +63,7 @@ class Transfers:
 
         trackers, kinds = self._trackers, self._kinds
         is_compiling = torch.compiler.is_compiling
-        # A tensor's own `__torch_function__` takes precedence, and calls this for a plain tensor.
+        # A tensor's own `__torch_function__` takes precedence; it calls `copy` for a plain tensor.
         is_overridden = torch.overrides.has_torch_function_unary
         is_named = name in kinds
 
@@ -145,7 +145,7 @@ class CopyRun(Phase):
 
     _tracker: Tracker
     _grows: list[bool]
-    """Empty once no copy can follow. The thread that empties it finishes the scope."""
+    """Empty once no more copies can follow. The thread that empties the list finishes the scope."""
     _is_due: bool
     """Whether the scope can be finished as soon as no more copies can follow."""
     _around: Any
@@ -180,8 +180,8 @@ class CopyRun(Phase):
     def goes_on(self) -> bool:
         """Return whether a copy now continues this scope.
 
-        It does if nothing has begun or ended in this thread since the last copy, at most GAP_NS
-        ago.
+        It does if no scope has begun or ended in this thread since the last copy, and that copy
+        ended at most GAP_NS ago.
         """
         return (
             bool(self._grows)
@@ -215,7 +215,7 @@ class CopyRun(Phase):
         tracker, iteration = self._tracker, self._tracker.iteration
         tracker.inside = self._before
         if not self._grows:
-            return  # the flush thread has ended it
+            return  # the flush thread has finished the scope
         if self._stamps is not None:
             tracker.clock.end(self)
         parent_scope: Any = self._above
@@ -233,7 +233,7 @@ class CopyRun(Phase):
                 loader_pass.reached = max(loader_pass.reached, self._until)
 
     def over(self) -> None:
-        """Note that no copy follows. May be called on any thread once the scope is due."""
+        """Note that no more copies follow. May be called on any thread once the scope is due."""
         try:
             self._grows.pop()
         except IndexError:
@@ -244,7 +244,7 @@ class CopyRun(Phase):
             self._tracker.settle(self)
 
     def finish_if_stale(self) -> None:
-        """On the flush thread, end the scope if no copy can follow any more."""
+        """On the flush thread, end the scope if no more copies can follow."""
         if self._is_due and now() - self._until > _STALE_NS:
             self.over()
 
@@ -280,7 +280,7 @@ def _size(
     tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kinds: frozenset[str], *,
     is_named: bool,
 ) -> int | None:  # fmt: skip
-    """Return the bytes of a copy to a device of the `kinds`; None if it is not such a copy."""
+    """Return the size in bytes of a copy to a device type in `kinds`; None for any other call."""
     try:
         if not (is_named or _goes_there(args, kwargs, kinds)) or tensor.device.type in kinds:
             return None
@@ -294,7 +294,7 @@ def _size(
 
 
 def _goes_there(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: frozenset[str]) -> bool:
-    """Return whether the arguments of `to` name a device of the `kinds`."""
+    """Return whether the arguments of `to` name a device whose type is in `kinds`."""
     target = kwargs.get("device", args[0] if args else kwargs.get("other"))
     if isinstance(target, str):
         return target.partition(":")[0] in kinds

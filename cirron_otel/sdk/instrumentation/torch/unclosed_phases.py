@@ -1,6 +1,6 @@
 """Close phases whose end was not reported.
 
-An exception skipped the report, or the end becomes known only with the next call.
+Either an exception prevented the report, or the end becomes known only with the next call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fail_step(tracker: Tracker) -> None:
 
 
 def end_open_phases(tracker: Tracker) -> None:
-    """End the open phases, because the session ends; their step does not end before them."""
+    """End the open phases at the end of the session; their step must not end before them."""
     phase: Any = tracker.open
     while type(phase) is Phase:
         phase._until = phase._until or now()

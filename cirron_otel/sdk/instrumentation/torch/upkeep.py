@@ -22,7 +22,7 @@ Attributes = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]
 """Returns the attributes of a scope from the arguments of the call; None if the call is not
 recorded."""
 Ended = Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], None]
-"""Adds the attributes that are known only at the end of the call, from the same arguments."""
+"""Adds the attributes that are known only at the end of the call, from the call's arguments."""
 
 
 class ScopeWrapper:
@@ -117,7 +117,7 @@ def named(key: str) -> Attributes:
         attrs = known.get(kind)
         if attrs is None:
             if len(known) > _MOST_CLASSES:
-                known.clear()  # a program that creates classes without end
+                known.clear()  # the program keeps creating classes
             attrs = known[kind] = SharedAttributes({key: kind.__name__})
         return attrs
 
@@ -172,7 +172,7 @@ _named_scheduler = named("scheduler")
 
 
 def _scheduler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the attributes; None for the step in a scheduler's constructor."""
+    """Return the attributes of a scheduler's step; None for the step in its constructor."""
     scheduler = args[0]
     if getattr(scheduler, "_step_count", 1) == 0 or getattr(scheduler, "_is_initial", False):
         return None

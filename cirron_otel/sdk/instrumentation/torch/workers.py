@@ -1,7 +1,7 @@
 """Trace the workers of a DataLoader: each has its own session, with `fetch` and `collate`.
 
 Torch's worker loop is replaced by an object that opens the session and then calls the original
-loop. A spawned process is also started with this object, so it needs no import of its own.
+loop. A spawned process receives the same object, so the program does not have to change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 
 End = Callable[[], object]
 Open = Callable[[int], End]
-"""Opens the session of a worker, by its id, and returns the function that ends it. May be pickled.
+"""Opens the session of the worker with an id, and returns the function that ends the session.
+
+It can be pickled.
 """
 
 
@@ -39,7 +41,10 @@ class Workers:
         self.replace(patches, worker)
 
     def replace(self, patches: Patches, module: Any) -> None:
-        """Replace the loop with which `module` starts its processes. Raises as `install` does."""
+        """Replace the loop with which `module` starts its processes.
+
+        Raises the same errors as `install`.
+        """
         original = getattr(module, NAME)
         at = list(inspect.signature(original).parameters).index("worker_id")
         loop = WorkerLoop(module.__name__, at, self._opening, self._leave, original)
@@ -47,7 +52,7 @@ class Workers:
 
 
 class WorkerLoop:
-    """The loop of a worker, which runs in a session."""
+    """A replacement for torch's worker loop, which runs the loop in a session."""
 
     def __init__(
         self,
