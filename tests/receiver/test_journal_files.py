@@ -74,9 +74,11 @@ def test_a_cut_leaves_all_whole_frames(segments: list[list[bytes]], data: st.Dat
         if is_last or size in (HEADER_BYTES, *ends[index]):
             assert damages == []
         else:
-            assert [(damage.path, damage.kept is not None) for damage in damages] == [(path, True)]
-            assert damages[0].kept is not None
-            assert damages[0].kept.read_bytes() == path.read_bytes()
+            assert [(damage.path, damage.backup is not None) for damage in damages] == [
+                (path, True)
+            ]
+            assert damages[0].backup is not None
+            assert damages[0].backup.read_bytes() == path.read_bytes()
         if is_last:
             # What the writer does at its start: only what is no frame goes.
             boundary = max([end for end in ends[index] if end <= size], default=HEADER_BYTES)
@@ -105,13 +107,13 @@ def test_a_flipped_bit_is_found_and_costs_what_it_must(
         bodies, damages = read(directory)
         assert bodies == expected
         assert [damage.path for damage in damages] == [path]
-        assert damages[0].kept is not None
-        assert damages[0].kept.read_bytes() == bytes(content)
+        assert damages[0].backup is not None
+        assert damages[0].backup.read_bytes() == bytes(content)
         # It is kept from now on, also when the journal is done with it.
         trim(directory, index + 1)
         assert path.read_bytes() == bytes(content)
         remove_before(directory, Position(len(segments) + 1, 0))
-        assert damages[0].kept.read_bytes() == bytes(content)
+        assert damages[0].backup.read_bytes() == bytes(content)
         assert segment_numbers(directory) == [len(segments)]
 
 
@@ -279,7 +281,7 @@ def test_another_versions_segment_is_kept(tmp_path: Path) -> None:
     bodies, [damage] = read(tmp_path)
     assert bodies == [b"b"]
     assert "version 2, expected 1" in damage.reason
-    assert damage.kept is not None
+    assert damage.backup is not None
 
 
 def test_a_segment_under_another_number_is_no_segment(tmp_path: Path) -> None:

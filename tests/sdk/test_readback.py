@@ -205,7 +205,7 @@ def test_only_the_last_spans_are_kept(session_with: Open) -> None:
     kept = [len(root["marks"]) for root in found["roots"]]
     assert sum(kept) == 10 * MARKS_PER_SPAN
     assert kept == sorted(kept), "the oldest marks went first"
-    spans, marks = recent._kept()
+    spans, marks = recent._records()
     assert (len(spans), len(marks)) == (10, 40)
 
 

@@ -57,13 +57,13 @@ class Intake:
         limits: IntakeLimits | None = None,
         signals: SignalPolicy | None = None,
         *,
-        kept: Callable[[], None] = lambda: None,
+        on_written: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`kept` is called after each append to the journal; `is_over` reports a shutdown."""
+        """`on_written` is called after each append to the journal; `is_over` reports a shutdown."""
         self._journal, self._limits = journal, limits or IntakeLimits()
         self._signals = signals or SignalPolicy()
-        self._kept, self._is_over = kept, is_over
+        self._on_written, self._is_over = on_written, is_over
         self._turns = ReadTurns()
         self._in_flight = 0
         self.spans = 0
@@ -180,7 +180,7 @@ class Intake:
             raise RefusalError(
                 Reason.UNAVAILABLE, "nothing can be kept now: the disk is full or away", _FULL_S
             ) from None
-        self._kept()
+        self._on_written()
 
 
 def _from_json(body: bytes, most: int) -> tuple[bytes, RequestContent, str]:

@@ -91,13 +91,13 @@ def content(
     if len(body) > min(max_elements * _FEWEST_BYTES, _WHOLE):
         measured = measure(body, signal, max_elements)
         return RequestContent(measured.spans, measured.is_empty)
-    root, tally = ROOTS[signal], _ElementCounts(max_elements)
+    root, counts = ROOTS[signal], _ElementCounts(max_elements)
     shape_for(root, ALL).read(body)
     for depth in (_SPANS_DEPTH, 1):
-        _count_leaves(*shape_for(root, depth).read(body), tally)
-        if tally.elements:
+        _count_leaves(*shape_for(root, depth).read(body), counts)
+        if counts.elements:
             break
-    return RequestContent(tally.by_kind["Span"], not tally.elements)
+    return RequestContent(counts.by_kind["Span"], not counts.elements)
 
 
 def measure(
@@ -108,14 +108,14 @@ def measure(
     Raises MalformedError if a protobuf parser refuses the body, and TooManyElementsError. Unknown
     fields, and known fields with a wrong wire type, are skipped as in protobuf.
     """
-    tally = _ElementCounts(max_elements)
+    counts = _ElementCounts(max_elements)
     try:
-        _count_request(body, ROOTS[signal], tally)
+        _count_request(body, ROOTS[signal], counts)
     except (MalformedError, TooManyElementsError) as error:
         # While the error is handled, its traceback would keep the parsed message alive.
         refusal = error.with_traceback(None)
     else:
-        return tally.measure()
+        return counts.measure()
     try:
         raise refusal
     finally:
@@ -150,51 +150,51 @@ class _ElementCounts:
             )
 
 
-def _count_request(body: bytes, root: Descriptor, tally: _ElementCounts) -> None:
+def _count_request(body: bytes, root: Descriptor, counts: _ElementCounts) -> None:
     if len(body) <= _WHOLE:
-        _count(body, root, tally)
+        _count(body, root, counts)
     else:
         shape_for(root, ALL).read(body)
-        _cut(body, root, 0, len(body), tally)
+        _cut(body, root, 0, len(body), counts)
 
 
-def _count(data: bytes, kind: Descriptor, tally: _ElementCounts) -> None:
+def _count(data: bytes, kind: Descriptor, counts: _ElementCounts) -> None:
     """Count the elements of a message of at most `_WHOLE` bytes."""
     depth = 1
-    while _count_leaves(*shape_for(kind, depth).read(data), tally):
+    while _count_leaves(*shape_for(kind, depth).read(data), counts):
         depth += 1
     shape = shape_for(kind, VALUES)
     message, _ = shape.read(data)
-    if not _count_leaves(message, shape, tally):
+    if not _count_leaves(message, shape, counts):
         return
     shape_for(kind, ALL).read(data)
     leaves: _Leaves = defaultdict(list)
     _gather_leaves(message, shape, leaves)
     while leaves:
-        leaves = _count_values(leaves, tally)
+        leaves = _count_values(leaves, counts)
 
 
-def _count_values(values: _Leaves, tally: _ElementCounts) -> _Leaves:
+def _count_values(values: _Leaves, counts: _ElementCounts) -> _Leaves:
     """Count the elements of valid values; return the elements that may contain further elements."""
     deeper: _Leaves = defaultdict(list)
     for kind, elements in values.items():
         # The concatenation of valid messages is a valid message: their merge.
         message, shape = shape_for(kind, VALUES).read(b"".join(elements))
-        if _count_leaves(message, shape, tally):
+        if _count_leaves(message, shape, counts):
             _gather_leaves(message, shape, deeper)
     return deeper
 
 
-def _count_leaves(message: Any, shape: MessageShape, tally: _ElementCounts) -> bool:
+def _count_leaves(message: Any, shape: MessageShape, counts: _ElementCounts) -> bool:
     """Count the elements at one depth; return whether any of them may contain further elements."""
     is_deeper = False
     for name, counted, kind in shape.counted:
         if count := len(getattr(message, name)):
-            tally.add(counted, count)
+            counts.add(counted, count)
             is_deeper = is_deeper or kind is not None
     for name, inner in shape.inner:
         if message.HasField(name):
-            is_deeper = _count_leaves(getattr(message, name), inner, tally) or is_deeper
+            is_deeper = _count_leaves(getattr(message, name), inner, counts) or is_deeper
     return is_deeper
 
 
@@ -207,29 +207,29 @@ def _gather_leaves(message: Any, shape: MessageShape, leaves: _Leaves) -> None:
             _gather_leaves(getattr(message, name), inner, leaves)
 
 
-def _cut(data: bytes, kind: Descriptor, start: int, end: int, tally: _ElementCounts) -> None:
+def _cut(data: bytes, kind: Descriptor, start: int, end: int, counts: _ElementCounts) -> None:
     """Count the elements of the valid message `data[start:end]`, in runs of complete fields."""
     run = start
     walked = 0
     for number, wire_type, field_start, value, stop in _fields(data, start, end):
         walked += 1
-        tally.check(walked // 2)  # allow as many other fields as elements
+        counts.check(walked // 2)  # allow as many other fields as elements
         if stop - run <= _WHOLE:
             continue
         if field_start > run:
-            _count(data[run:field_start], kind, tally)
+            _count(data[run:field_start], kind, counts)
         run = field_start
         if stop - run > _WHOLE:
             field = kind.fields_by_number.get(number)
             if field is not None and wire_type == LEN:
                 inner = field.message_type
                 if is_element(field):
-                    tally.add(inner.name if inner is not None else TEXT, 1)
+                    counts.add(inner.name if inner is not None else TEXT, 1)
                 if inner is not None:
-                    _cut(data, inner, value, stop, tally)
+                    _cut(data, inner, value, stop, counts)
             run = stop
     if run < end:
-        _count(data[run:end], kind, tally)
+        _count(data[run:end], kind, counts)
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

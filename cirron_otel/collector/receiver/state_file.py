@@ -69,7 +69,7 @@ class StateFile:
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._let_go()
+            self._release()
 
     def _attempt(self, what: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._lock:
@@ -107,7 +107,7 @@ class StateFile:
 
     def _set_aside(self, error: Exception) -> None:
         """Rename the database with its log: SQLite would replay the log into a new database."""
-        self._let_go()
+        self._release()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
         for suffix in DATABASE_SUFFIXES:
             renamed = aside.with_name(aside.name + suffix)
@@ -116,7 +116,7 @@ class StateFile:
                 self.path.with_name(self.path.name + suffix).replace(renamed)
         logger.error("%s is damaged (%s): kept as %s; %s", self.path, error, aside, self._loss)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -293,7 +293,7 @@ def _skipped(frames: list[Frame], intent: _Intent) -> set[Position]:
 
 
 def _words(damage: Damage) -> str:
-    copy_note = f"; kept as {damage.kept}" if damage.kept is not None else ""
+    copy_note = f"; kept as {damage.backup}" if damage.backup is not None else ""
     return f"{damage.path} is damaged at {damage.offset}: {damage.reason}{copy_note}"
 
 

@@ -184,7 +184,7 @@ class Registry:
         self.started_ns = time.time_ns()
         self._run = secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._own: _Values = {}
+        self._local: _Values = {}
         self._ended: _Values = {}
         """The counts of processes that have ended."""
         self._others: dict[str, tuple[str, _Values]] = {}
@@ -205,7 +205,7 @@ class Registry:
     def clear(self, metric: Metric, *labels: str) -> None:
         """Remove a value, for example that of an exporter that a reload has removed."""
         with self._lock:
-            self._own.pop((metric.name, labels), None)
+            self._local.pop((metric.name, labels), None)
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
         """Count one event of a histogram."""
@@ -215,18 +215,18 @@ class Registry:
             values[1 + bisect.bisect_left(BOUNDS, seconds)] += 1
 
     def _at(self, metric: Metric, labels: Labels, size: int) -> list[float]:
-        values = self._own.get((metric.name, labels))
+        values = self._local.get((metric.name, labels))
         if values is None:
             if len(labels) != len(metric.labels):
                 raise ValueError(f"{metric.name} has the labels {metric.labels}, found {labels}")
-            values = self._own[metric.name, labels] = [0.0] * size
+            values = self._local[metric.name, labels] = [0.0] * size
         return values
 
     def figures(self) -> Figures:
         """Return the metrics of this process as plain values, which any format can serialize."""
         with self._lock:
             values = [
-                [name, [*labels], [*numbers]] for (name, labels), numbers in self._own.items()
+                [name, [*labels], [*numbers]] for (name, labels), numbers in self._local.items()
             ]
         return {"run": self._run, "values": values}
 
@@ -258,7 +258,7 @@ class Registry:
         self.before()
         total: _Values = {}
         with self._lock:
-            for values in (self._own, self._ended, *(each for _, each in self._others.values())):
+            for values in (self._local, self._ended, *(each for _, each in self._others.values())):
                 _sum(total, values, tuple(MetricKind))
         result: dict[Metric, list[tuple[Labels, list[float]]]] = {each: [] for each in METRICS}
         for (name, labels), value in sorted(total.items()):

@@ -78,7 +78,7 @@ class Untranslated:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._marks: deque[_JournalMark] = deque()
-        self._kept = self._done = 0
+        self._frames = self._done = 0
 
     def begin(self, end: Position) -> None:
         """Note, at startup, that an earlier collector left frames up to `end` in the journal."""
@@ -86,11 +86,11 @@ class Untranslated:
 
     def keep(self, end: Position, frames: int) -> None:
         """Note that the journal reaches `end`, with `frames` requests since the start."""
-        if frames == self._kept:
+        if frames == self._frames:
             return
         if len(self._marks) >= _MOST_MARKS:  # half as many marks are precise enough
             self._marks = deque([*self._marks][::2])
-        self._kept = frames
+        self._frames = frames
         self._marks.append(_JournalMark(end, frames, self._clock()))
 
     def reach(self, position: Position) -> None:
@@ -106,7 +106,7 @@ class Untranslated:
     @property
     def requests(self) -> int:
         """The number of waiting requests that this process accepted."""
-        return self._kept - self._done
+        return self._frames - self._done
 
     @property
     def age_s(self) -> float:

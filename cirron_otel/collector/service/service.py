@@ -116,7 +116,7 @@ class CollectorService:
         self.registry = Registry()
         self._paths = target_spool(options.spool.directory)
         self._is_ending = False
-        self._kept = asyncio.Event()
+        self._written = asyncio.Event()
         self._pusher: Any = None
         self._untranslated = Untranslated()
         self._wake: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class CollectorService:
         self._intake = Intake(
             self._journal,
             *_intake(options),
-            kept=self._kept.set,
+            on_written=self._written.set,
             is_over=lambda: self._is_ending,
         )
         if self._journal.stored_bytes:
@@ -221,8 +221,8 @@ class CollectorService:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
-                    await self._kept.wait()
-            self._kept.clear()
+                    await self._written.wait()
+            self._written.clear()
             self._untranslated.keep(self._journal.end, self._journal.frames)
             self._translator.tell(self._journal.end, is_urgent=self._is_urgent())
             await asyncio.sleep(_WAKE_S)

@@ -316,11 +316,11 @@ class Delivered:
         with contextlib.suppress(sqlite3.Error):
             rows = self._db.execute("SELECT name, refused FROM batch").fetchall()
             self._new = {os.fsdecode(name): why for name, why in rows} | self._new
-        self._let_go()
+        self._release()
 
     def _begin_anew(self) -> None:
         """Discard damaged files, and keep the results that are not written yet."""
-        self._let_go()
+        self._release()
         _set_aside(self.path)
         self.path.with_suffix(".json").unlink(missing_ok=True)
         self._earlier, self._is_damaged = None, False
@@ -346,7 +346,7 @@ class Delivered:
     def _error(self, error: sqlite3.Error) -> TargetError:
         return TargetError(f"{self.path} cannot be written: {error}; free some space")
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -355,7 +355,7 @@ class Delivered:
     def close(self) -> None:
         """Close the file; the next access opens it again."""
         with self._lock:
-            self._let_go()
+            self._release()
 
 
 def _identity(path: Path) -> tuple[int, int]:

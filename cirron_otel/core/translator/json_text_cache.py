@@ -41,7 +41,7 @@ _NESTED = (ResourceSpans.DESCRIPTOR, ScopeSpans.DESCRIPTOR)
 _PACKAGE = "cirron_otel.light"
 
 
-def _light() -> Any:
+def _shallow_type() -> Any:
     file = FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
     for kind in (TracesData, ResourceSpans, ScopeSpans):
         message = file.message_type.add(name=kind.DESCRIPTOR.name)
@@ -68,7 +68,7 @@ def _add_field(message: DescriptorProto, field: FieldDescriptor) -> None:
         message.oneof_decl.add(name=f"_{field.name}")
 
 
-_Light: Any = _light()
+_ShallowTraces: Any = _shallow_type()
 
 
 def read_light(data: bytes) -> Any:
@@ -78,7 +78,7 @@ def read_light(data: bytes) -> Any:
     bytes. Returns None if `data` is not in canonical form. Raises DecodeError if `data` is not a
     TracesData message.
     """
-    message = _Light.FromString(data)
+    message = _ShallowTraces.FromString(data)
     return message if is_canonical(message, data) else None
 
 

@@ -48,19 +48,19 @@ class IntAttribute:
         """`tag` is the owner's field `attributes`."""
         self._tag = tag
         self._key = b"\x0a" + sized(key.encode()) + b"\x12"
-        self._made: dict[int, bytes] = {}
+        self._cache: dict[int, bytes] = {}
 
     def __call__(self, value: int) -> bytes:
         """Encode the attribute. Raises NotCanonicalError if the value does not fit in 64 bits."""
-        attribute = self._made.get(value)
+        attribute = self._cache.get(value)
         if attribute is not None:
             return attribute
         if not INT64_MIN <= value <= INT64_MAX:
             raise NotCanonicalError
         body = b"\x18" + varint(value if value >= 0 else value + 2**64)
         attribute = self._tag + sized(self._key + sized(body))
-        if len(self._made) < _CACHED:
-            self._made[value] = attribute
+        if len(self._cache) < _CACHED:
+            self._cache[value] = attribute
         return attribute
 
 
@@ -92,13 +92,13 @@ class UserAttributes:
     def __init__(self, owner: type[Any], tag: bytes) -> None:
         """`owner` is the class of the message with the attributes; `tag` is the field's tag."""
         self._owner, self._tag = owner, tag
-        self._made: dict[bytes, bytes] = {}
+        self._cache: dict[bytes, bytes] = {}
         self._keys: dict[str, bytes] = {}
         """The encoded key followed by the tag of the value, by key."""
 
     def __call__(self, text: bytes) -> bytes:
         """Encode the attributes. Raises NotCanonicalError if OTLP cannot express all of them."""
-        fields = self._made.get(text)
+        fields = self._cache.get(text)
         if fields is not None:
             return fields
         try:
@@ -108,8 +108,8 @@ class UserAttributes:
             is_canonical = False
         # If the text is canonical, decoding has lost no digits and no repeated keys.
         fields = self._quickly(attrs) if is_canonical else self._exactly(text)
-        if len(self._made) < _CACHED and len(text) + len(fields) < _CACHED:
-            self._made[text] = fields
+        if len(self._cache) < _CACHED and len(text) + len(fields) < _CACHED:
+            self._cache[text] = fields
         return fields
 
     def _quickly(self, attrs: dict[str, Any]) -> bytes:

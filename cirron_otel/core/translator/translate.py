@@ -21,7 +21,7 @@ from .own.altered import Altered
 from .own.batch_fields import file_name
 from .own.decode import Decoded, Known, Regrouper, nothing_known
 from .own.encode import DEFAULT, Options, encode_batch
-from .own.fast_decode import Whole, fast_decode
+from .own.fast_decode import DecodedBatch, fast_decode
 from .own.fast_encode import fast_encode, typed_batch
 from .own.handed_out import Recall
 from .own.own import plan_of, plan_of_typed
@@ -139,7 +139,7 @@ class FromOtlp:
             batches.append(self._foreign(foreign))
         return batches
 
-    def feed_whole(self, data: bytes) -> Whole | None:
+    def feed_whole(self, data: bytes) -> DecodedBatch | None:
         """Decode a serialised TracesData on the fast path, if it is one complete Cirron batch.
 
         Returns None if `feed` has to decode it. For a repeated batch, `data` is empty.

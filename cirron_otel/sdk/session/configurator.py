@@ -48,7 +48,7 @@ class CirronConfigurator(_OTelSDKConfigurator):
             if not isinstance(provider, TracerProvider):
                 return
             if wait_for_session(begun, hooks=_are_hooks_wanted()):
-                _own(provider)
+                _adopt(provider)
         except Exception as error:
             record_error("configurator", error)
 
@@ -74,7 +74,7 @@ def _without_otlp() -> Iterator[None]:
             os.environ[TRACES_EXPORTER] = before
 
 
-def _own(provider: Any) -> None:
+def _adopt(provider: Any) -> None:
     """Make the provider behave like one that the SDK creates.
 
     Spans that are not sampled are recorded, and the session is open when the first span begins.

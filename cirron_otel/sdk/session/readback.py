@@ -81,7 +81,7 @@ class Recent:
                 f"trace(format={format!r}) is not valid; expected 'tree', 'dict', 'json' or 'df'"
             )
         count = None if last is None else operator.index(last)
-        spans, marks = self._kept()
+        spans, marks = self._records()
         nodes = _nodes([*spans, *open_rows], marks)
         roots = _roots(nodes)
         if name is not None:
@@ -96,7 +96,7 @@ class Recent:
         result = {"roots": roots, "span_count": sum(1 for _ in _walk(roots))}
         return result if format == "dict" else json.dumps(result)
 
-    def _kept(self) -> tuple[list[SpanRow], list[MarkRow]]:
+    def _records(self) -> tuple[list[SpanRow], list[MarkRow]]:
         spans: list[SpanRow] = []
         marks: list[MarkRow] = []
         for batch in self._batches:

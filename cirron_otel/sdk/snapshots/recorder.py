@@ -68,10 +68,10 @@ class TakenSnapshot:
     def rows(self) -> list[SnapshotRow]:
         """Return the records in canonical order; each call returns the same records."""
         if self._rows is None:
-            self._rows = self._made()
+            self._rows = self._new_rows()
         return self._rows
 
-    def _made(self) -> list[SnapshotRow]:
+    def _new_rows(self) -> list[SnapshotRow]:
         scope = self.scope
         span_id, low = scope.id or "", scope._trace.low
         if not span_id:

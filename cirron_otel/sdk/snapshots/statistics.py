@@ -97,10 +97,10 @@ def statistics(moments: Moments) -> dict[str, Any] | None:
         return None
     finite = _finite(moments)
     if not moments.not_finite:
-        return _told(finite)
-    stats: dict[str, Any] = _told(_of_all(moments, finite))
+        return _json_safe(finite)
+    stats: dict[str, Any] = _json_safe(_of_all(moments, finite))
     named = stats.pop("nonfinite")
-    inner = {"count": moments.count} | (_told(finite) if moments.count else {})
+    inner = {"count": moments.count} | (_json_safe(finite) if moments.count else {})
     return stats | {
         "nonfinite_count": moments.not_finite, "finite": inner, "nonfinite": named
     }  # fmt: skip
@@ -150,7 +150,7 @@ def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _told(values: dict[str, Any]) -> dict[str, Any]:
+def _json_safe(values: dict[str, Any]) -> dict[str, Any]:
     """Replace values that JSON cannot represent by None, and list their names in `nonfinite`."""
     named = {
         key: "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -34,11 +34,11 @@ patience = _Patience()
 class Arriving:
     """A copy of a scalar that is being transferred from the device; a call returns the number."""
 
-    __slots__ = ("_arrived", "_told")
+    __slots__ = ("_arrived", "_copy")
 
     def __init__(self, copy: Any, arrived: Any) -> None:
         """`copy` receives the scalar; then `arrived` becomes 1. Both are in host memory."""
-        self._told, self._arrived = copy, arrived
+        self._copy, self._arrived = copy, arrived
 
     def __call__(self) -> Any:
         """Return the number. Raises TimeoutError if it does not arrive."""
@@ -49,7 +49,7 @@ class Arriving:
                 raise TimeoutError(f"the device did not come to it within {waited:g} s")
             sleep(0.001)
         patience.seconds = DEADLINE_S
-        return self._told.item()
+        return self._copy.item()
 
 
 def arriving(value: Any) -> Arriving | None:

@@ -257,7 +257,7 @@ def _later(result: Any, request: Request) -> Any:
         return None
     opened: Any = Opened(request)  # not created earlier, because its deletion ends the request
     request.is_stream = True
-    tell = functools.partial(_told, request)
+    tell = functools.partial(_count_item, request)
     if isinstance(result, GeneratorType):
         return wrap_generator(result, opened, tell)
     if isinstance(result, AsyncGeneratorType):
@@ -266,7 +266,7 @@ def _later(result: Any, request: Request) -> Any:
     return kind(result, opened, tell)
 
 
-def _told(request: Request, _opened: Any, item: Any) -> None:
+def _count_item(request: Request, _opened: Any, item: Any) -> None:
     _tell(request, item)
 
 

@@ -58,19 +58,19 @@ def processor_of(provider: Any) -> ForeignSpanProcessor | None:
 class Observers:
     """The provider's other processors, which receive scopes like any other span."""
 
-    def __init__(self, provider: Any, own: SpanProcessor) -> None:
-        """`own` is Cirron's processor, which is excluded."""
+    def __init__(self, provider: Any, excluded: SpanProcessor) -> None:
+        """`excluded` is Cirron's processor: it does not receive scopes."""
         self.processors: Any = getattr(provider, "_active_span_processor", None)
         """All processors of the provider; None while the provider is unknown."""
         self.earlier: tuple[SpanProcessor, ...] = ()
         """Processors that the program added to the SDK's provider before it set its own provider.
         """
-        self._own = own
+        self._excluded = excluded
 
     def are_of(self, provider: Any) -> bool:
         """Return whether Cirron's processor belongs to the provider."""
         multi = getattr(provider, "_active_span_processor", None)
-        return self._own in getattr(multi, "_span_processors", ())
+        return self._excluded in getattr(multi, "_span_processors", ())
 
     def others(self) -> tuple[SpanProcessor, ...]:
         """Return the current processors other than Cirron's."""

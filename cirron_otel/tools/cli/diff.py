@@ -115,7 +115,7 @@ def _read(source: str, source_format: str | None, run: str | None) -> _Run:
         with run_index(reader) as index:
             report = report_run(index, 0)
     steps = joined(each.steps for each in report.ranks)
-    return _Run(report, steps, chosen, place.findings(reader), place.told(reader))
+    return _Run(report, steps, chosen, place.findings(reader), place.report_problems(reader))
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTimes | None]]:

@@ -106,7 +106,7 @@ def report(
     else:
         with paged(is_wanted=not no_pager):
             show_report(shown_source(source), run_report)
-    return max(place.told(reader), _drops(run_report))
+    return max(place.report_problems(reader), _drops(run_report))
 
 
 def _finding(drop: Drop) -> Finding:

@@ -22,26 +22,28 @@ class OpenedSource:
     """A spool: the source itself, or a temporary spool converted from the source."""
 
     directory: str
-    made: Report | None = None
+    converted: Report | None = None
     """The report of the conversion; None if none was necessary."""
 
     def findings(self, reader: SpoolReader) -> list[Finding]:
         """Return the skipped items; call it after `reader` has read the spool."""
-        return [*(self.made.skipped if self.made is not None else ()), *reader.findings]
+        return [*(self.converted.skipped if self.converted is not None else ()), *reader.findings]
 
     def shortfalls(self) -> list[str]:
         """Return descriptions of the data that the conversion could not complete or represent."""
-        if self.made is None:
+        if self.converted is None:
             return []
-        lost = (f"not kept: {text}" for text in self.made.losses)
-        return [*(f"incomplete: {text}" for text in self.made.incomplete), *lost]
+        lost = (f"not kept: {text}" for text in self.converted.losses)
+        return [*(f"incomplete: {text}" for text in self.converted.incomplete), *lost]
 
-    def told(self, reader: SpoolReader) -> int:
+    def report_problems(self, reader: SpoolReader) -> int:
         """Report the skipped items on stderr; return the exit code, 0 or 1."""
-        if self.made is not None:
-            output.shortfalls(self.made)
+        if self.converted is not None:
+            output.shortfalls(self.converted)
         output.skipped(reader.findings, reader.skipped)
-        return 1 if reader.skipped or (self.made is not None and self.made.exit_code) else 0
+        return (
+            1 if reader.skipped or (self.converted is not None and self.converted.exit_code) else 0
+        )
 
 
 def shown_source(source: str) -> str:

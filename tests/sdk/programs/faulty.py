@@ -71,7 +71,7 @@ ENTRIES = {
 # What catches the errors of all the rest, or is a line of plain assignments in front of it.
 GUARDS = {
     "cirron_otel.sdk.tracing.inference:_tell",
-    "cirron_otel.sdk.tracing.inference:_told",
+    "cirron_otel.sdk.tracing.inference:_count_item",
     "cirron_otel.sdk.tracing.inference:_result",
     "cirron_otel.sdk.tracing.loops:_leave",
     "cirron_otel.sdk.session.starting:Joining.__init__",

@@ -126,7 +126,7 @@ class GrpcReceiver:
 
     def pass_on(self, names: Collection[str]) -> None:
         """Set the headers that are stored with subsequent requests."""
-        self._kept = KeptHeaders(names)
+        self._header_filter = KeptHeaders(names)
 
     @property
     def connections(self) -> Collection[object]:
@@ -195,7 +195,7 @@ class GrpcReceiver:
         try:
             self._authenticate(metadata)
             coding = coding_of([value for name, value in metadata if name == ENCODING])
-            headers = self._kept.select(metadata)
+            headers = self._header_filter.select(metadata)
             with Reservation(self._consumer) as reservation:
                 answer = await self._consumer.consume(
                     await self._request(signal, headers, coding, context, reservation)
@@ -224,7 +224,7 @@ class GrpcReceiver:
     async def _request(
         self,
         signal: ReceivedSignal,
-        kept: dict[str, str],
+        passed_headers: dict[str, str],
         coding: str,
         context: Any,
         reservation: Reservation,
@@ -233,7 +233,7 @@ class GrpcReceiver:
         body = await receive(context, self._turns, timeout_s, reservation)
         received_ns = time.time_ns()
         body = await inflated(body, coding, self._consumer.max_body_bytes, reservation)
-        return ReceivedRequest(signal, BodyEncoding.PROTOBUF, body, received_ns, kept)
+        return ReceivedRequest(signal, BodyEncoding.PROTOBUF, body, received_ns, passed_headers)
 
     def _unknown(self, method: str) -> None:
         message = f"no method {method[:_LONGEST_SHOWN]!a} is served"

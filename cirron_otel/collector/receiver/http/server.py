@@ -125,7 +125,7 @@ class HttpReceiver:
 
     def pass_on(self, names: Collection[str]) -> None:
         """Set the headers that are stored with subsequent requests."""
-        self._kept = KeptHeaders(names)
+        self._header_filter = KeptHeaders(names)
 
     async def start(self) -> tuple[str, int]:
         """Listen; return the address. Raises UsageError if that is not possible."""
@@ -199,7 +199,7 @@ class HttpReceiver:
         if route == "blobs" and self._uploads is not None:
             self._check(request, _BLOB_METHODS)
             key = BlobKey(*blob_names(path.partition("/blobs/")[2]))
-            headers = self._kept.select(request.headers.items())
+            headers = self._header_filter.select(request.headers.items())
             key = tenant_key(key, tenant_of(tuple(sorted(headers.items()))))
             if request.method == "HEAD":
                 return await self._uploads.head(*key)
@@ -228,7 +228,7 @@ class HttpReceiver:
         signal = _OTLP.get(route, ReceivedSignal.CIRRON)
         if signal is ReceivedSignal.CIRRON and encoding is not BodyEncoding.JSON:
             raise HttpError(415, "Cirron batches are taken as application/json")
-        headers = self._kept.select(request.headers.items())
+        headers = self._header_filter.select(request.headers.items())
         with Room(self._consumer) as room:
             body = await self._bodies.read(request, room)
             if encoding is BodyEncoding.JSON and signal is ReceivedSignal.TRACES:

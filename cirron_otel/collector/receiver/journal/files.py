@@ -117,7 +117,7 @@ class Damage:
     offset: int
     """The position of the damage, bytes from the beginning of the file."""
     reason: str
-    kept: Path | None
+    backup: Path | None
     """The copy of the file, which survives the removal of the segment; None if that failed."""
 
 

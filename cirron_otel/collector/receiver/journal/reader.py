@@ -334,7 +334,7 @@ class _Segment:
 
 
 def _log(damage: Damage) -> None:
-    copy_path = damage.kept or "nowhere"
+    copy_path = damage.backup or "nowhere"
     _logger.warning(
         "%s is damaged at byte %d: %s; kept as %s",
         damage.path,

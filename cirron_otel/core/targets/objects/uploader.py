@@ -82,7 +82,7 @@ class Uploader:
         """Store the arguments; `start` begins to upload. `rows` is None if no rows are written."""
         self._file_of = file_of
         self._paths, self._pending, self._store = paths, pending, store
-        self._whose, self._rows = whose, rows
+        self._ownership, self._rows = whose, rows
         self._changed = threading.Condition()
         self._is_stopped = self._is_woken = False
         self._deadline: float | None = None
@@ -258,7 +258,7 @@ class Uploader:
     ) -> Iterator[tuple[int, str]]:
         """Store the tensors that the batch's records name; yield (record number, URI)."""
         batch = exactjson.loads(data)
-        of = self._whose(upload.batch, batch)
+        of = self._ownership(upload.batch, batch)
         for number, record in enumerate(batch["snapshots"]):
             uri = record.get("blob_uri") if isinstance(record, dict) else None
             if not isinstance(uri, str) or blob_key(uri, "", "") != upload.key:

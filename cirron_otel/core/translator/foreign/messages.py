@@ -353,13 +353,13 @@ def _bytes(value: object) -> bytes:
     return data
 
 
-def _span_id(told: object, record_id: object) -> bytes:
-    return _bytes(of_type(record_id, str)[:16] if told is None else told)
+def _span_id(view: object, record_id: object) -> bytes:
+    return _bytes(of_type(record_id, str)[:16] if view is None else view)
 
 
-def _write_event(event: Span.Event, told: Record) -> None:
-    event.name = text_of(told.get("name"))
-    if not is_int(told.get("time_ns"), 0, 2**64 - 1):
+def _write_event(event: Span.Event, view: Record) -> None:
+    event.name = text_of(view.get("name"))
+    if not is_int(view.get("time_ns"), 0, 2**64 - 1):
         raise NotCanonicalError
-    event.time_unix_nano = told["time_ns"]
-    write_counted_attributes(event, told)
+    event.time_unix_nano = view["time_ns"]
+    write_counted_attributes(event, view)

@@ -242,7 +242,7 @@ def take_overhead(unit: SpanSet, marks: list[Placed]) -> list[Placed]:
 
 
 def fitting(
-    riders: list[Placed], most: int, space: int, at_least: int = 0
+    records: list[Placed], most: int, space: int, at_least: int = 0
 ) -> tuple[tuple[list[Placed], int], list[Placed]]:
     """Split attached events into those that fit on the span, with their size, and the overflow.
 
@@ -251,10 +251,10 @@ def fitting(
     """
     size = 0
     number = 0
-    for record, _ in riders:
+    for record, _ in records:
         record_size = 2 * len(exactjson.dumps(record))
         if number >= most or (size + record_size > space and number >= at_least):
             break
         size += record_size
         number += 1
-    return (riders[:number], size), riders[number:]
+    return (records[:number], size), records[number:]

@@ -60,7 +60,7 @@ class AttributeCache(Pairs):
         return self._found(data, key.decode("latin-1"), f"{quoted(key)}:{text}")
 
 
-class _Owners(Memo):
+class _OwnerCache(Memo):
     """The owner of each attribute key: the mapping, or the user (an escaped or a plain key)."""
 
     def __missing__(self, key: str) -> int:
@@ -92,7 +92,7 @@ class _Heads(Memo):
 
 
 _pairs = AttributeCache()
-_owners = _Owners()
+_owners = _OwnerCache()
 _heads = _Heads()
 
 

@@ -25,7 +25,7 @@ _CACHED, _LONGEST_CACHED = 1024, 16_384
 """The maximum number of cached resources, and the maximum size of each in bytes: 16 MiB in all."""
 
 
-class Whole(NamedTuple):
+class DecodedBatch(NamedTuple):
     """A batch that is complete in one message."""
 
     name: str
@@ -38,7 +38,7 @@ class Whole(NamedTuple):
     snapshots: int
 
 
-def fast_decode(data: bytes) -> Whole:
+def fast_decode(data: bytes) -> DecodedBatch:
     """Decode a TracesData that contains exactly one complete batch.
 
     Raises NotCanonicalError for anything else.
@@ -49,7 +49,7 @@ def fast_decode(data: bytes) -> Whole:
         raise NotCanonicalError from None
 
 
-def _decode(data: bytes) -> Whole:
+def _decode(data: bytes) -> DecodedBatch:
     start, end = field_at(data, 0, 0x0A)
     resource_start, resource_end = field_at(data, start, 0x0A)
     spans_start, spans_end = field_at(data, resource_end, 0x12)
@@ -80,7 +80,7 @@ def _decode(data: bytes) -> Whole:
     )  # fmt: skip
     counts = header.counts
     key = assembly_key(header, origin)
-    return Whole(name, b"".join(pieces), key, counts.spans, counts.marks, counts.snapshots)
+    return DecodedBatch(name, b"".join(pieces), key, counts.spans, counts.marks, counts.snapshots)
 
 
 class _Records(NamedTuple):

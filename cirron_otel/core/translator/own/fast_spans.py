@@ -335,13 +335,14 @@ class SpanReader:
         elif field.endswith(int_overhead(overhead)):
             self._commons[name] = (field[: -len(int_overhead(overhead))], members)
 
-    def _overhead(self, own: str, end_ns: int, value: int) -> str:
+    def _overhead(self, scope_id: str, end_ns: int, value: int) -> str:
         """Add the SDK's own overhead mark of a span; return the mark's id as JSON."""
         if end_ns > INT64_MAX:
             raise NotCanonicalError
-        mark_id = overhead_id(own)
+        mark_id = overhead_id(scope_id)
         marks = self.events.marks
-        marks.parts += (mark_id, f'","span_id":"{own}"', _OVERHEAD, None, _NO_ATTRS, None, _SUMMARY)
+        id_text = f'","span_id":"{scope_id}"'
+        marks.parts += (mark_id, id_text, _OVERHEAD, None, _NO_ATTRS, None, _SUMMARY)
         marks.values.append(value)
         marks.times.append(end_ns)
         return f'"{mark_id}"'

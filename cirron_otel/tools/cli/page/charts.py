@@ -88,15 +88,15 @@ def _round_up(value: float) -> float:
 def course(
     points: list[Point],
     scale: Scale,
-    told: Callable[[float], str],
+    format_value: Callable[[float], str],
     *,
     label: str,
     epochs: Sequence[int] = (),
 ) -> Element:
     """Draw a series over time: the medians as a line, within a band from minimum to maximum.
 
-    `told` formats a value, `label` describes the chart. A line marks the start of each epoch,
-    unless there are many.
+    `format_value` formats a value, and `label` describes the chart. A line marks the start of each
+    epoch, unless there are many.
     """
     total = _Axis(points)
     few = len(points) <= _DOTS
@@ -109,10 +109,10 @@ def course(
         Element("path", class_="course", d=_line(points, scale, total)),
         Element("path", class_="dots", d=_dots(points, scale, total)) if few else None,
         Element("path", class_="odd", d=_odd(points, total)),
-        Element("g", [_strip(point, total, told) for point in points], class_="hits"),
+        Element("g", [_strip(point, total, format_value) for point in points], class_="hits"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label,
     )  # fmt: skip
-    ys = [Element("span", told(value) if value else "0") for value in scale.ticks()]
+    ys = [Element("span", format_value(value) if value else "0") for value in scale.ticks()]
     xs = [Element("span", duration(each)) for each in sorted({0, total.length_ns})]
     return Element(
         "div",
@@ -193,7 +193,7 @@ def _odd(points: list[Point], total: _Axis) -> str:
     )
 
 
-def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
+def _strip(point: Point, total: _Axis, format_value: Callable[[float], str]) -> Element:
     """Return an invisible strip whose title appears when the pointer is over it."""
     left = total.left(point)
     right = max(total.right(point), left + _LEAST)
@@ -201,9 +201,9 @@ def _strip(point: Point, total: _Axis, told: Callable[[float], str]) -> Element:
     place = f"{point.first + 1:,}" if point.count == 1 else f"{point.first + 1:,} to {last:,}"
     text = "no finite number"
     if point.numbers:
-        text = told(point.middle)
+        text = format_value(point.middle)
         if point.high > point.low:
-            text += f" ({told(point.low)} to {told(point.high)})"
+            text += f" ({format_value(point.low)} to {format_value(point.high)})"
     title = Element("title", f"{place} of {total.count:,}: {text}")
     return Element("rect", title, x=left, width=max(right - left, 1), height=HEIGHT)
 

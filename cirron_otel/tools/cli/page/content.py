@@ -55,7 +55,7 @@ class RunContent:
     """The start of each epoch of a rank, in Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
     """The series of marks that have numbers, with their points."""
-    tops: list[TreeNode]
+    top_scopes: list[TreeNode]
     """The outermost scopes with their direct children."""
     tops_left_out: int
     traces: list[StepTrace]
@@ -81,7 +81,7 @@ def gather(
     the index.
     """
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
-    top_trees = _tops(index)
+    top_trees = _top_scopes(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
     scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
     limits = TreeLimits(spans=scopes, children=scopes, marks=_MARKS)
@@ -130,7 +130,7 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
     return list(mark_points(index, lambda *key: series.get(key), limit))
 
 
-def _tops(index: SpoolIndex) -> list[TreeNode]:
+def _top_scopes(index: SpoolIndex) -> list[TreeNode]:
     """Read each tree separately, so that a tree with many scopes leaves room for the others."""
     limits = TreeLimits(spans=1 + _BELOW_TOP, children=_BELOW_TOP, marks=_MARKS, depth=2)
     trees = (build_tree(index, id_of(key), limits) for (key,) in index.rows(_TOP_SCOPES, _TOPS))

@@ -141,7 +141,7 @@ def _warnings(content: RunContent) -> Element | None:
 
 
 def _run_section(content: RunContent, palette: Palette, details: Details) -> Element | None:
-    drawn = waterfall("The outermost scopes of the run", content.tops, palette, details)
+    drawn = waterfall("The outermost scopes of the run", content.top_scopes, palette, details)
     if drawn is None:
         return None
     more = content.tops_left_out
