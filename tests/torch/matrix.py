@@ -34,8 +34,9 @@ ELSE = "computes something else"
 
 
 def digest(loop: Loop) -> str:
-    """Of what a loop does and should give: results belong to it."""
-    text = inspect.getsource(loop.run) + loop.tree
+    """Identify what a loop does and should give; its results are stored with this. The title
+    does not count, so it can be reworded without new results."""
+    text = inspect.getsource(loop.run).replace(loop.title, "", 1) + loop.tree
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

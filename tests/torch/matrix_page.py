@@ -42,11 +42,11 @@ contains the exception. {sdk_right} of {count} are right.
 
 **traceml-ai {traceml}** records a table of steps, not a tree: for each step, the time and the
 number of calls of its phases. It was started with `traceml_ai.init(mode="auto")` and its server. It
-finds no steps by itself: {bare} If a function of its own makes the loop's steps,
+finds no steps by itself: {bare} If the steps of a loop are in a separate function,
 `trace_step(model)` was then put around that function, as the documentation of traceml-ai
-specifies; the column shows how many steps were recorded, and the numbers of calls if they are not
-one of each phase for each step. *Not marked*: the steps are written out in the loop, which was left
-unchanged, so that nothing is recorded. It was not run with several ranks.
+specifies. The column shows how many steps were recorded, and the number of calls of each phase that
+does not have exactly one call per step. *Not marked*: the steps are not in a separate function; the
+loop was left unchanged, so nothing is recorded. traceml-ai was not run with several ranks.
 """
 
 

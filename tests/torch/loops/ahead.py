@@ -1,4 +1,4 @@
-"""Batches that are fetched before the one before them is used, or not used at all."""
+"""Batches that are fetched before the previous one is used, or that are never used."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def prefetcher_object(ci: Any) -> Any:
 
 @loop(ONE_AHEAD)
 def prefetcher_and_workers(ci: Any) -> Any:
-    """The same with persistent workers."""
+    """A prefetcher with `preload` and `next`, with persistent workers."""
     training = Training()
     loader = parts.loader(num_workers=1, persistent_workers=True)
     for _ in range(2):
@@ -107,7 +107,7 @@ def prefetcher_and_workers(ci: Any) -> Any:
 
 @loop(ONE_AHEAD, needs=("torchdata",))
 def prefetcher_and_stateful_loader(ci: Any) -> Any:
-    """The same with StatefulDataLoader."""
+    """A prefetcher with `preload` and `next` over a StatefulDataLoader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     training = Training()
@@ -177,7 +177,7 @@ cirron.session
       optimizer_step
 """)
 def prefetcher_and_break(ci: Any) -> Any:
-    """A break with a batch that was fetched and is not used."""
+    """A break while a batch that was fetched ahead is still unused."""
     training = Training()
     loader = parts.loader()
     for epoch in range(2):
@@ -285,7 +285,7 @@ cirron.session
     loss
 """)
 def prefetcher_and_validation(ci: Any) -> Any:
-    """A prefetcher, and a validation after each epoch."""
+    """A prefetcher, with a validation after each epoch."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     for _ in range(2):
@@ -339,7 +339,7 @@ cirron.session
     loss
 """)
 def prefetcher_and_validation_within(ci: Any) -> Any:
-    """A prefetcher, and a validation after each step."""
+    """A prefetcher, with a validation after each step."""
     training = Training()
     held_out = parts.loader(4)
     for batch in lookahead(parts.loader()):
@@ -377,7 +377,7 @@ cirron.session
       optimizer_step
 """)
 def prefetcher_and_accumulation(ci: Any) -> Any:
-    """Two batches a step, each fetched one ahead."""
+    """Two batches per step, each fetched one batch ahead."""
     training = Training()
     for number, batch in enumerate(lookahead(parts.loader(8)), start=1):
         training.backward(batch, 2)
@@ -388,7 +388,7 @@ def prefetcher_and_accumulation(ci: Any) -> Any:
 
 @loop(ACCUMULATED)
 def batches_of_a_step_first(ci: Any) -> Any:
-    """The two batches of a step are fetched first, as the Trainer of transformers does."""
+    """Both batches of a step are fetched first, as in the Trainer of transformers."""
     training = Training()
     loader = parts.loader(8)
     for _ in range(2):
@@ -435,7 +435,7 @@ cirron.session
       optimizer_step
 """)
 def batches_of_a_step_first_in_eval_mode(ci: Any) -> Any:
-    """The same with a validation in between; model.train() is called behind the first fetches."""
+    """Both batches fetched first, with a validation between; model.train() follows the fetches."""
     training = Training()
     loader, held_out = parts.loader(8), parts.loader(4)
     for epoch in range(2):
@@ -476,7 +476,7 @@ cirron.session
       optimizer_step
 """)
 def batches_of_a_step_first_and_a_rest(ci: Any) -> Any:
-    """The last step of an epoch has one batch less."""
+    """All batches of a step are fetched first; the last step of an epoch has one batch less."""
     training = Training()
     loader = parts.loader(6)
     for _ in range(2):
@@ -515,7 +515,7 @@ cirron.session
       optimizer_step
 """)
 def chunks_of_two(ci: Any) -> Any:
-    """Two batches are fetched, then each is a step."""
+    """Two batches are fetched at a time; each is a step of its own."""
     training = Training()
     batches = iter(parts.loader(8))
     while some := list(itertools.islice(batches, 2)):
@@ -535,7 +535,7 @@ cirron.session
       optimizer_step
 """)
 def batches_joined(ci: Any) -> Any:
-    """Two batches are fetched and joined to one."""
+    """Two batches are fetched and concatenated into one."""
     training = Training()
     waiting: list[Any] = []
     for batch in parts.loader(8):
@@ -579,7 +579,7 @@ cirron.session
       optimizer_step
 """)
 def prefetched_dictionaries(ci: Any) -> Any:
-    """Batches that are dictionaries, of which the model gets another."""
+    """Batches are dictionaries; the model gets a new dictionary with a view of the data."""
     training = Training(Reversed())
     points = [{"x": x, "y": y} for x, y in parts.points(6)]
     for batch in lookahead(DataLoader(points, batch_size=2)):
@@ -621,7 +621,7 @@ cirron.session
       optimizer_step
 """)
 def prefetcher_and_two_models(ci: Any) -> Any:
-    """Two models with an optimizer each, trained on the same batch."""
+    """A prefetcher, and two models with an optimizer each, trained on the same batch."""
     first, second = Training(), Training()
     for batch in lookahead(parts.loader()):
         first.step(batch)
@@ -642,7 +642,7 @@ cirron.session
       optimizer_step
 """)
 def statistics_with_gradients(ci: Any) -> Any:
-    """A pass that takes the mean of the data, gradients on: an epoch without steps."""
+    """A pass that computes the mean of the data with gradients enabled: an epoch without steps."""
     training = Training()
     loader = parts.loader()
     mean = sum(x.sum().item() for x, _ in loader) / 24
@@ -670,7 +670,7 @@ cirron.session
       optimizer_step
 """)
 def many_batches_skipped(ci: Any) -> Any:
-    """Seventy batches are read, then 64 of seventy are skipped."""
+    """Seventy batches are read without training; in the next pass the first 64 are skipped."""
     training = Training()
     loader = parts.loader(70, batch_size=1)
     for _ in loader:
@@ -693,7 +693,7 @@ cirron.session
     data_load x3
 """)
 def loader_in_a_thread(ci: Any) -> Any:
-    """A background thread reads the loader and hands the batches over a queue."""
+    """A background thread reads the loader and passes the batches through a queue."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -733,7 +733,7 @@ cirron.session
     optimizer_step
 """)
 def batches_in_a_list(ci: Any) -> Any:
-    """All batches are fetched into a list, and trained on in two rounds."""
+    """All batches are fetched into a list, then trained on twice."""
     training = Training()
     batches = list(parts.loader())
     for _ in range(2):

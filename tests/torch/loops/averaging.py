@@ -1,4 +1,4 @@
-"""Loops with learning rate schedules and with averages of the weights."""
+"""Loops with learning rate schedules and with averaged weights."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ cirron.session
     loss
 """)
 def copied_model(ci: Any) -> list[float]:
-    """copy.deepcopy(model) in the middle of training is the average, evaluated after each epoch."""
+    """copy.deepcopy(model), made during training, holds the average; evaluated after each epoch."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)

@@ -44,7 +44,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_reentrant(ci: Any) -> list[float]:
-    """One block with reentrant checkpointing: the backward inside the backward is a part of it."""
+    """One block with reentrant checkpointing: the inner backward is part of the outer one."""
     begin()
     return _train(CheckpointedOnce(use_reentrant=True))
 
@@ -61,7 +61,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_non_reentrant(ci: Any) -> list[float]:
-    """One block with non-reentrant checkpointing, left by an exception of torch."""
+    """One block with non-reentrant checkpointing; torch ends the recomputation by an exception."""
     begin()
     return _train(CheckpointedOnce(use_reentrant=False))
 
@@ -78,7 +78,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_two_reentrant(ci: Any) -> list[float]:
-    """Two blocks with reentrant checkpointing: each is recomputed by itself."""
+    """Two blocks with reentrant checkpointing: each is recomputed separately."""
     begin()
     return _train(Checkpointed(use_reentrant=True))
 
@@ -112,7 +112,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_sequence(ci: Any) -> list[float]:
-    """checkpoint_sequential with three segments, of which the last is not checkpointed."""
+    """checkpoint_sequential with three segments, the last of which is not checkpointed."""
     begin()
     return _train(CheckpointedSequence())
 
@@ -129,7 +129,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_nested_reentrant(ci: Any) -> list[float]:
-    """A checkpoint within a checkpoint: the outer is recomputed, then the inner."""
+    """A checkpoint within a checkpoint: the outer one is recomputed first, then the inner one."""
     begin()
     return _train(CheckpointedTwice(use_reentrant=True))
 
@@ -163,7 +163,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_around_the_model(ci: Any) -> list[float]:
-    """The loop checkpoints the whole model: checkpoint(model, x)."""
+    """The loop checkpoints the complete model: checkpoint(model, x)."""
     begin()
     model, criterion = Block(), nn.MSELoss()
     optimizer = sgd(model)
@@ -186,7 +186,7 @@ cirron.session
       optimizer_step
 """)
 def checkpointed_loss(ci: Any) -> list[float]:
-    """A function without a module is checkpointed: a large loss."""
+    """A function without a module, a large loss, is checkpointed."""
     begin()
     model = Block()
     optimizer = sgd(model)
@@ -281,7 +281,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_with_grad(ci: Any) -> list[float]:
-    """autograd.grad through a checkpoint; the gradients are assigned by hand."""
+    """autograd.grad through a checkpoint; the loop assigns the gradients itself."""
     begin()
     model, criterion = CheckpointedOnce(use_reentrant=False), nn.MSELoss()
     optimizer = sgd(model)

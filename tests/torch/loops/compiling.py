@@ -1,4 +1,4 @@
-"""Loops with torch.compile, in its three forms and around other things than a model."""
+"""Loops with torch.compile in its three forms, applied to models and to other functions."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ cirron.session
       optimizer_step
 """)
 def compiled_part(ci: Any) -> list[float]:
-    """Only a part of the model is compiled: the forward is the whole model's."""
+    """Only a part of the model is compiled: the forward covers the complete model."""
     _begin()
     model, criterion = _Around(), nn.MSELoss()
     optimizer = sgd(model)
@@ -263,7 +263,7 @@ cirron.session
       optimizer_step
 """)
 def compiled_loss(ci: Any) -> list[float]:
-    """A compiled function without a model in it (a functional loss) is no scope."""
+    """A compiled function that calls no model (a functional loss) has no scope."""
     _begin()
     model = Net()
     optimizer = sgd(model)
@@ -315,7 +315,7 @@ cirron.session
       optimizer_step
 """)
 def compiled_function_of_optimizer(ci: Any) -> list[float]:
-    """A compiled function that calls optimizer.step(): the step, and no forward."""
+    """A compiled function that calls optimizer.step(): an optimizer step, not a forward."""
     _begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)
@@ -341,7 +341,7 @@ cirron.session
         backward
 """)
 def compiled_train_step(ci: Any) -> list[float]:
-    """The whole step is one compiled function: its backward lies in it."""
+    """The complete step is one compiled function, which contains the backward."""
     _begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)
@@ -371,7 +371,7 @@ cirron.session
       optimizer_step
 """)
 def compiled_checkpointing(ci: Any) -> list[float]:
-    """A compiled model with checkpointed blocks: torch plans the recomputation into its graph."""
+    """A compiled model with checkpointed blocks: torch puts the recomputation into its graph."""
     _begin()
     net, criterion = Checkpointed(use_reentrant=False), nn.MSELoss()
     model = torch.compile(net, backend="aot_eager", fullgraph=True)
@@ -416,7 +416,7 @@ cirron.session
     loss
 """)
 def compiled_validation(ci: Any) -> list[float]:
-    """A compiled model, validated under no_grad after each epoch: it is compiled once more."""
+    """A compiled model, validated under no_grad after each epoch, for which it is recompiled."""
     _begin()
     net, criterion = Net(), nn.MSELoss()
     model = torch.compile(net, backend="aot_eager", fullgraph=True)

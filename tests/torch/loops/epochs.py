@@ -1,4 +1,4 @@
-"""Passes over loaders that train: whole or broken off, one after the other, in threads."""
+"""Training passes over loaders: complete or interrupted, consecutive, or in threads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ cirron.session
       data_load
 """)
 def break_before_use(ci: Any) -> Any:
-    """`if number == 2: break` at the top: the third batch is fetched and not used."""
+    """`if number == 2: break` at the top of the loop: the third batch is fetched but not used."""
     training = Training()
     loader = parts.loader(8)
     for _ in range(2):
@@ -83,7 +83,7 @@ cirron.session
       optimizer_step
 """)
 def so_many_steps(ci: Any) -> Any:
-    """A number of steps in all: a return from within two loops."""
+    """A fixed number of steps, then a return from within two loops."""
     training = Training()
     loader = parts.loader()
 
@@ -120,7 +120,7 @@ cirron.session
       optimizer_step
 """)
 def resumed_by_skipping(ci: Any) -> Any:
-    """Resumed in the middle of an epoch: the batches that were seen are fetched and skipped."""
+    """Resuming in the middle of an epoch: the batches already seen are fetched and skipped."""
     training = Training()
     loader = parts.loader()
     for epoch in range(2):
@@ -144,7 +144,7 @@ cirron.session
       optimizer_step
 """)
 def peek(ci: Any) -> Any:
-    """next(iter(loader)) before the loop, to see what the model makes of a batch."""
+    """next(iter(loader)) before the loop, to look at the model's output for a batch."""
     training = Training()
     loader = parts.loader()
     x, _ = next(iter(loader))
@@ -168,7 +168,7 @@ cirron.session
       forward
 """)
 def peek_in_the_loop(ci: Any) -> Any:
-    """next(iter(other)) in every step, to show what the model makes of a batch by now."""
+    """next(iter(other)) in every step, to look at the model's current output for a batch."""
     training = Training()
     loader, other = parts.loader(4), parts.loader()
     for batch in loader:
@@ -189,7 +189,7 @@ cirron.session
     optimizer_step
 """)
 def overfit_one_batch(ci: Any) -> Any:
-    """One batch, trained on again and again."""
+    """One batch, trained on repeatedly."""
     training = Training()
     batch = next(iter(parts.loader()))
     for _ in range(3):
@@ -212,7 +212,7 @@ cirron.session
       optimizer_step
 """)
 def warm_up(ci: Any) -> Any:
-    """Warm-up calls before the loop, one with gradients that are thrown away."""
+    """Warm-up calls before the loop, one with gradients that are discarded."""
     training = Training()
     training.model(torch.zeros(1, 4))
     training.loss((torch.zeros(2, 4), torch.zeros(2, 1))).backward()
@@ -285,7 +285,7 @@ cirron.session
       optimizer_step
 """)
 def keyboard_interrupt(ci: Any) -> Any:
-    """Ctrl-C in a forward, caught outside the loop; then training goes on."""
+    """Ctrl-C in a forward, caught outside the loop; then training continues."""
     training = Training(parts.Raising(KeyboardInterrupt, at=2))
     loader = parts.loader()
     for _ in range(2):
@@ -315,7 +315,7 @@ cirron.session
       optimizer_step
 """)
 def two_threads(ci: Any) -> Any:
-    """A second thread trains another model meanwhile: each thread counts for itself."""
+    """A second thread trains another model concurrently: each thread has its own numbering."""
     training, other = Training(), Training()
 
     def fit(one: Training, loader: Any, epochs: int) -> None:

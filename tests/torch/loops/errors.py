@@ -1,4 +1,4 @@
-"""Loops in which something raises, and that go on."""
+"""Loops that continue after an exception."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_forward(ci: Any) -> list[float]:
-    """The forward of the second batch raises; the loop goes on with the next."""
+    """The forward of the second batch raises; the loop continues with the next batch."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -81,7 +81,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_first_forward(ci: Any) -> list[float]:
-    """The forward of the first batch raises: it is training all the same."""
+    """The forward of the first batch raises; the pass still counts as training."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -123,7 +123,7 @@ cirron.session
       optimizer_step
 """)
 def out_of_memory(ci: Any) -> list[float]:
-    """The forward of the second batch finds no memory and is tried again with half of it."""
+    """The forward of the second batch runs out of memory and is retried with half the batch."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -162,7 +162,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_criterion(ci: Any) -> list[float]:
-    """The criterion raises in the second batch: the shapes do not fit."""
+    """The criterion raises in the second batch, because the shapes do not match."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -198,7 +198,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_backward(ci: Any) -> list[float]:
-    """The second backward raises: it is no gradient to be stepped with later."""
+    """The second backward raises, so it yields no gradient for a later step."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -254,7 +254,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_optimizer(ci: Any) -> list[float]:
-    """The second optimizer step raises: the step is over all the same."""
+    """The second optimizer step raises; the step ends nevertheless."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = _Raising(model.parameters(), lr=0.05)
@@ -325,7 +325,7 @@ cirron.session
       optimizer_step
 """)
 def error_ends_the_pass(ci: Any) -> list[float]:
-    """The forward raises out of the loop; the program catches it and trains once more."""
+    """The forward raises and ends the loop; the program catches the error and trains again."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -366,7 +366,7 @@ cirron.session
       optimizer_step
 """)
 def error_in_recomputation(ci: Any) -> list[float]:
-    """What checkpointing computes again raises, in the second backward."""
+    """The recomputation of a checkpoint raises, in the second backward."""
     begin()
     model, criterion = CheckpointedOnce(use_reentrant=False), nn.MSELoss()
     optimizer = sgd(model)

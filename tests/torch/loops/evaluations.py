@@ -1,4 +1,4 @@
-"""Passes that evaluate, and what tells them from those that train."""
+"""Passes that evaluate, and their distinction from passes that train."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ cirron.session
     loss
 """)
 def functions_of_a_script(ci: Any) -> Any:
-    """train() and a decorated evaluate() as functions, the loaders with workers."""
+    """train() and a decorated evaluate() are functions; the loaders have workers."""
     training = Training()
     options = {"num_workers": 1, "persistent_workers": True}
     loader, held_out = parts.loader(**options), parts.loader(4, **options)
@@ -192,7 +192,7 @@ cirron.session
     loss
 """)
 def validation_with_gradients(ci: Any) -> Any:
-    """A validation with model.eval() alone: gradients stay on."""
+    """A validation with model.eval() only: gradients remain enabled."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     for _ in range(2):
@@ -220,7 +220,7 @@ cirron.session
     forward
 """)
 def no_grad_inside(ci: Any) -> Any:
-    """A validation whose no_grad stands inside its loop, the model in training mode all along."""
+    """A validation with no_grad inside its loop; the model stays in training mode."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     for batch in loader:
@@ -262,7 +262,7 @@ cirron.session
       loss
 """)
 def no_grad_inside_within_the_epoch(ci: Any) -> Any:
-    """A validation after every step with model.eval(), no_grad inside its loop."""
+    """A validation after every step, with model.eval(), and no_grad inside its loop."""
     training = Training()
     loader, held_out = parts.loader(4), parts.loader(4)
     for batch in loader:
@@ -313,7 +313,7 @@ cirron.session
     loss
 """)
 def training_error(ci: Any) -> Any:
-    """After each epoch an evaluation over the very loader that was trained on."""
+    """An evaluation after each epoch, over the same loader as the training."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -335,7 +335,7 @@ cirron.session
       optimizer_step
 """)
 def trained_in_eval_mode(ci: Any) -> Any:
-    """Training with model.eval() from the first batch on, to freeze batch norm."""
+    """Training with model.eval() from the first batch on, to freeze the batch norm."""
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     training = Training(model.eval())
     loader = parts.loader()
@@ -371,7 +371,7 @@ cirron.session
     loss
 """)
 def sanity_check(ci: Any) -> Any:
-    """A validation before training begins, and one behind it."""
+    """A validation before training begins, and another one after it."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     with torch.no_grad():
@@ -401,7 +401,7 @@ cirron.session
       optimizer_step
 """)
 def sanity_check_with_gradients(ci: Any) -> Any:
-    """A validation before training with model.eval() alone, when no model was trained yet."""
+    """A validation with model.eval() only, before any model was trained."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     training.model.eval()
@@ -423,7 +423,7 @@ cirron.session
     forward
 """)
 def inference(ci: Any) -> Any:
-    """Inference alone, over a loader."""
+    """Inference only, over a loader."""
     model = parts.network().eval()
     with torch.inference_mode():
         return [model(x).sum().item() for x, _ in parts.loader()]
@@ -437,7 +437,7 @@ cirron.session
       forward
 """)
 def forward_alone(ci: Any) -> Any:
-    """Forwards alone, with gradients and in training mode: not an evaluation."""
+    """Forwards only, with gradients and in training mode: not an evaluation."""
     model = parts.network()
     return [model(x).sum().item() for x, _ in parts.loader()]
 
@@ -457,7 +457,7 @@ cirron.session
       optimizer_step
 """)
 def statistics_first(ci: Any) -> Any:
-    """A pass under no_grad that takes the mean of the data, without a model."""
+    """A pass under no_grad that computes the mean of the data, without a model."""
     training = Training()
     loader = parts.loader()
     with torch.no_grad():
@@ -492,7 +492,7 @@ cirron.session
     loss
 """)
 def validation_in_a_thread(ci: Any) -> Any:
-    """A copy of the model is validated in a second thread while training goes on."""
+    """A copy of the model is validated in a second thread while training continues."""
     training, other = Training(), Training()
     loader, held_out = parts.loader(), parts.loader(4)
     for batch in loader:

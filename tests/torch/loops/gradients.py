@@ -1,4 +1,4 @@
-"""Loops by how they come to their gradients: every way into autograd."""
+"""Loops by the way in which they compute gradients: every entry point of autograd."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ cirron.session
       optimizer_step
 """)
 def autograd_grad(ci: Any) -> list[float]:
-    """torch.autograd.grad; the gradients are assigned by hand."""
+    """torch.autograd.grad; the loop assigns the gradients itself."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -103,7 +103,7 @@ cirron.session
       optimizer_step
 """)
 def retained_graph(ci: Any) -> list[float]:
-    """Two backwards through one graph (retain_graph): no accumulation over batches."""
+    """Two backwards through one graph (retain_graph): not an accumulation over batches."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -129,7 +129,7 @@ cirron.session
       optimizer_step
 """)
 def backward_with_gradient(ci: Any) -> list[float]:
-    """out.backward(gradient=...) and inputs=..., no loss."""
+    """out.backward(gradient=...) and inputs=..., without a loss."""
     begin()
     model = Net()
     optimizer = sgd(model)
@@ -158,7 +158,7 @@ cirron.session
       optimizer_step
 """)
 def truncated_in_time(ci: Any) -> list[float]:
-    """Truncated backpropagation through time: two windows of a batch, each with a step."""
+    """Truncated backpropagation through time: a batch has two windows, each with its own step."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -217,7 +217,7 @@ cirron.session
       optimizer_step
 """)
 def hooks_on_tensors(ci: Any) -> list[float]:
-    """A hook on a tensor calls another model in the backward: no recomputation."""
+    """A hook on a tensor calls another model in the backward: this is not a recomputation."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -245,7 +245,7 @@ cirron.session
       optimizer_step
 """)
 def anomaly_mode(ci: Any) -> list[float]:
-    """torch.autograd.detect_anomaly() around everything."""
+    """torch.autograd.detect_anomaly() around the complete loop."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)

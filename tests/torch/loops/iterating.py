@@ -1,4 +1,4 @@
-"""What is done with the iterators of loaders: wrapped, zipped, nested, fetched by hand."""
+"""Ways of iterating over loaders: wrapped, zipped, nested, fetched explicitly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Bar:
 
 @loop(TWO_EPOCHS)
 def progress_bar(ci: Any) -> Any:
-    """A progress bar around enumerate around the loader."""
+    """A progress bar around enumerate(loader)."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -63,7 +63,7 @@ cirron.session
       optimizer_step
 """)
 def islice(ci: Any) -> Any:
-    """The first two of three batches: itertools.islice."""
+    """itertools.islice takes the first two of three batches."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -90,7 +90,7 @@ cirron.session
       optimizer_step
 """)
 def endless_generator(ci: Any) -> Any:
-    """A generator of the user's that begins the loader again, for a number of steps."""
+    """A generator of the program restarts the loader until a number of steps is reached."""
     training = Training()
 
     def forever(loader: Any) -> Iterator[Any]:
@@ -120,7 +120,7 @@ cirron.session
       optimizer_step
 """)
 def endless_by_hand(ci: Any) -> Any:
-    """`next` by hand, and `except StopIteration: batches = iter(loader)`."""
+    """Explicit `next`, with `except StopIteration: batches = iter(loader)`."""
     training = Training()
     loader = parts.loader()
     batches = iter(loader)
@@ -150,7 +150,7 @@ cirron.session
     optimizer_step
 """)
 def itertools_cycle(ci: Any) -> Any:
-    """itertools.cycle: from the second round on there is no loader."""
+    """itertools.cycle: from the second round on, no loader is read."""
     training = Training()
     for _, batch in zip(range(5), itertools.cycle(parts.loader()), strict=False):
         training.step(batch)
@@ -179,7 +179,7 @@ cirron.session
       optimizer_step
 """)
 def prefetcher(ci: Any) -> Any:
-    """A prefetcher by hand, which fetches the next batch before it hands out one."""
+    """A handwritten prefetcher, which fetches the next batch before it returns the current one."""
     training = Training()
 
     def ahead(loader: Any) -> Iterator[Any]:
@@ -232,7 +232,7 @@ cirron.session
       data_load
 """)
 def zip_with_shorter(ci: Any) -> Any:
-    """zip of two loaders, the second the shorter: the last batch of the first is never used."""
+    """zip of two loaders, the second one shorter: the first one's last batch is never used."""
     training = Training()
     labelled, unlabelled = parts.loader(6), parts.loader(4)
     for _ in range(2):
@@ -260,7 +260,7 @@ cirron.session
       optimizer_step
 """)
 def zip_with_cycle(ci: Any) -> Any:
-    """zip of a loader with itertools.cycle of a shorter one."""
+    """zip of a loader and itertools.cycle over a shorter one."""
     training = Training()
     for (x, y), (noise, _) in zip(parts.loader(8), itertools.cycle(parts.loader(4)), strict=False):
         training.step((x + 0.01 * noise, y))
@@ -298,7 +298,7 @@ cirron.session
       optimizer_step
 """)
 def loader_of_tasks(ci: Any) -> Any:
-    """A loader within a loader: tasks, each with a loader of its own."""
+    """A loader of tasks, each with a loader of its own."""
     training = Training()
     tasks = DataLoader([0.0, 1.0], batch_size=None)
     for _ in range(2):
@@ -340,7 +340,7 @@ cirron.session
       optimizer_step
 """)
 def one_loader_after_the_other(ci: Any) -> Any:
-    """Two loaders in each epoch, one after the other."""
+    """Each epoch reads two loaders, one after the other."""
     training = Training()
     clean, noisy = parts.loader(6), parts.loader(4)
     for _ in range(2):
@@ -371,7 +371,7 @@ cirron.session
       optimizer_step
 """)
 def dataset_raises(ci: Any) -> Any:
-    """The dataset raises, which ends the loop, and the epoch begins again."""
+    """The dataset raises, which ends the loop; then the epoch starts again."""
     training = Training()
     loader = DataLoader(parts.Broken(bad=4), batch_size=2)
     for _ in range(2):
@@ -402,7 +402,7 @@ cirron.session
       optimizer_step
 """)
 def dataset_raises_and_goes_on(ci: Any) -> Any:
-    """A fetch that raises, caught within the loop, which goes on with the next."""
+    """A fetch raises and is caught within the loop, which continues with the next fetch."""
     training = Training()
     batches = iter(DataLoader(parts.Broken(bad=2), batch_size=2))
     while True:

@@ -1,4 +1,4 @@
-"""Models that join a program later: in a stage of their own, as a teacher, as a script."""
+"""Models that are first used later in a program: in a separate stage, as a teacher, scripted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ cirron.session
       optimizer_step
 """)
 def training_stages(ci: Any) -> Any:
-    """Three stages, one after the other, each with a model of another class."""
+    """Three consecutive stages, each with a model of another class."""
     begin()
     return [_train(model) for model in _stages()]
 
@@ -127,7 +127,7 @@ cirron.session
       optimizer_step
 """)
 def scripted_later(ci: Any) -> Any:
-    """A model is trained, scripted by torch.jit.script, and the ScriptModule is trained on."""
+    """A model is trained, then scripted by torch.jit.script; the ScriptModule is trained, too."""
     begin()
     model = _stages()[1]
     losses = _train(model)
@@ -158,7 +158,7 @@ cirron.session
       optimizer_step
 """)
 def auxiliary_model_in_one_step(ci: Any) -> Any:
-    """A model of another class is called in the middle of an epoch, once."""
+    """A model of another class is called once, in the middle of an epoch."""
     begin()
     model, _, auxiliary = _stages()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -191,7 +191,7 @@ cirron.session
     forward{module=Third}
 """)
 def evaluation_of_several_models(ci: Any) -> Any:
-    """Each batch of an evaluation goes to another model, two of which are new."""
+    """Each batch of an evaluation is passed to a different model; two of the models are new."""
     begin()
     models = _stages()
     losses = _train(models[0])

@@ -1,4 +1,4 @@
-"""Iterators that live longer than the loop that reads them, and loaders read beside a pass."""
+"""Iterators that outlive the loop that reads them, and loaders that are read during a pass."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ cirron.session
     loss
 """)
 def kept_test_iterator(ci: Any) -> Any:
-    """examples = iter(test_loader); next(examples), and `examples` lives on."""
+    """examples = iter(test_loader); next(examples): `examples` stays alive."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     examples = iter(held_out)
@@ -105,7 +105,7 @@ def kept_test_iterator(ci: Any) -> Any:
 
 @loop(PEEK_THEN_THREE)
 def kept_training_iterator(ci: Any) -> Any:
-    """The same with an iterator of the loader that is trained on."""
+    """An iterator over the training loader stays alive after one batch was fetched from it."""
     training = Training()
     loader = parts.loader()
     examples = iter(loader)
@@ -129,7 +129,7 @@ cirron.session
       optimizer_step
 """)
 def kept_iterators_in_a_list(ci: Any) -> Any:
-    """Two iterators in a list, one batch of each looked at."""
+    """Two iterators in a list; one batch of each is inspected."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     looked_at = [iter(loader), iter(held_out)]
@@ -144,7 +144,7 @@ def kept_iterators_in_a_list(ci: Any) -> Any:
 
 @loop(PEEK_AND_FORWARD)
 def kept_iterator_and_forward(ci: Any) -> Any:
-    """The looked-at batch goes through the model, as for a graph in TensorBoard."""
+    """The inspected batch is passed to the model, as for a graph in TensorBoard."""
     training = Training()
     loader = parts.loader()
     examples = iter(loader)
@@ -158,7 +158,7 @@ def kept_iterator_and_forward(ci: Any) -> Any:
 
 @loop(PEEK_AND_FORWARD)
 def kept_test_iterator_and_forward(ci: Any) -> Any:
-    """The same with a batch of another loader."""
+    """A batch of another loader is inspected and passed to the model."""
     training = Training()
     loader = parts.loader()
     examples = iter(parts.loader(4))
@@ -189,7 +189,7 @@ cirron.session
       optimizer_step
 """)
 def kept_iterator_and_break(ci: Any) -> Any:
-    """An iterator that is kept, and a break in the first epoch."""
+    """An iterator that stays alive, and a break in the first epoch."""
     training = Training()
     loader = parts.loader()
     examples = iter(parts.loader(4))
@@ -224,7 +224,7 @@ cirron.session
       optimizer_step
 """)
 def kept_iterator_and_exception(ci: Any) -> Any:
-    """An iterator that is kept, and a dataset that raises in the first epoch."""
+    """An iterator that stays alive, and a dataset that raises in the first epoch."""
     training = Training()
     examples = iter(parts.loader(4))
     next(examples)
@@ -239,7 +239,7 @@ def kept_iterator_and_exception(ci: Any) -> Any:
 
 @loop(PEEK_THEN_THREE)
 def kept_iterator_and_workers(ci: Any) -> Any:
-    """An iterator that is kept, and persistent workers in training."""
+    """An iterator that stays alive, and persistent workers in training."""
     training = Training()
     loader = parts.loader(num_workers=1, persistent_workers=True)
     examples = iter(parts.loader(4))
@@ -253,7 +253,7 @@ def kept_iterator_and_workers(ci: Any) -> Any:
 
 @loop(PEEK_THEN_THREE, needs=("torchdata",))
 def kept_iterator_of_a_stateful_loader(ci: Any) -> Any:
-    """An iterator of StatefulDataLoader that is kept, and three epochs of another."""
+    """A StatefulDataLoader's iterator stays alive during three epochs of another loader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     training = Training()
@@ -300,7 +300,7 @@ cirron.session
     loss
 """)
 def kept_iterator_and_validation(ci: Any) -> Any:
-    """An iterator that is kept, and a validation after each epoch."""
+    """An iterator that stays alive, and a validation after each epoch."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     examples = iter(held_out)
@@ -333,7 +333,7 @@ cirron.session
       optimizer_step
 """)
 def kept_iterator_and_sanity_check(ci: Any) -> Any:
-    """An iterator that is kept, and an evaluation before the first epoch."""
+    """An iterator that stays alive, and an evaluation before the first epoch."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     examples = iter(loader)
@@ -365,7 +365,7 @@ cirron.session
       optimizer_step
 """)
 def range_test_first(ci: Any) -> Any:
-    """A learning rate finder over two batches, its iterator kept; then two epochs."""
+    """A learning rate finder over two batches, whose iterator stays alive; then two epochs."""
     training = Training()
     batches = iter(parts.loader())
     for _ in range(2):
@@ -402,7 +402,7 @@ cirron.session
       optimizer_step
 """)
 def range_test_and_validation_first(ci: Any) -> Any:
-    """The same, with a validation between the range test and the epochs."""
+    """A learning rate finder whose iterator stays alive, then a validation, then two epochs."""
     training = Training()
     batches = iter(parts.loader())
     for _ in range(2):
@@ -435,7 +435,7 @@ cirron.session
       optimizer_step
 """)
 def two_iterators_in_turns(ci: Any) -> Any:
-    """Two batches of one iterator, then two of another, and so on: both live on."""
+    """Two batches of one iterator, then two of another, and so on: both stay alive."""
     training = Training()
     iterators = [iter(parts.loader(8)), iter(parts.loader(8))]
     for _ in range(2):
@@ -471,7 +471,7 @@ cirron.session
       data_load
 """)
 def rehearsal(ci: Any) -> Any:
-    """Old batches by an endless generator, of which the first is fetched before the epochs."""
+    """Old batches come from an endless generator, which is first read before the epochs."""
     training = Training()
     old = endless(parts.loader(16))
     x, y = next(old)
@@ -494,7 +494,7 @@ cirron.session
       optimizer_step
 """)
 def zip_with_endless(ci: Any) -> Any:
-    """zip of a loader with an endless generator over a shorter one."""
+    """zip of a loader and an endless generator over a shorter one."""
     training = Training()
     for (x, _), (_, y) in zip(parts.loader(10), endless(parts.loader(4)), strict=False):
         training.step((x, y))
@@ -515,7 +515,7 @@ def _batches_with(evaluate: Any) -> list[float]:
 
 @loop(VALIDATED)
 def eval_mode_after_the_fetch(ci: Any) -> Any:
-    """model.eval() and no_grad for each batch of the validation, behind its fetch."""
+    """The validation uses model.eval() and no_grad for each batch, after fetching it."""
     held_out = parts.loader(4)
 
     def evaluate(training: Training) -> None:
@@ -529,7 +529,7 @@ def eval_mode_after_the_fetch(ci: Any) -> Any:
 
 @loop(VALIDATED)
 def eval_mode_after_the_fetch_of_workers(ci: Any) -> Any:
-    """The same with persistent workers: every validation has the same iterator."""
+    """model.eval() after each fetch, with persistent workers: all validations share an iterator."""
     held_out = parts.loader(4, num_workers=1, persistent_workers=True)
 
     def evaluate(training: Training) -> None:
@@ -543,7 +543,7 @@ def eval_mode_after_the_fetch_of_workers(ci: Any) -> Any:
 
 @loop(VALIDATED)
 def no_grad_after_the_fetch(ci: Any) -> Any:
-    """The same with no_grad alone, while the training iterator lives on."""
+    """The validation uses no_grad after each fetch, while the training iterator stays alive."""
     held_out = parts.loader(4)
 
     def evaluate(training: Training) -> None:
@@ -618,7 +618,7 @@ cirron.session
       forward
 """)
 def two_validations_after_the_fetch(ci: Any) -> Any:
-    """Two validations in a row, the model in training mode in between."""
+    """Two consecutive validations; the model is in training mode between them."""
     loaders = parts.loader(4), parts.loader(4)
 
     def evaluate(training: Training) -> None:
@@ -659,7 +659,7 @@ cirron.session
       forward
 """)
 def eval_mode_after_the_fetch_within_the_epoch(ci: Any) -> Any:
-    """The validation runs after every second step of the epoch."""
+    """A validation with model.eval() after each fetch, after every second step of the epoch."""
     training = Training()
     held_out = parts.loader(4)
     for number, batch in enumerate(parts.loader(8), start=1):
@@ -689,7 +689,7 @@ cirron.session
       optimizer_step
 """)
 def second_loader_by_hand(ci: Any) -> Any:
-    """Two iterators in each iteration, each batch trained on by itself: one step."""
+    """Each iteration reads two iterators and trains on both batches separately: one step."""
     training = Training()
     first, second = iter(parts.loader()), iter(parts.loader())
     for _ in range(3):
@@ -708,7 +708,7 @@ cirron.session
     forward
 """)
 def kept_iterator_and_inference(ci: Any) -> Any:
-    """A batch is looked at, its iterator kept, and inference over the same loader follows."""
+    """A batch is inspected, its iterator stays alive, then inference over the same loader."""
     loader = parts.loader(4)
     model: nn.Module = parts.network().eval()
     examples = iter(loader)

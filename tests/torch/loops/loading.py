@@ -1,4 +1,4 @@
-"""Where batches come from: loaders, datasets, samplers and transforms of every kind."""
+"""Sources of batches: loaders, datasets, samplers and transforms of every kind."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def workers(ci: Any) -> Any:
 
 @loop(TWO_EPOCHS)
 def persistent_workers(ci: Any) -> Any:
-    """Persistent workers: both epochs have the same iterator."""
+    """Persistent workers: both epochs use the same iterator."""
     training = Training()
     loader = parts.loader(num_workers=1, persistent_workers=True)
     for _ in range(2):
@@ -87,7 +87,7 @@ cirron.session
       optimizer_step
 """)
 def persistent_workers_break(ci: Any) -> Any:
-    """A break with persistent workers, then a full epoch of the same iterator."""
+    """A break with persistent workers, then a complete epoch of the same iterator."""
     training = Training()
     loader = parts.loader(num_workers=1, persistent_workers=True)
     for epoch in range(2):
@@ -116,7 +116,7 @@ def looked_at(ci: Any) -> Any:
 
 @loop(TWO_EPOCHS)
 def iterable_dataset(ci: Any) -> Any:
-    """An IterableDataset, whose length nobody knows."""
+    """An IterableDataset of unknown length."""
     training = Training()
     loader = DataLoader(parts.Stream(), batch_size=2)
     for _ in range(2):
@@ -127,7 +127,7 @@ def iterable_dataset(ci: Any) -> Any:
 
 @loop(TWO_EPOCHS)
 def batches_of_the_dataset(ci: Any) -> Any:
-    """A dataset that makes its batches itself: batch_size=None."""
+    """A dataset that builds its batches itself: batch_size=None."""
     training = Training()
     ready = [(x.unsqueeze(0), y.unsqueeze(0)) for x, y in parts.points(3)]
     loader = DataLoader(ready, batch_size=None)
@@ -139,7 +139,7 @@ def batches_of_the_dataset(ci: Any) -> Any:
 
 @loop(TWO_EPOCHS)
 def batch_sampler(ci: Any) -> Any:
-    """A batch sampler, and a loader that is made again for each epoch."""
+    """A batch sampler, and a new loader for each epoch."""
     training = Training()
     dataset = parts.points(6)
     for epoch in range(2):
@@ -161,7 +161,7 @@ cirron.session
       optimizer_step
 """)
 def one_batch(ci: Any) -> Any:
-    """One batch an epoch: the second is too short and left out."""
+    """One batch per epoch: the second one would be too short and is dropped."""
     training = Training()
     loader = parts.loader(3, drop_last=True)
     for _ in range(3):
@@ -172,7 +172,7 @@ def one_batch(ci: Any) -> Any:
 
 @loop(TWO_EPOCHS)
 def empty_loader(ci: Any) -> Any:
-    """A loader without a batch, asked after each epoch."""
+    """A loader without batches is iterated over after each epoch."""
     training = Training()
     loader = parts.loader()
     nothing = parts.loader(1, drop_last=True)
@@ -253,7 +253,7 @@ cirron.session
     needs=("torchdata",),
 )
 def stateful_loader_resumed(ci: Any) -> Any:
-    """A StatefulDataLoader with a worker that another takes over in the middle of an epoch."""
+    """A StatefulDataLoader with a worker; another one resumes it in the middle of an epoch."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     training = Training()

@@ -1,4 +1,4 @@
-"""Loops that tell a criterion from a model and from a transform."""
+"""Loops that require distinguishing a criterion from a model and from a transform."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ cirron.session
       optimizer_step
 """)
 def frozen_teacher_last(ci: Any) -> list[float]:
-    """A teacher with frozen parameters, called after the student: a model, no criterion."""
+    """A teacher with frozen parameters, called after the student: a model, not a criterion."""
     begin()
     teacher, student, criterion = Teacher().requires_grad_(False).eval(), Net(), nn.MSELoss()
     optimizer = sgd(student)
@@ -48,7 +48,7 @@ cirron.session
       optimizer_step
 """)
 def functional_loss(ci: Any) -> list[float]:
-    """The loss as a function, no module."""
+    """The loss is a function, not a module."""
     begin()
     model = Net()
     optimizer = sgd(model)
@@ -106,7 +106,7 @@ cirron.session
       optimizer_step
 """)
 def trained_criterion(ci: Any) -> list[float]:
-    """A criterion with a parameter that is trained: it is a model."""
+    """A criterion with a trained parameter: it counts as a model."""
     begin()
     model, criterion = Net(), _Uncertainty()
     optimizer = sgd(model, criterion)
@@ -140,7 +140,7 @@ cirron.session
       optimizer_step
 """)
 def model_with_its_loss(ci: Any) -> list[float]:
-    """The model computes its loss itself: the criterion is a part of the forward."""
+    """The model computes its own loss: the criterion is part of the forward."""
     begin()
     model = _WithLoss()
     optimizer = sgd(model)
@@ -170,7 +170,7 @@ cirron.session
       optimizer_step
 """)
 def augmentation(ci: Any) -> list[float]:
-    """A module without parameters before the forward of each step: no criterion, no forward."""
+    """A module without parameters runs before each forward: neither a criterion nor a forward."""
     begin()
     model, criterion, augment = Net(), nn.MSELoss(), _Jitter()
     optimizer = sgd(model)

@@ -1,4 +1,4 @@
-"""Loops in which scopes are opened by hand: they come first, and nothing stands there twice."""
+"""Loops that open scopes explicitly: these take precedence, and no scope is recorded twice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ cirron.session
       loss
 """)
 def epochs_by_hand(ci: Any) -> Any:
-    """ci.epochs, inside it a plain loop over a loader and a validation."""
+    """ci.epochs, with a plain loop over a loader and a validation inside it."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(4)
     for _ in ci.epochs(range(2)):
@@ -90,7 +90,7 @@ cirron.session
     optimizer_step
 """)
 def batches_alone(ci: Any) -> Any:
-    """ci.batches around the loader, no ci.epochs: whose steps are given has no other epochs."""
+    """ci.batches around the loader, without ci.epochs: the hooks open no epochs either."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -109,7 +109,7 @@ cirron.session
       optimizer_step
 """)
 def batches_of_a_list(ci: Any) -> Any:
-    """ci.batches over a list of batches: there is no loader to wait for."""
+    """ci.batches over a list of batches: there is no loader, so there is no data_load."""
     training = Training()
     batches = list(zip(*(part.split(2) for part in parts.points(6).tensors), strict=True))
     for _ in ci.epochs(range(2)):
@@ -154,7 +154,7 @@ cirron.session
       optimizer_step
 """)
 def batches_called_batch(ci: Any) -> Any:
-    """ci.batches(loader, name="batch"), as cirron-sdk calls it: a step by another name."""
+    """ci.batches(loader, name="batch"), the name in cirron-sdk: a step under another name."""
     training = Training()
     loader = parts.loader()
     for _ in ci.epochs(range(2)):
@@ -173,7 +173,7 @@ cirron.session
       optimizer_step
 """)
 def epochs_without_loader(ci: Any) -> Any:
-    """ci.epochs, inside it a loop without a loader."""
+    """ci.epochs, with a loop without a loader inside it."""
     training = Training()
     whole = parts.points(6).tensors
     for _ in ci.epochs(range(2)):
@@ -198,7 +198,7 @@ cirron.session
       optimizer_step
 """)
 def batches_that_accumulate(ci: Any) -> Any:
-    """Gradients of three batches of ci.batches: each is the step that it was called."""
+    """Gradients accumulate over three batches of ci.batches: each batch is still a step."""
     training = Training()
     loader = parts.loader()
     for _ in ci.epochs(range(2)):
@@ -232,7 +232,7 @@ cirron.session
       optimizer_step
 """)
 def scopes_epoch_and_step(ci: Any) -> Any:
-    """ci.scope("epoch") and ci.scope("step") in the loops: the fetch lies before the step."""
+    """ci.scope("epoch") and ci.scope("step") in the loops: the fetch precedes the step."""
     training = Training()
     loader = parts.loader()
     for epoch in range(2):
@@ -260,7 +260,7 @@ cirron.session
       optimizer_step
 """)
 def scope_step(ci: Any) -> Any:
-    """ci.scope("step") alone, in a loop over a loader."""
+    """ci.scope("step") only, in a loop over a loader."""
     training = Training()
     for number, batch in enumerate(parts.loader(4), start=10):
         with ci.scope("step", index=number):
@@ -323,7 +323,7 @@ cirron.session
       optimizer_step
 """)
 def every_scope(ci: Any) -> Any:
-    """All of Cirron's tree by hand, from ci.scope("epoch") to ci.scope("optimizer_step")."""
+    """Every scope of the tree is explicit, from ci.scope("epoch") to ci.scope("optimizer_step")."""
     training = Training()
     loader = parts.loader()
     for epoch in range(2):
@@ -406,7 +406,7 @@ cirron.session
       loss
 """)
 def decorated_functions(ci: Any) -> Any:
-    """A scope of another name as the decorator of a function that trains and validates."""
+    """A scope with another name decorates a function that trains and validates."""
     training = Training()
     loader, held_out = parts.loader(), parts.loader(2)
 

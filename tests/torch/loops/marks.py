@@ -27,7 +27,7 @@ cirron.session
     loss
 """)
 def marks(ci: Any) -> Any:
-    """Marks everywhere, each named after the scope that it must stand on."""
+    """Marks in every scope, each named after the scope that it must be attached to."""
 
     def change(point: Any) -> Any:
         ci.mark("on data_load", 1)
@@ -96,7 +96,7 @@ cirron.session
   data_load
 """)
 def marks_before_it_is_known(ci: Any) -> Any:
-    """Marks where it shows only later what the pass or the step is: none is lost."""
+    """Marks made before the kind of the pass or of the step is known: none is lost."""
     training = Training()
     for number, batch in enumerate(parts.loader(10), start=1):
         ci.mark("fetched", number)

@@ -1,4 +1,4 @@
-"""Loops beside other tools: profilers, inference_mode, saved models, devices, parametrizations."""
+"""Loops with other tools: profilers, inference_mode, saved models, devices, parametrizations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cirron.session
       forward
 """)
 def inference_mode_in_a_step(ci: Any) -> list[float]:
-    """A forward under inference_mode after each optimizer step: the accuracy on the batch."""
+    """A forward under inference_mode after each optimizer step computes the batch's accuracy."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -53,7 +53,7 @@ cirron.session
       loss{module=L1Loss}
 """)
 def metric_module(ci: Any) -> list[float]:
-    """A module without parameters computes a metric after the step: told from no criterion."""
+    """A module without parameters computes a metric after the step: it is not a criterion."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -81,7 +81,7 @@ cirron.session
       optimizer_step
 """)
 def under_the_profiler(ci: Any) -> list[float]:
-    """torch.profiler with a schedule, stepped with the loop, and record_function in it."""
+    """torch.profiler with a schedule, stepped in the loop, and record_function inside it."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -145,7 +145,7 @@ cirron.session
   forward
 """)
 def saved_and_loaded(ci: Any) -> list[float]:
-    """torch.save of the whole model and its optimizer after each epoch; a loaded copy is tried."""
+    """torch.save of the model and the optimizer after each epoch; a loaded copy is tried out."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -230,7 +230,7 @@ cirron.session
       optimizer_step
 """)
 def default_device_and_dtype(ci: Any) -> list[float]:
-    """Under torch.device("cpu") as a context and a default dtype of float64."""
+    """torch.device("cpu") as a context manager, and float64 as the default dtype."""
     begin()
     torch.set_default_dtype(torch.float64)
     try:
@@ -299,7 +299,7 @@ cirron.session
     forward
 """)
 def batches_by_their_number(ci: Any) -> Any:
-    """As many fetches as a loader has batches: the validation has one, as a look before has."""
+    """len(loader) explicit fetches; the validation has one batch, as has an earlier inspection."""
     training = Training()
     batched, held_out = loader(), loader(2)
     look = next(iter(held_out))

@@ -1,4 +1,4 @@
-"""Loops over models of every make: several, wrapped, traced, functional, called directly."""
+"""Loops over models of every kind: several, wrapped, traced, functional, called directly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ cirron.session
       optimizer_step
 """)
 def encoder_and_decoder(ci: Any) -> list[float]:
-    """Two models, one after the other, under one optimizer."""
+    """Two models, called one after the other, with one optimizer."""
     begin()
     encoder, decoder, criterion = Encoder(), Decoder(), nn.MSELoss()
     optimizer = sgd(encoder, decoder)
@@ -78,7 +78,7 @@ cirron.session
       optimizer_step
 """)
 def siamese(ci: Any) -> list[float]:
-    """The same model called twice in a step."""
+    """The same model is called twice in a step."""
     begin()
     model, criterion = Net(outputs=INPUTS), nn.CosineEmbeddingLoss()
     optimizer = sgd(model)
@@ -102,7 +102,7 @@ cirron.session
       optimizer_step
 """)
 def direct_forward(ci: Any) -> list[float]:
-    """model.forward(x): the model's own __call__ is never used, only those of its layers."""
+    """model.forward(x): only the layers' __call__ is used, never the model's own."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -137,7 +137,7 @@ cirron.session
       optimizer_step
 """)
 def training_step_method(ci: Any) -> list[float]:
-    """A module with a training_step method that calls its net and its criterion."""
+    """A module whose training_step method calls its network and its criterion."""
     begin()
     system = _System()
     optimizer = sgd(system)
@@ -252,7 +252,7 @@ cirron.session
       optimizer_step
 """)
 def trials(ci: Any) -> list[float]:
-    """A search: each of two trials makes a model, an optimizer and a loader of its own."""
+    """A search: each of two trials has its own model, optimizer and loader."""
     begin()
     for width in (2, 3):
         batches, criterion = loader(), nn.MSELoss()
@@ -325,7 +325,7 @@ cirron.session
       optimizer_step
 """)
 def per_sample_gradients(ci: Any) -> list[float]:
-    """torch.func: vmap of grad of functional_call gives a gradient a sample; then a step."""
+    """torch.func: vmap of grad of functional_call gives per-sample gradients; then a step."""
     begin()
     model = Net()
     optimizer = sgd(model)
@@ -354,7 +354,7 @@ cirron.session
       optimizer_step
 """)
 def data_parallel(ci: Any) -> list[float]:
-    """nn.DataParallel without a GPU, which calls the model it holds."""
+    """nn.DataParallel without a GPU, which calls the wrapped model."""
     begin()
     model, criterion = nn.DataParallel(Net()), nn.MSELoss()
     optimizer = sgd(model)
@@ -388,7 +388,7 @@ cirron.session
       optimizer_step
 """)
 def hooks_of_their_own(ci: Any) -> list[float]:
-    """The loop has forward and full backward hooks of its own on the model and on its layers."""
+    """The loop registers forward and full backward hooks on the model and on its layers."""
     begin()
     model, criterion, seen = Net(), nn.MSELoss(), []
     optimizer = sgd(model)

@@ -1,4 +1,4 @@
-"""Loops by their optimizers: in what order, how many, with closures, around each other."""
+"""Loops by their optimizers: order, number, closures, wrappers."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ cirron.session
       optimizer_step{optimizer=SGD}
 """)
 def alternating(ci: Any) -> list[float]:
-    """One optimizer for each part of the model, in turn."""
+    """One optimizer for each part of the model, used in turn."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizers = [sgd(model.hidden), adam(model.head)]
@@ -247,7 +247,7 @@ cirron.session
       backward
 """)
 def lbfgs_without_loader(ci: Any) -> list[float]:
-    """LBFGS on all of the data at once, no loader: a step each."""
+    """LBFGS on all of the data at once, without a loader: each call is a step."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
@@ -275,7 +275,7 @@ cirron.session
         backward
 """)
 def step_with_closure(ci: Any) -> list[float]:
-    """SGD with a closure, as Lightning steps."""
+    """SGD with a closure, as in Lightning."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)
@@ -304,7 +304,7 @@ cirron.session
         optimizer_step x4
 """)
 def optimizer_in_backward(ci: Any) -> list[float]:
-    """Each parameter has an optimizer, stepped in the backward once its gradient is there."""
+    """Each parameter has an optimizer, which steps in the backward once its gradient is ready."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizers = {
@@ -351,7 +351,7 @@ cirron.session
       optimizer_step{optimizer=_Lookahead}
 """)
 def lookahead(ci: Any) -> list[float]:
-    """An optimizer around an optimizer: one optimizer_step."""
+    """An optimizer that wraps another optimizer: one optimizer_step."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = _Lookahead(adam(model))
@@ -377,7 +377,7 @@ cirron.session
       optimizer_step
 """)
 def sharpness_aware(ci: Any) -> list[float]:
-    """Sharpness-aware minimization by hand: two forwards and two backwards to a step."""
+    """Handwritten sharpness-aware minimization: two forwards and two backwards per step."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)

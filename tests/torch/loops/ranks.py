@@ -1,4 +1,4 @@
-"""Loops of several processes (gloo on loopback); every rank gives the same tree.
+"""Loops of several processes (gloo on loopback); every rank has the same tree.
 
 On a CPU torch 2.6 has no FSDP2, and its ZeroRedundancyOptimizer hangs now and then.
 """
@@ -106,7 +106,7 @@ cirron.session
     ranks=2,
 )
 def ddp_no_sync(ci: Any) -> list[float]:
-    """DistributedDataParallel, two batches to a step, the first of them under no_sync."""
+    """DistributedDataParallel, two batches per step, the first of them under no_sync."""
     with _group():
         model, criterion = DistributedDataParallel(Net()), nn.MSELoss()
         optimizer = sgd(model)
@@ -180,7 +180,7 @@ cirron.session
     since="2.15",
 )
 def zero_redundancy(ci: Any) -> list[float]:
-    """ZeroRedundancyOptimizer: an optimizer whose ranks step a part each."""
+    """ZeroRedundancyOptimizer, which lets each rank step a part of the parameters."""
     with _group():
         model = DistributedDataParallel(Net())
         _train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05))
@@ -201,7 +201,7 @@ cirron.session
     ranks=2,
 )
 def fsdp1(ci: Any) -> list[float]:
-    """FullyShardedDataParallel (FSDP1), its layers wrapped, too."""
+    """FullyShardedDataParallel (FSDP1), with its layers wrapped as well."""
     with _group():
         net, cpu = Net(), torch.device("cpu")
         net.hidden = FullyShardedDataParallel(net.hidden, device_id=cpu)
@@ -225,7 +225,7 @@ cirron.session
     since="2.15",
 )
 def fsdp2(ci: Any) -> list[float]:
-    """fully_shard (FSDP2) of the layers and of the model."""
+    """fully_shard (FSDP2) of the layers and the model."""
     with _group():
         model = Net()
         mesh = distributed.init_device_mesh("cpu", (2,))
@@ -251,7 +251,7 @@ cirron.session
     since="2.15",
 )
 def fsdp2_accumulating(ci: Any) -> list[float]:
-    """fully_shard with set_requires_gradient_sync, two batches to a step."""
+    """fully_shard with set_requires_gradient_sync, two batches per step."""
     with _group():
         model, criterion = Net(), nn.MSELoss()
         fully_shard(model, mesh=distributed.init_device_mesh("cpu", (2,)))
@@ -301,7 +301,7 @@ cirron.session
     ranks=2,
 )
 def ddp_validation(ci: Any) -> list[float]:
-    """DistributedDataParallel, validated after each epoch, the metric reduced over the ranks."""
+    """DistributedDataParallel, validated after each epoch; the metric is reduced over the ranks."""
     with _group():
         model, criterion = DistributedDataParallel(Net()), nn.MSELoss()
         optimizer, metrics = sgd(model), []

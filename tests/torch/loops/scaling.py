@@ -1,4 +1,4 @@
-"""Loops in mixed precision: autocast, and GradScaler with steps that it leaves out."""
+"""Loops in mixed precision: autocast, and GradScaler with skipped steps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ cirron.session
       optimizer_step
 """)
 def scaler_disabled(ci: Any) -> list[float]:
-    """GradScaler(enabled=False): nothing is left out."""
+    """GradScaler(enabled=False): no step is skipped."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)
@@ -89,7 +89,7 @@ cirron.session
       optimizer_step
 """)
 def scaler_skips(ci: Any) -> list[float]:
-    """GradScaler leaves out the second step: its gradients are infinite."""
+    """GradScaler skips the second step, because its gradients are infinite."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)
@@ -129,7 +129,7 @@ cirron.session
       optimizer_step
 """)
 def scaler_skips_fused(ci: Any) -> list[float]:
-    """GradScaler hands the second step to a fused optimizer, which leaves it out itself."""
+    """GradScaler passes the second step to a fused optimizer, which skips it."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model, fused=True)
@@ -164,7 +164,7 @@ cirron.session
       optimizer_step
 """)
 def scaler_skips_accumulated(ci: Any) -> list[float]:
-    """GradScaler, gradients accumulated over two batches, the first step left out."""
+    """GradScaler, with gradients accumulated over two batches; the first step is skipped."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model)
@@ -201,7 +201,7 @@ cirron.session
       optimizer_step
 """)
 def scaler_skips_accumulated_fused(ci: Any) -> list[float]:
-    """The same with a fused optimizer."""
+    """GradScaler and a fused optimizer, with accumulated gradients; the first step is skipped."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = adam(model, fused=True)

@@ -1,4 +1,4 @@
-"""What makes a step: gradients that are accumulated, batches left out, several optimizers."""
+"""The boundaries of steps: accumulated gradients, skipped batches, several optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ cirron.session
       optimizer_step
 """)
 def accumulation(ci: Any) -> Any:
-    """Gradients of two batches a step, six batches."""
+    """Six batches; gradients are accumulated over two batches per step."""
     training = Training()
     loader = parts.loader(12)
     for _ in range(2):
@@ -52,7 +52,7 @@ cirron.session
       optimizer_step
 """)
 def accumulation_flushed(ci: Any) -> Any:
-    """Four batches a step, six batches: a last optimizer.step() behind the loop takes the rest."""
+    """Six batches, four per step: an optimizer.step() after the loop uses the remaining ones."""
     training = Training()
     loader = parts.loader(12)
     for _ in range(2):
@@ -82,7 +82,7 @@ cirron.session
         backward
 """)
 def accumulation_tail(ci: Any) -> Any:
-    """Four batches a step, six batches: the rest never steps."""
+    """Six batches, four per step: the remaining ones get no optimizer step."""
     training = Training()
     loader = parts.loader(12)
     for _ in range(2):
@@ -112,7 +112,7 @@ cirron.session
       optimizer_step
 """)
 def accumulation_to_the_end(ci: Any) -> Any:
-    """As Hugging Face's Trainer does: a step after every second and after the last batch."""
+    """A step after every second batch and after the last one, as in Hugging Face's Trainer."""
     training = Training()
     loader = parts.loader(10)
     for _ in range(2):
@@ -144,7 +144,7 @@ cirron.session
       optimizer_step
 """)
 def accumulation_with_scopes(ci: Any) -> Any:
-    """A scope of the user's own in the first of two batches."""
+    """A scope of the program in the first of two accumulated batches."""
     training = Training()
     for number, batch in enumerate(parts.loader(8)):
         training.backward(batch, parts=2)
@@ -183,7 +183,7 @@ cirron.session
       loss
 """)
 def accumulation_and_validation(ci: Any) -> Any:
-    """A validation after each optimizer step of an accumulating loop."""
+    """A validation after each optimizer step of a loop that accumulates gradients."""
     training = Training()
     held_out = parts.loader(2)
     for number, batch in enumerate(parts.loader(8), start=1):
@@ -239,7 +239,7 @@ cirron.session
       backward
 """)
 def no_optimizer(ci: Any) -> Any:
-    """Weights are changed by hand, without an optimizer."""
+    """The loop changes the weights itself, without an optimizer."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):

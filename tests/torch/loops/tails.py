@@ -1,4 +1,4 @@
-"""The end of a pass in the middle of an accumulation, or in the middle of its data."""
+"""Passes that end in the middle of an accumulation, or before the end of their data."""
 
 from __future__ import annotations
 
@@ -74,19 +74,19 @@ def _accumulate(batches: Any, updates: int, size: int = 2) -> list[float]:
 
 @loop(ACROSS)
 def accumulation_over_the_end(ci: Any) -> Any:
-    """Two batches a step, by a generator that reads a loader of three again and again."""
+    """Two batches per step, from a generator that rereads a loader of three batches."""
     return _accumulate(cycle(parts.loader()), 4)
 
 
 @loop(ACROSS)
 def accumulation_over_the_end_by_an_object(ci: Any) -> Any:
-    """The same by an iterator of a class."""
+    """Two batches per step, from an iterator class that rereads a loader of three batches."""
     return _accumulate(Endless(parts.loader()), 4)
 
 
 @loop(ACROSS)
 def accumulation_over_the_end_of_workers(ci: Any) -> Any:
-    """The same with persistent workers."""
+    """Two batches per step, from a generator that rereads a loader with persistent workers."""
     return _accumulate(cycle(parts.loader(num_workers=1, persistent_workers=True)), 4)
 
 
@@ -102,7 +102,7 @@ cirron.session
       optimizer_step
 """)
 def accumulation_over_two_ends(ci: Any) -> Any:
-    """Three batches a step, of a loader of one."""
+    """Three batches per step, from a loader of one batch."""
     return _accumulate(cycle(parts.loader(2)), 2, size=3)
 
 
@@ -124,7 +124,7 @@ cirron.session
         backward
 """)
 def accumulation_by_epochs(ci: Any) -> Any:
-    """The batches are counted anew in each epoch, behind a progress bar: the rest is its own."""
+    """Batches are counted per epoch, with a progress bar: the remaining one is its own step."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -160,7 +160,7 @@ cirron.session
     loss
 """)
 def evaluation_behind_an_accumulation(ci: Any) -> Any:
-    """An evaluation follows the batch that is left."""
+    """An evaluation begins while one accumulated batch has had no optimizer step."""
     training = Training()
     for number, batch in enumerate(parts.loader(), start=1):
         training.backward(batch, 2)
@@ -181,7 +181,7 @@ def _descend(training: Training, batch: Any) -> None:
 
 @loop(COUNTED)
 def counted_batches_without_an_optimizer(ci: Any) -> Any:
-    """The weights are changed without an optimizer, over a counted number of batches."""
+    """The weights are changed without an optimizer, for a fixed number of batches."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -193,7 +193,7 @@ def counted_batches_without_an_optimizer(ci: Any) -> Any:
 
 @loop(COUNTED)
 def break_without_an_optimizer(ci: Any) -> Any:
-    """The same, left by a break."""
+    """The weights are changed without an optimizer; a break ends each pass."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
@@ -217,7 +217,7 @@ cirron.session
       optimizer_step
 """)
 def model_is_built_with_a_batch(ci: Any) -> Any:
-    """One batch goes through the model without gradients, to build it: no evaluation."""
+    """One batch is passed through the model without gradients, to build it: not an evaluation."""
     training = Training()
     loader = parts.loader()
     for x, _ in loader:

@@ -1,4 +1,4 @@
-"""Loops without a loader: the optimizer tells the steps."""
+"""Loops without a loader: the optimizer determines the steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ cirron.session
     optimizer_step
 """)
 def list_of_batches(ci: Any) -> Any:
-    """Two epochs over a list of batches: no loader, so nobody tells where an epoch begins."""
+    """Two epochs over a list of batches: without a loader, nothing shows where an epoch begins."""
     training = Training()
     batches = list(zip(*(part.split(2) for part in parts.points(6).tensors), strict=True))
     for _ in range(2):
@@ -57,7 +57,7 @@ cirron.session
     optimizer_step
 """)
 def no_loader_accumulation(ci: Any) -> Any:
-    """Gradients of three batches a step, without a loader."""
+    """Gradients of three batches per step, without a loader."""
     training = Training()
     whole = parts.points(6).tensors
     for _ in range(2):
@@ -83,7 +83,7 @@ cirron.session
     optimizer_step{optimizer=SGD}
 """)
 def no_loader_gan(ci: Any) -> Any:
-    """A GAN without a loader: two optimizers a step."""
+    """A GAN without a loader: two optimizers per step."""
     torch.manual_seed(0)
     generator, critic = Generator(), Critic()
     first = torch.optim.Adam(critic.parameters())
@@ -131,7 +131,7 @@ cirron.session
     optimizer_step
 """)
 def estimates_between(ci: Any) -> Any:
-    """As nanoGPT does: no loader, accumulation, the loss in the model, estimates now and then."""
+    """As in nanoGPT: no loader, accumulation, the loss in the model, periodic estimates."""
     model = Regression()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     x, y = parts.points(6).tensors

@@ -114,19 +114,19 @@ PROGRAMS = [
     Program(
         "hf_trainer",
         "--accumulate=1",
-        "The Trainer of transformers, which evaluates before it leaves the epoch's loop",
+        "The Trainer of transformers, which evaluates inside the loop of the epoch",
         _tree(PLAIN, is_inside=True),
     ),
     Program(
         "hf_trainer",
         "--accumulate=2",
-        "The same, two batches to a step, which it fetches before it computes with the first",
+        "The Trainer of transformers, which fetches both batches of a step before it uses them",
         _tree(FETCHED_FIRST, is_inside=True),
     ),
     Program(
         "lightning_fit",
         "--accumulate=2",
-        "The Trainer of Lightning, sanity check and all; a step's last backward is in a closure",
+        "The Trainer of Lightning, with its sanity check; a step's last backward is in a closure",
         _lightning("""
     step[0-2]
       micro_step[0]
@@ -149,20 +149,20 @@ PROGRAMS = [
     Program(
         "stateful_loader",
         "--workers=1",
-        "StatefulDataLoader of torchdata, left in the middle of an epoch and gone on with",
+        "StatefulDataLoader of torchdata, stopped in the middle of an epoch and resumed",
         f"cirron.session\n  epoch[0]{PLAIN.rstrip()}{_evaluation(0)}"
         f"\n  epoch[1-2]{PLAIN.replace('0-5', '0-2').rstrip()}{_evaluation(1)}",
     ),
     Program(
         "ignite_engines",
         "--accumulate=1",
-        "The engines of ignite; its evaluator sets the mode after the first fetch",
+        "The engines of ignite, whose evaluator sets evaluation mode after the first fetch",
         f"cirron.session{_ignite(0)}{_ignite(1)}",
     ),
     Program(
         "keras_fit",
         "--accumulate=1",
-        "Keras on torch: layers are called to build the model; a validation of one batch",
+        "Keras on torch: it calls layers to build the model, and validates on one batch",
         KERAS,
     ),
 ]
