@@ -1,7 +1,7 @@
-"""The training job of compose.yaml: steps that take their time, some slow and some failing.
+"""The simulated training job of compose.yaml, with some slow and some failing steps.
 
-It stands for a real one and needs no PyTorch. EPOCHS, STEPS (an epoch) and SPEED (2: twice as fast)
-come from the environment, and so does the rank.
+It needs no PyTorch. The environment sets EPOCHS, STEPS (per epoch), SPEED (2: twice as fast) and
+the rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ chance = random.Random(RANK)  # noqa: S311 - nothing here is secret
 
 
 def work(milliseconds: float) -> None:
-    """Take about that long; the second rank is the slower one."""
+    """Sleep for about that time; the second rank takes longer."""
     time.sleep(chance.uniform(0.8, 1.2) * (1 + 0.3 * RANK) * milliseconds / 1000 / SPEED)
 
 
 def train(step: int) -> None:
-    """One step: every 50th waits for its data, every 75th fails."""
+    """Run one step: every 50th waits for its data, every 75th fails."""
     with ci.scope("data_load"):
         work(300 if step % 50 == 49 else 5)
     with ci.scope("forward"):

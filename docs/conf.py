@@ -1,8 +1,8 @@
-"""The site is built from the markdown as it stands in the repository: `make docs`.
+"""Sphinx configuration: `make docs` builds the site from the unchanged Markdown of the repository.
 
-The source directory is the root of the repository, so a link from one page to another is the same
-here and on a code forge. What a page links to and is no page (a configuration, a directory) is
-handled in `_links.py`; the navigation is the lists of links of `index.md`, in `_navigation.py`.
+The source directory is the root of the repository, so that links between pages are the same on the
+site and on a code forge. `_site/links.py` handles links to files and directories that are not
+pages; `_site/navigation.py` builds the navigation from the lists of links in `index.md`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "dist", "cirron_otel", "proto", "tests"]
 
-# Anchors are those that a code forge gives to headings.
+# Headings get the same anchors as on a code forge.
 myst_heading_anchors = 4
-# Two hyphens are two hyphens.
+# Do not turn two hyphens into a dash.
 smartquotes = False
-# Excerpts of JSON with an ellipsis are no JSON.
+# JSON excerpts with an ellipsis cannot be parsed for highlighting.
 suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"

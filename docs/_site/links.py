@@ -1,8 +1,8 @@
-"""Links that a code forge resolves by itself, put so that Sphinx does, too.
+"""Rewrite links that a code forge resolves but Sphinx does not.
 
-A link to a directory shows its README there; the site has no page for a directory, and where there
-is no README either, nothing to link to. A link to an anchor that is written in HTML
-(`<details id="…">`) works there; Sphinx knows headings alone.
+On a code forge, a link to a directory shows its README. The site has no page for a directory, so
+the link is replaced by one to the README, or by its text if there is no README. A code forge also
+resolves links to HTML anchors (`<details id="…">`); Sphinx resolves only those to headings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ANCHOR = re.compile(r"<\w+ id=\"([^\"]+)\"")
 
 
 def resolvable(text: str, folder: Path) -> str:
-    """The text of a page in `folder`, its links to directories and to HTML's anchors replaced."""
+    """Return a page in `folder` with its links to directories and HTML anchors replaced."""
     anchors = set(_ANCHOR.findall(text))
 
     def replaced(link: re.Match[str]) -> str:
@@ -40,6 +40,6 @@ def _replace(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _replace)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

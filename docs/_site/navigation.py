@@ -1,7 +1,7 @@
-"""The navigation of the site: the lists of links of `docs/index.md`, one part for each heading.
+"""Build the site's navigation from the lists of links in `docs/index.md`, one part per heading.
 
-So the index is plain markdown, which a code forge shows as it is. A page that stands in no list is
-reported by Sphinx ("isn't included in any toctree").
+So the index remains plain Markdown, which a code forge can show. Sphinx reports a page that is in
+none of the lists ("isn't included in any toctree").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)#:]+)\.md\)", re.MULTILINE)
 
 
 def toctrees(index: str) -> str:
-    """The directives for the lists of the index, hidden, each under its heading."""
+    """Return a hidden `toctree` for each list of the index, captioned with its heading."""
     parts = _HEADING.split(index)[1:]
     trees = []
     for caption, text in zip(parts[::2], parts[1::2], strict=True):
@@ -33,6 +33,6 @@ def _append(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the extension with Sphinx."""
     app.connect("source-read", _append)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""The orchestrator: `python orchestrator.py COMMAND …` runs a job inside of its own trace."""
+"""The orchestrator: `python orchestrator.py COMMAND …` runs a job as part of a trace."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 trace.set_tracer_provider(provider)
 
 with trace.get_tracer("orchestrator").start_as_current_span("nightly training") as span:
-    # The job finds its parent in the environment: TRACEPARENT, TRACESTATE, BAGGAGE.
+    # The job reads its parent from the environment: TRACEPARENT, TRACESTATE, BAGGAGE.
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     environment = os.environ | {name.upper(): value for name, value in carrier.items()}

@@ -1,7 +1,7 @@
-"""The feature service: `uvicorn service:app`, with PostgreSQL behind it (DATABASE_URL).
+"""The feature service: `uvicorn service:app`. It reads from PostgreSQL (DATABASE_URL).
 
-It is traced by OpenTelemetry's own SDK and knows nothing of Cirron: a request's span continues the
-trace of whoever asks, and each SQL statement is a span below it.
+The service is traced by OpenTelemetry's own SDK and does not depend on Cirron. The span of a
+request continues the trace of the client, and each SQL statement is a child of that span.
 """
 
 import os
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 DATABASE_URL = os.environ["DATABASE_URL"]
-# The switch of the walk-through: whoever asks for this sample waits for so many seconds.
+# For the walk-through: a request for sample SLOW_ID takes SLOW_SECONDS longer.
 SLOW_ID = int(os.environ.get("SLOW_ID", "-1"))
 SLOW_SECONDS = float(os.environ.get("SLOW_SECONDS", "0.6"))
 
@@ -32,20 +32,20 @@ trace_integration(psycopg, "connect", "postgresql", {"server.address": "info.hos
 
 @asynccontextmanager
 async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-    """Send what is left at the end: uvicorn dies of the signal that stops it, without atexit."""
+    """Export the remaining spans at the end: a signal ends uvicorn, and atexit does not run."""
     yield
     provider.shutdown()
 
 
 app = FastAPI(lifespan=lifespan)
-# Without the spans of each ASGI message: they say nothing that the request's own does not.
+# Omit the spans of ASGI messages: they add nothing to the span of the request.
 FastAPIInstrumentor.instrument_app(app, exclude_spans=["receive", "send"])
 
 
 @app.get("/features")
 def features(ids: Annotated[list[int], Query(max_length=1000)]) -> list[tuple[list[float], int]]:
-    """The features and the kind of each sample, in the order asked for."""
-    # A service with much to do takes its connections from a pool.
+    """Return the features and the kind of each sample, in the requested order."""
+    # A busy service would use a connection pool.
     with psycopg.connect(DATABASE_URL) as connection, connection.cursor() as cursor:
         if SLOW_ID in ids:
             cursor.execute("SELECT pg_sleep(%s)", [SLOW_SECONDS])

@@ -1,6 +1,6 @@
-"""The steps that made slow requests: `python slow_requests.py SERVICE MILLISECONDS`.
+"""Print the steps that made slow requests: `python slow_requests.py SERVICE MILLISECONDS`.
 
-Standard input is Jaeger's answer to a search, or to one trace (`/api/v3/traces…`).
+Standard input is Jaeger's response for a search or for one trace (`/api/v3/traces…`).
 """
 
 import json
@@ -13,14 +13,14 @@ SERVER = 2
 
 
 def attributes(of: Span) -> dict[str, Any]:
-    """Attributes as they are read: {"cirron.index": "7"}."""
+    """Return the attributes as a dict, with values as in the JSON: {"cirron.index": "7"}."""
     return {
         each["key"]: next(iter(each["value"].values()), "") for each in of.get("attributes", [])
     }
 
 
 def spans(text: str) -> Iterator[Span]:
-    """Every span of the answer, which is one JSON document or several in a row."""
+    """Yield every span of the response, which consists of one or more JSON documents."""
     while text:
         answer, end = json.JSONDecoder().raw_decode(text)
         text = text[end:].lstrip()
@@ -32,12 +32,12 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def milliseconds(span: Span) -> float:
-    """How long it took."""
+    """Return the duration of a span."""
     return (int(span["endTimeUnixNano"]) - int(span.get("startTimeUnixNano", 0))) / 1e6
 
 
 def named(span: Span) -> str:
-    """Its name and, of an epoch or a step, its number."""
+    """Return the name of a span and, for an epoch or a step, its number."""
     return f"{span['name']} {attributes(span).get('cirron.index', '')}".rstrip()
 
 

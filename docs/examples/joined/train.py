@@ -1,4 +1,4 @@
-"""The training job: its data loading asks the feature service (FEATURES_URL) for each batch."""
+"""The training job: it requests each batch from the feature service (FEATURES_URL)."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import cirron_otel as ci
 SERVICE = os.environ.get("FEATURES_URL", "http://localhost:8000")
 SAMPLES, BATCH, EPOCHS = 320, 16, 2
 
-# Each request gets a span below the step that is open, and takes the trace along in its headers.
+# Each request gets a span below the open step, and its headers propagate the trace.
 RequestsInstrumentor().instrument()
 ci.profile()
 
@@ -33,14 +33,14 @@ class Features(Dataset):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, int]]:
-        """What a DataLoader calls, where it is there, for a whole batch: one request."""
+        """Fetch a batch with one request. DataLoader calls this method if a dataset has it."""
         answer = self.service.get(f"{SERVICE}/features", params={"ids": numbers}, timeout=10)
         answer.raise_for_status()
         return [(torch.tensor(numbers), kind) for numbers, kind in answer.json()]
 
 
 def batches(loader: DataLoader) -> Iterator[list[Tensor]]:
-    """The loader's batches; one that the service does not give is left out."""
+    """Yield the loader's batches; skip those that the service fails to return."""
     fetching = iter(loader)
     while True:
         try:
@@ -57,8 +57,8 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-# The requests are made in this process, inside of the step. Those of workers (num_workers) are
-# made ahead of it, and belong to a tree of their own: see workers=True.
+# The requests are made in this process, inside the step. With num_workers, the workers would make
+# them ahead of the step, and they would belong to a separate tree: see workers=True.
 loader = DataLoader(Features(SAMPLES), BATCH, shuffle=True)
 for epoch in range(EPOCHS):
     for inputs, kinds in batches(loader):
