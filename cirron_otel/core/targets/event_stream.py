@@ -1,6 +1,6 @@
 """The target that writes batches as lines to standard output, for the platform's runtime.
 
-In a platform run (`CIRRON_RUN_ID` is set), the wrapper of the process forwards each line that is a
+In a platform run (`CIRRON_RUN_ID` is set), the process wrapper forwards each line that is a
 JSON object with the key `__cirron_event__`. The observed format of cirron-sdk 0.3.0 is
 `{"__cirron_event__":"trace_batch","schema_version":1,"sdk_version":"...","payload":<the batch>}`,
 in ASCII, with a flush after each line, and `trace_blob` with the location of a snapshot file.
@@ -39,8 +39,8 @@ _header_decoder = msgspec.json.Decoder(_Header)
 class EventStreamTarget:
     """Writes one line per batch to `stream`, by default the current standard output.
 
-    A batch counts as delivered once its line is written, since a reader acknowledges nothing. A
-    line that the reader loses is still in the spool.
+    A batch counts as delivered once its line is written, since readers do not acknowledge lines. If
+    the reader loses a line, its batch is still in the spool.
     """
 
     awaits_files = False
@@ -87,7 +87,7 @@ class EventStreamTarget:
         try:
             self._stream.write(line)
             self._stream.flush()
-        except (OSError, ValueError, AttributeError) as error:  # closed, or there is none
+        except (OSError, ValueError, AttributeError) as error:  # the stream is closed or missing
             raise UnreachableError(f"the event stream cannot be written: {error}") from None
 
     def interrupt(self) -> None:
@@ -106,7 +106,7 @@ def _header(data: bytes) -> _Header:
     try:
         return _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        batch = exactjson.loads(data)  # it accepts more, such as lone surrogates
+        batch = exactjson.loads(data)  # exactjson accepts more JSON, such as lone surrogates
         if not isinstance(batch, dict):
             raise InputError("no object") from None
         try:
@@ -118,7 +118,7 @@ def _header(data: bytes) -> _Header:
 
 
 def _in_ascii(text: str) -> str:
-    """Return equivalent JSON in ASCII; only strings can contain other characters."""
+    """Return equivalent ASCII JSON: escape all other characters, which only strings can contain."""
     return (
         text if text.isascii() else _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
     )

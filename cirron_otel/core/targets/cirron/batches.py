@@ -1,4 +1,4 @@
-"""The target that sends batches to the Cirron platform, or any server of docs/cirron-http.md."""
+"""The target that sends batches to the Cirron platform, or to any server of docs/cirron-http.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from .blob_upload import CirronBlobs
 from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 
 _GZIP_LEVEL = 3
-"""Twice as fast as 6, with 10 % larger output; the thread shares the machine with the training."""
+"""The compression level: twice as fast as level 6, with 10 % larger output.
+
+Speed matters, since the sending thread shares the machine with the training.
+"""
 
 _REFUSES_THIS = frozenset((400, 413, 422))
 _NOT_NOW = frozenset((408, 425, 429))
@@ -51,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CirronSettingNames:
-    """The names of the settings at their source, which error messages mention."""
+    """The names of the settings where the user set them, for use in error messages."""
 
     key: str = "CIRRON_API_KEY"
     endpoint: str = "CIRRON_API_ENDPOINT"
@@ -62,8 +65,8 @@ class CirronSettingNames:
 class CirronTarget:
     """POSTs each batch unchanged, compressed with gzip, and PUTs its snapshot files afterwards.
 
-    Redirects are not followed, because the key would be sent to their target. No message contains
-    the key.
+    Redirects are not followed, because their target would receive the key. Error messages do not
+    contain the key.
     """
 
     request_bytes = 0
@@ -79,10 +82,10 @@ class CirronTarget:
         timeout: float = DEFAULT_TIMEOUT_S,
         settings: CirronSettingNames = CirronSettingNames(),
     ) -> None:
-        """`certificate` is a file of CA certificates, used instead of the system's.
+        """`certificate` is a file of CA certificates, used instead of the system's certificates.
 
-        `timeout`, in seconds, applies to connecting, to sending, and to the response. Raises
-        UsageError if the endpoint, the path, the key or the certificates are unusable.
+        `timeout`, in seconds, applies separately to connecting, to sending, and to the response.
+        Raises UsageError if the endpoint, the path, the key or the certificates are unusable.
         """
         url = checked_url(endpoint)
         if not _KEY.fullmatch(api_key):
@@ -108,7 +111,7 @@ class CirronTarget:
         self.blobs: BlobSink = CirronBlobs(self._request, self._raise_for, self._path)
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """POST a batch; raise if the response is not a success."""
+        """POST a batch. Raises an error if the response is not a success."""
         (batch,) = batches
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         parsed = parse_name(batch.name)
@@ -130,7 +133,8 @@ class CirronTarget:
     ) -> HttpAnswer:
         """Send one request and return the response, whatever its status.
 
-        Raises UnreachableError if there is none, MisconfiguredError and StoppedError.
+        Raises UnreachableError if there is no response, MisconfiguredError if the configuration
+        seems wrong, and StoppedError after `interrupt`.
         """
         if self._is_interrupted:
             raise StoppedError(f"stopped before {self.shown} took everything")
@@ -190,7 +194,7 @@ class CirronTarget:
         self._client.close()
 
     def abandon(self) -> None:
-        """In a forked child: close its copy of the connection."""
+        """In a forked child: close the child's copy of the connection."""
         self._client.abandon()
 
     def __repr__(self) -> str:
@@ -198,7 +202,7 @@ class CirronTarget:
 
 
 def _words(content: bytes) -> str:
-    """Return the `message`, `detail` or `error` in the body of an error, or the body as text."""
+    """Return the `message`, `detail` or `error` in the body of an error response, or its text."""
     with suppress(ValueError, RecursionError):
         body = json.loads(content)
         if isinstance(body, dict):

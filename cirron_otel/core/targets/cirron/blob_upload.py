@@ -20,11 +20,11 @@ from .http_client import HttpAnswer
 PART_BYTES = 4 * 1024 * 1024
 
 _PART_SECONDS = 120.0
-"""The timeout of a part, including the response: 4 MiB take that long at 300 kbit/s."""
+"""The timeout of a part in seconds, including the response: 4 MiB take this long at 300 kbit/s."""
 _RANGE = re.compile(r"bytes=0-(\d{1,18})")
 _NOTHING_THERE = frozenset((404, 405, 410, 501))
 _ELSEWHERE = frozenset((409, 416))
-"""The server's copy does not end at the start of the part."""
+"""The status codes for a part that does not start where the server's copy ends."""
 _NUMBER = re.compile(r"\d{1,18}")
 
 
@@ -50,23 +50,23 @@ RaiseForAnswer = Callable[[HttpAnswer], NoReturn]
 
 
 class CirronBlobs:
-    """The platform's storage of snapshot files; a BlobSink."""
+    """Uploads snapshot files to the platform. Implements BlobSink."""
 
     awaits_files = False
 
     def __init__(self, request: SendRequest, raise_for: RaiseForAnswer, ingest_path: str) -> None:
-        """Keep the arguments; nothing is sent yet."""
+        """Prepare to upload, without sending a request."""
         self._request, self._raise_for = request, raise_for
         self._base = f"{ingest_path}/blobs"
         self._offset: tuple[BlobKey, int] | None = None
-        """The file that is being uploaded, and how many bytes of it the server has."""
+        """The file that is being uploaded, and the number of its bytes that the server has."""
 
     keys_of = staticmethod(named_blobs)
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """PUT one part, or the complete file if it is small or the server accepts no parts.
+        """PUT one part, or the complete file if it is small or the server does not accept parts.
 
-        Returns whether the file is complete.
+        Returns whether the server now has the complete file.
         """
         known, self._offset = self._offset, None
         with open_blob(snapshots, key) as file:
@@ -84,7 +84,10 @@ class CirronBlobs:
             return self._put(key, part, {"Content-Range": span}, offset, size)
 
     def _uploaded_bytes(self, key: BlobKey, size: int) -> int | None:
-        """Return how many bytes the server has; None if it has none and accepts no parts."""
+        """Return how many bytes the server has.
+
+        Returns None if the server does not have the file and does not accept parts.
+        """
         answer = self._request("HEAD", self._path(key), {})
         if not (answer.status in _NOTHING_THERE or 200 <= answer.status < 300):
             self._raise_for(answer)
@@ -116,13 +119,16 @@ class CirronBlobs:
 
 
 def _remote(key: BlobKey) -> str:
-    """Return the quoted name of a file on the platform; the request's headers name the tenant."""
+    """Return the URL-encoded name of a file on the platform, without the tenant.
+
+    The request's headers contain the tenant.
+    """
     key = key_of_span(key)
     return f"snapshots/{quote(key.directory, safe='')}/{quote(key.file, safe='')}"
 
 
 def _offset(answer: HttpAnswer) -> int | None:
-    """Return how many bytes the server has: `Upload-Offset`, or `Range: bytes=0-<last>`."""
+    """Return how many bytes the server has, from `Upload-Offset` or `Range: bytes=0-<last>`."""
     offset = answer.headers.get("upload-offset", "")
     if _NUMBER.fullmatch(offset):
         return int(offset)

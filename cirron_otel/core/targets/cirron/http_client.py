@@ -1,8 +1,8 @@
-"""An HTTP client for one server, without a library: any method and body, one open connection.
+"""An HTTP client for one server, without third-party libraries, over one persistent connection.
 
 OTLP uses `requests`, which comes with the extra `otlp`. The platform must be reachable without an
-extra, and this connection has to do more: it enforces a deadline for the complete response, and
-another thread can cancel a request.
+extra. This client also does more: it enforces a deadline for the complete response, and another
+thread can cancel a request.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PRELOADED: Final = (encodings.idna,)
-"""`socket` imports this at its first name lookup. A fork during the import would leave the child
-with a module that is permanently half imported."""
+"""`socket` imports this module at its first name lookup. A fork during the import would leave the
+child with a partly imported module for good.
+"""
 
 _left_by_parents: Final[list[http.client.HTTPConnection]] = []
-"""Connections of a forked child's parent, kept from destructors that would close them."""
+"""In a forked child, the parent's connections, kept alive: their destructors would close them."""
 
 _LONGEST_ANSWER = 64 * 1024
-"""The maximum number of bytes of a response that are read; the rest is ignored."""
+"""The maximum number of bytes that are read from a response; the rest is ignored."""
 
 
 class HttpAnswer(NamedTuple):
@@ -45,7 +46,7 @@ class HttpAnswer(NamedTuple):
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By lower-case name; the last value of a repeated header."""
+    """Header values by lower-case name; if a header is repeated, its last value."""
     content: bytes
 
 
@@ -54,14 +55,18 @@ class BrokenAnswerError(Exception):
 
 
 class HttpClient:
-    """Requests to the server of `endpoint`, for one thread; others may `interrupt` it.
+    """Sends requests to the server of `endpoint`.
 
-    Proxies are those of `http_proxy`, `https_proxy` and `no_proxy`. Servers are verified against
-    the system's certificates (or `SSL_CERT_FILE`), or those in the file `certificate`.
+    Only one thread may send requests, but other threads may call `interrupt`. Proxies come from
+    `http_proxy`, `https_proxy` and `no_proxy`. Servers are verified with the certificates in the
+    file `certificate`, or else with the system's certificates (or `SSL_CERT_FILE`).
     """
 
     def __init__(self, endpoint: str, *, certificate: str | None = None) -> None:
-        """Open no connection yet. Raises UsageError if `endpoint` or a file is unusable."""
+        """Prepare the client, without opening a connection.
+
+        Raises UsageError if `endpoint` or the certificate file is unusable.
+        """
         self._url = checked_url(endpoint)
         self._tls = _tls(certificate) if self._url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
@@ -77,11 +82,12 @@ class HttpClient:
         *,
         timeout: float,
     ) -> HttpAnswer:
-        """Send one request, once. `path` follows the endpoint's path; a file needs its length.
+        """Send one request, without retrying it.
 
-        `timeout`, in seconds, applies to connecting, to each piece of the body, and to the complete
-        response. Raises OSError (TimeoutError, ssl.SSLError, ...) if the network fails, and
-        BrokenAnswerError.
+        `path` is appended to the endpoint's path. If `body` is a file, `headers` must contain its
+        length. `timeout`, in seconds, applies to connecting, to each piece of the body, and to the
+        complete response. Raises OSError (TimeoutError, ssl.SSLError, ...) if the network fails,
+        and BrokenAnswerError if the response is not valid HTTP.
         """
         connection = self._ready(timeout)
         connection.response_class = functools.partial(  # type: ignore[assignment]
@@ -96,7 +102,7 @@ class HttpClient:
                     headers={**self._proxy_headers, **headers},
                 )
             except (BrokenPipeError, ConnectionResetError):
-                # A server may respond without reading a body that it refuses.
+                # If a server refuses a request, it may respond without reading the body.
                 if connection.sock is None:
                     raise
             response = connection.getresponse()
@@ -118,7 +124,7 @@ class HttpClient:
                 content = response.read(_LONGEST_ANSWER)
             is_whole = response.isclosed() or not response.read(1)
         except (http.client.HTTPException, OSError, ValueError):
-            is_whole = False  # the status line is enough
+            is_whole = False  # the status line alone is sufficient
         if not is_whole or response.will_close:
             self.close()
         return HttpAnswer(response.status, response.reason, headers, content)
@@ -152,7 +158,7 @@ class HttpClient:
         return tunnel
 
     def interrupt(self) -> None:
-        """Cancel the request of another thread, if any: it raises OSError."""
+        """Cancel another thread's request, if any; that request raises OSError."""
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
@@ -167,7 +173,7 @@ class HttpClient:
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: close its copy of the connection, and send nothing to the server."""
+        """In a forked child: close the child's copy of the connection without sending anything."""
         connection, self._connection = self._connection, None
         if connection is not None:
             # Closing the connection could wait for a lock that a thread of the parent held.
@@ -206,7 +212,7 @@ def _host_and_port(url: SplitResult) -> str:
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
-    """Return the proxy of the environment for `url`, if any."""
+    """Return the proxy for `url` that the environment configures, if any."""
     proxy_url = getproxies().get(url.scheme)
     if not proxy_url or proxy_bypass(_host_and_port(url)):
         return None
@@ -236,7 +242,7 @@ def _is_readable(sock: socket.socket) -> bool:
 
 
 class _Timed(io.RawIOBase):
-    """The data that a socket receives, up to a deadline that a slow sender cannot extend."""
+    """Reads from a socket until a deadline, which a slow sender cannot extend."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self._sock = sock
@@ -244,7 +250,7 @@ class _Timed(io.RawIOBase):
         self._deadline = time.monotonic() + seconds
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """Return a reader, as HTTPResponse requires of a socket."""
+        """Return a reader; HTTPResponse calls this method of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

@@ -1,12 +1,12 @@
-"""Blob stores: storage for the tensors of snapshots, one object each (docs/blobs.md).
+"""Blob stores, which contain the tensors of snapshots, one object per tensor (docs/blobs.md).
 
 ```
-place.py       the location of a store: a directory, or a prefix in a bucket
+place.py       the location of a store (a directory, or a prefix in a bucket), and keys of objects
 tensors.py     safetensors files: their headers, and one tensor as a separate file
 store.py       BlobStore, the interface
 directory.py   a store in a directory
-s3.py          a store in S3 (brings obstore, the extra `s3`)
-pending.py     the uploads that are still to be done, on disk
+s3.py          a store in S3 (needs obstore, the extra `s3`)
+pending.py     the list of pending uploads, on disk
 target.py      the delivery target that records the files of batches as pending
 uploader.py    the thread that uploads
 ```
@@ -19,10 +19,10 @@ __all__ = ["BlobStore", "DifferentError", "StoredObject", "open_store"]
 
 
 def open_store(url: str) -> BlobStore:
-    """Return the store at a path, `file:///DIR` or `s3://BUCKET/PREFIX`, without using it yet.
+    """Return the store at a path, `file:///DIR` or `s3://BUCKET/PREFIX`, without connecting to it.
 
-    Credentials and servers are those of the environment (docs/blobs.md). Raises UsageError for
-    any other URL, MissingExtraError if obstore is not installed.
+    Credentials and servers come from the environment (docs/blobs.md). Raises UsageError for any
+    other URL, and MissingExtraError if obstore is not installed.
     """
     place = parse_place(url)
     if place.path is not None:

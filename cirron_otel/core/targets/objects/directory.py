@@ -20,10 +20,10 @@ _WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, er
 
 
 class DirectoryStore:
-    """Objects as files of mode 0600, in directories of mode 0700; implements BlobStore."""
+    """Stores objects as files of mode 0600 in directories of mode 0700. Implements BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
-        """Create nothing yet; the first object creates the directory."""
+        """Prepare the store. The first object creates the directory."""
         assert place.path is not None  # noqa: S101 - open_store checks it
         self.place, self._root = place, place.path
         self._is_interrupted = False
@@ -31,13 +31,13 @@ class DirectoryStore:
     def put(self, key: str, content: BlobContent) -> bool:
         """Write, sync and rename a file; return False if the object existed already."""
         path = self._path(key)
-        _ = content.sha256  # an unreadable file is not an error of the store
+        _ = content.sha256  # read it first: an unreadable file is not an error of the store
         with self._store_errors(path):
             if self._is_there(path, content):
                 return False
             make_private(path.parent)
         tmp = path.with_name(f".{path.name}.tmp")
-        # A concurrent put of the same key waits here, and then finds the object.
+        # A concurrent put of the same key waits here until the object exists.
         descriptor = self._locked(tmp)
         try:
             with self._store_errors(path):
@@ -108,7 +108,7 @@ class DirectoryStore:
             path.unlink(missing_ok=True)
 
     def interrupt(self) -> None:
-        """End a `put` in progress at its next piece, and refuse all later calls."""
+        """Stop a `put` in progress at its next piece, and refuse all later calls."""
         self._is_interrupted = True
 
     def _path(self, key: str) -> Path:
@@ -118,7 +118,7 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _store_errors(self, path: Path) -> Iterator[None]:
-        """Turn OSErrors of the store's own files into delivery errors."""
+        """Convert OSErrors of the store's own files into delivery errors."""
         try:
             yield
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The snapshot files that are still to be uploaded, on disk: one row for each batch and file.
+"""The list of pending uploads of snapshot files, on disk: one row per batch and file.
 
-A row is written before its batch counts as delivered, and removed when the file is uploaded and the
-rows that name it are changed. So neither the end of a process nor a power cut loses an upload.
+A row is written before its batch counts as delivered. It is removed once the file is uploaded and
+the snapshot rows contain the URIs. So neither the end of a process nor a power cut loses an upload.
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ CREATE TEMP TABLE turns (
 CREATE INDEX temp.due ON turns (due, batch);
 INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
 """
-# Turns are not on disk: a file that never arrives would cost a sync for each attempt.
+# The table `turns` is not on disk: a file that never arrives would cost a sync for each attempt.
 _HERE = "WHERE batch = ? AND directory = ? AND file = ?"
 
 
 class Upload(NamedTuple):
-    """A file that a batch names."""
+    """The upload of a file that a batch names."""
 
     batch: str
     """The batch's file name."""
     key: BlobKey
     uris: dict[int, str] | None
-    """The URIs of its tensors by record number; None before they are uploaded."""
+    """The URIs of the file's tensors, by record number; None before the upload."""
 
 
 class PendingUploads:
-    """The uploads of one store, for any thread. Raises TargetError if it cannot be written."""
+    """The pending uploads to one store, for any thread.
+
+    Methods raise TargetError if the database cannot be used.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Open the file, or create it. `clock` returns seconds and never goes back.
+        """Open the database file, or create it. `clock` returns seconds and never goes back.
 
-        A damaged file is renamed to `.bad`, and `was_damaged` is True.
+        A damaged file is renamed to `.bad`; `was_damaged` is then True.
         """
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self.was_damaged = False
@@ -102,9 +105,9 @@ class PendingUploads:
             return int(db.execute("SELECT count(*) FROM turns").fetchone()[0])
 
     def uploads(self) -> list[tuple[str, BlobKey, bool]]:
-        """Return (batch, file, is uploaded) of each turn.
+        """Return (batch, file, is uploaded) for each pending upload.
 
-        For a file that is uploaded, only the rows that name it are still to be changed.
+        If a file is uploaded, only its URIs remain to be written into the snapshot rows.
         Raises TargetError if the database cannot be read.
         """
         with self._connection() as db:
@@ -114,7 +117,7 @@ class PendingUploads:
         ]
 
     def add(self, batches: Iterable[tuple[str, Iterable[BlobKey]]]) -> None:
-        """Add the files of batches; those that are pending already are left unchanged."""
+        """Add the files of batches. Files that are already pending are left unchanged."""
         rows = [(batch, key.directory, key.file) for batch, keys in batches for key in keys]
         if not rows:
             return
@@ -126,7 +129,10 @@ class PendingUploads:
                 )
 
     def next(self, *, files: bool, rows: bool) -> Upload | None:
-        """Return the upload that has been due the longest: a file to upload, or rows to change."""
+        """Return the upload that has been due the longest; None if no upload is due.
+
+        `files` includes files to upload, and `rows` includes uploaded files whose rows must change.
+        """
         with self._connection() as db:
             row = db.execute(
                 "SELECT batch, directory, file FROM turns WHERE due <= ?"
@@ -149,12 +155,12 @@ class PendingUploads:
             db.execute(f"UPDATE turns SET wait = ?, due = ? {_HERE}", (wait, due, *_place(upload)))  # noqa: S608
 
     def defer(self, upload: Upload, until: float) -> None:
-        """Delay an upload until a time by the clock."""
+        """Delay an upload until a time of the clock."""
         with self._connection() as db:
             db.execute(f"UPDATE turns SET due = ? {_HERE}", (until, *_place(upload)))  # noqa: S608
 
     def uploaded(self, upload: Upload, uris: dict[int, str]) -> None:
-        """Record the URIs of an upload's tensors."""
+        """Record that a file is uploaded, and the URIs of its tensors."""
         with self._changing() as db:
             db.execute(f"UPDATE pending SET uris = ? {_HERE}", (json.dumps(uris), *_place(upload)))  # noqa: S608
             db.execute(f"UPDATE turns SET is_sent = 1, due = 0, wait = 0 {_HERE}", _place(upload))  # noqa: S608
@@ -166,18 +172,18 @@ class PendingUploads:
                 db.execute(f"DELETE FROM {table} {_HERE}", _place(upload))  # noqa: S608
 
     def shorten_waits(self) -> None:
-        """Make all uploads due now."""
+        """Make all uploads due immediately."""
         with self._connection() as db:
             db.execute("UPDATE turns SET due = 0")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in a transaction: all of its changes are on disk at its end, or none."""
+        """Run the block in a transaction, whose changes are on disk at the end of the block."""
         with self._connection() as db, transaction(db):
             yield db
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._db.close()
 

@@ -1,7 +1,7 @@
-"""The location of a blob store: a directory, or a prefix in a bucket.
+"""The location of a blob store (a directory, or a prefix in a bucket), and the keys of objects.
 
-`traces/<workspace_id>/<run_id>/<span_id>/<snapshot_id>.<ext>` (schemas page, "Snapshot
-object-storage layout").
+The key of a tensor is `traces/<workspace_id>/<run_id>/<span_id>/<snapshot_id>.<ext>` (schemas page,
+"Snapshot object-storage layout").
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from ....errors import UsageError
 from ....ids import digest
 
 MAX_PART_BYTES = 200
-"""File systems allow 255 bytes, and the temporary file of a write has a longer name."""
+"""The maximum size of a part of a key.
+
+File systems allow 255 bytes, and the temporary file of a write has a longer name.
+"""
 MAX_KEY_BYTES = 900
-"""S3 allows 1,024 bytes, including the prefix of the store."""
+"""The maximum size of a key. S3 allows 1,024 bytes, including the prefix of the store."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9_.=@+-]{0,119}")
 _OTHER = re.compile(r"[^A-Za-z0-9_.=@+-]")
@@ -26,10 +29,10 @@ _KEPT = 40
 
 
 def checked_key(key: str) -> str:
-    """Return `key` if it is valid: parts between slashes, each a plain name.
+    """Return `key` if it is valid: plain names separated by slashes.
 
-    Raises UsageError for an empty part, `.`, `..`, a part that begins with a dot (as temporary
-    files do), control characters, text that UTF-8 cannot encode, and excessive length.
+    Raises UsageError if a part is empty or starts with a dot (as `.`, `..` and temporary files do),
+    if the key contains control characters or text that UTF-8 cannot encode, or if it is too long.
     """
     try:
         size = len(key.encode())
@@ -50,9 +53,10 @@ def checked_key(key: str) -> str:
 
 
 def plain_part(text: str) -> str:
-    """Return `text` as a part of a key: unchanged if it is plain, else its plain part and a digest.
+    """Return `text` as a part of a key.
 
-    Ids come from input and may be any text; equal ids give equal parts.
+    Text that is not plain is replaced by its plain characters and a digest. Ids come from input and
+    may be any text; equal ids give equal parts.
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -74,14 +78,14 @@ class BlobPlace(NamedTuple):
     """The location of a store, without secrets."""
 
     path: Path | None
-    """The directory, absolute; None for S3."""
+    """The absolute path of the directory; None for S3."""
     bucket: str
     prefix: str
-    """The key prefix in the bucket, without leading or trailing slashes; `""` if there is none."""
+    """The key prefix in the bucket, without leading or trailing slashes; `""` for no prefix."""
 
     @property
     def shown(self) -> str:
-        """The location as a URL; the keys of objects follow it."""
+        """The location as a URL, which objects' URIs extend by their keys."""
         if self.path is not None:
             return f"file://{self.path}"
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
@@ -92,7 +96,7 @@ class BlobPlace(NamedTuple):
         return digest("blobs", self.shown)[:8].hex()
 
     def uri(self, key: str) -> str:
-        """Return the URI of an object: verbatim, without percent escapes, as in `blob_uri`."""
+        """Return the URI of an object, as in `blob_uri`: the key is not percent-encoded."""
         return f"{self.shown.rstrip('/')}/{key}"
 
 

@@ -1,4 +1,4 @@
-"""A blob store in S3 or a server with the same protocol, through obstore."""
+"""A blob store in S3, or in a server with the same protocol; it uses obstore."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .place import BlobPlace, checked_key
 from .store import PIECE_BYTES, BlobContent, DifferentError, StoredObject
 
 PART_BYTES = 8 << 20
-"""Larger objects are uploaded in parts of at least this size, bytes."""
+"""The size in bytes above which objects are uploaded in parts, and the minimum size of a part."""
 _MOST_PARTS = 9_000
-"""S3 allows 10,000."""
+"""The maximum number of parts of an object. S3 allows 10,000."""
 _PARTS_AT_ONCE = 3
-"""Each part in progress is in memory completely."""
+"""The number of parts that are uploaded at the same time; each of them is completely in memory."""
 _CHECKSUM = "cirron-sha256"
 """The metadata key of an object's checksum."""
 _REQUEST_S, _CONNECT_S, _RETRY_S = 120, 5, 10
@@ -39,16 +39,20 @@ _ABOUT_US = {
     "RequestTimeTooSkewed": "the clocks differ by too much: set this machine's right",
 }
 _OF_METADATA = ("/latest/api/token", "/latest/meta-data")
-"""The URL paths of cloud credentials, which are requested if the environment has none."""
+"""The URL paths of cloud credentials, which obstore requests if the environment has none."""
 _WITHOUT_WORDS = frozenset({"301", "400", "403"})
-"""Responses to a HEAD request that is not allowed or invalid; they have no body."""
+"""The status codes of a HEAD request that is not allowed or not valid. The response has no body."""
 
 
 class S3BlobStore:
-    """Objects in a bucket; implements BlobStore."""
+    """Stores objects in a bucket. Implements BlobStore."""
 
     def __init__(self, place: BlobPlace) -> None:
-        """Send nothing yet. Raises MissingExtraError, and MisconfiguredError for bad variables."""
+        """Prepare the store, without sending a request.
+
+        Raises MissingExtraError if obstore is not installed, and MisconfiguredError if an AWS_…
+        variable is invalid.
+        """
         try:
             import obstore  # noqa: PLC0415 - an extra
             from obstore import exceptions  # noqa: PLC0415
@@ -64,7 +68,7 @@ class S3BlobStore:
                 place.bucket,
                 prefix=place.prefix or None,
                 client_options={
-                    # An explicit http:// endpoint is taken as intended.
+                    # If the endpoint starts with http://, assume that this is intended.
                     "allow_http": endpoint.startswith("http://"),
                     "timeout": timedelta(seconds=_REQUEST_S),
                     "connect_timeout": timedelta(seconds=_CONNECT_S),
@@ -77,7 +81,10 @@ class S3BlobStore:
             ) from None
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Send one request, or several parts for a large object; return False if it existed."""
+        """Send an object in one request, or in several parts if it is large.
+
+        Returns False if the object already existed.
+        """
         checked_key(key)
         attributes = {_CHECKSUM: content.sha256, "Content-Type": "application/octet-stream"}
         if self._is_same(key, content, self._held(key)):
@@ -88,15 +95,15 @@ class S3BlobStore:
                 self._put_whole(key, content, attributes)
                 return True
             self._put_parts(key, content, attributes)
-        except FileNotFoundError:  # for example, another client ended the upload
+        except FileNotFoundError:  # for example, because another client ended the upload
             raise UnreachableError(
                 f"{self.place.shown}: the server no longer has the upload"
             ) from None
         except self._errors.AlreadyExistsError:
             is_new = False
-        # A server also answers 409 or 412 to an upload that merely collides with another one, and
-        # that other one may fail. Parts overwrite an object that another client put at the same
-        # time. So only the object itself shows that it is stored.
+        # A server also answers 409 or 412 if the upload merely collides with another upload, which
+        # may still fail. And an upload in parts overwrites an object that another client stores at
+        # the same time. So check the stored object itself.
         if not self._is_same(key, content, self._held(key)):
             raise UnreachableError(
                 f"{self.place.uri(key)} does not exist yet, although the server reported that it"
@@ -152,7 +159,7 @@ class S3BlobStore:
         try:
             return self.head(key)
         except _ForbiddenError:
-            return None  # S3 responds so for a missing object if listing is not allowed
+            return None  # this is S3's response for a missing object if listing is not allowed
 
     def head(self, key: str) -> StoredObject | None:
         """Return the metadata of an object, or None if it does not exist."""
@@ -185,7 +192,10 @@ class S3BlobStore:
             pass
 
     def interrupt(self) -> None:
-        """Stop transfers at their next piece, and refuse later calls; cancel no request."""
+        """Stop transfers at their next piece, and refuse later calls.
+
+        Requests are not cancelled.
+        """
         self._is_interrupted = True
 
     def _until_interrupted(self, pieces: Iterator[Any]) -> Iterator[Any]:
@@ -199,7 +209,7 @@ class S3BlobStore:
 
     @contextmanager
     def _store_errors(self) -> Iterator[None]:
-        """Replace the library's errors, whose text contains requests and their signatures."""
+        """Convert obstore's errors, whose text contains requests and their signatures."""
         self._go_on()
         errors = self._errors
         try:
@@ -239,7 +249,7 @@ class S3BlobStore:
 
 
 class _ForbiddenError(MisconfiguredError):
-    """The server refuses without a reason, as for a HEAD request."""
+    """The server refuses a request without giving a reason, for example a HEAD request."""
 
 
 def _code(error: BaseException) -> str:

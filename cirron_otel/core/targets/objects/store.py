@@ -15,17 +15,17 @@ PIECE_BYTES = 1 << 20
 
 
 class BlobContent:
-    """Bytes that can be read again: `head`, then `size - len(head)` bytes of `file` from `start`.
+    """The content of an object, which can be read several times.
 
-    The file is read by position, so several threads may share it. It must stay open while the
-    content is in use.
+    It consists of `head` and of `length` bytes of `file` from `start`. The file is read by
+    position, so several threads may share it. It must stay open while the content is in use.
     """
 
     def __init__(self, file: BinaryIO, start: int, length: int, head: bytes = b"") -> None:
         self._descriptor, self._start, self._length = file.fileno(), start, length
         self._head = head
         self.size = len(head) + length
-        """The size in bytes."""
+        """The size of the content in bytes."""
 
     @cached_property
     def sha256(self) -> str:
@@ -36,7 +36,7 @@ class BlobContent:
         return hasher.hexdigest()
 
     def checked_pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
-        """Yield `pieces`; raise OSError at the end if they do not match `sha256`."""
+        """Yield the content like `pieces`; raise OSError at the end if `sha256` does not match."""
         sha256, hasher = self.sha256, hashlib.sha256()
         for piece in self.pieces(size):
             hasher.update(piece)
@@ -45,7 +45,10 @@ class BlobContent:
             raise OSError("a file changed while it was read")
 
     def pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
-        """Yield the content, `size` bytes at a time. Raises OSError if the file is too short."""
+        """Yield the content, at most `size` bytes at a time.
+
+        Raises OSError if the file is too short.
+        """
         at, end = self._start, self._start + self._length
         piece = self._head
         while at < end or piece:
@@ -60,12 +63,12 @@ class BlobContent:
 
 
 def file_content(file: BinaryIO) -> BlobContent:
-    """Return the content of a complete file."""
+    """Return an object content that consists of a complete file."""
     return BlobContent(file, 0, os.fstat(file.fileno()).st_size)
 
 
 class DifferentError(TargetError):
-    """An object with this key but other content exists already; it was not changed."""
+    """An object with this key but different content already exists; it was not changed."""
 
 
 class StoredObject(NamedTuple):
@@ -74,26 +77,26 @@ class StoredObject(NamedTuple):
     size: int
     """The size in bytes."""
     sha256: str | None
-    """In hexadecimal; None if the uploader did not record it."""
+    """The hash in hexadecimal; None if the uploader did not record it."""
 
 
 class BlobStore(Protocol):
-    """Objects by their keys (`keys.checked_key`). An object exists completely or not at all.
+    """Stores objects under keys (`place.checked_key`), each completely or not at all.
 
-    An object is never replaced: a key keeps its content until it is deleted. Several processes may
-    share a store. All methods raise UsageError for an invalid key, UnreachableError if the store
-    does not respond now (MisconfiguredError if the configuration seems wrong), and StoppedError
-    after `interrupt`. No message contains a secret.
+    An object is never replaced: a key keeps its content until the object is deleted. Several
+    processes may share a store. All methods raise UsageError for an invalid key, UnreachableError
+    if the store does not respond now (MisconfiguredError if the configuration seems wrong), and
+    StoppedError after `interrupt`. Error messages do not contain secrets.
     """
 
     place: BlobPlace
 
     def put(self, key: str, content: BlobContent) -> bool:
-        """Store an object; return False if it existed already, with the same size and checksum.
+        """Store an object; return False if it already existed, with the same size and checksum.
 
-        When it returns, the object survives a power cut. A cancelled call leaves nothing readable.
-        Raises DifferentError if an object with other content exists, and OSError if `content`
-        cannot be read.
+        When this method returns, the object survives a power cut. A cancelled call leaves no
+        readable object. Raises DifferentError if an object with different content exists, and
+        OSError if `content` cannot be read.
         """
 
     def head(self, key: str) -> StoredObject | None:

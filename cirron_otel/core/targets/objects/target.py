@@ -15,7 +15,7 @@ _REQUEST_BYTES = 4_000_000
 
 
 class BlobTarget:
-    """Records the files of sealed batches as pending; the uploader does the rest."""
+    """Records the files of sealed batches as pending uploads, which the uploader performs."""
 
     request_bytes = _REQUEST_BYTES
     blobs = None
@@ -23,7 +23,7 @@ class BlobTarget:
     def __init__(
         self, pending: PendingUploads, place: BlobPlace, key: str, wake: Callable[[], object]
     ) -> None:
-        """`key` is the key of this target; `wake` is called when there are new files."""
+        """`key` is the key of this target; `wake` is called when there are new uploads."""
         self._pending, self._wake = pending, wake
         self.key, self.shown = key, place.shown
         self._is_interrupted = False

@@ -16,7 +16,10 @@ from ...spool.snapshot_files import RESERVED
 from .store import BlobContent
 
 MAX_HEADER_BYTES = 32_000_000
-"""Enough for 200,000 tensors. The format allows 100 MB, which takes a gigabyte once parsed."""
+"""The maximum size of a header, enough for 200,000 tensors.
+
+The format allows 100 MB, which takes a gigabyte once parsed.
+"""
 _MOST_DIMENSIONS = 64
 _LARGEST = 2**63 - 1
 
@@ -34,9 +37,9 @@ class Tensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """The offset of its bytes in the file."""
+    """The offset of the tensor's bytes in the file."""
     size: int
-    """The number of bytes."""
+    """The number of the tensor's bytes."""
 
 
 class TensorFile:
@@ -49,9 +52,10 @@ class TensorFile:
         """The tensors by name."""
 
     def find(self, name: str) -> str | None:
-        """Return the name in the file of the tensor that a record calls `name`; None if missing.
+        """Return the name that the file uses for the tensor `name` of a record; None if missing.
 
-        cirron-sdk 0.3.0 stores the gradient `w.grad` as `w` (docs/spool-format.md, "Blobs").
+        The names may differ: cirron-sdk 0.3.0 stores the gradient `w.grad` as `w`
+        (docs/spool-format.md, "Blobs").
         """
         for known in (name, name.removesuffix(_GRADIENT)):
             if known in self.tensors:
@@ -59,7 +63,7 @@ class TensorFile:
         return None
 
     def content(self, found: str, name: str) -> BlobContent:
-        """Return a safetensors file that contains only the tensor `found`, under `name`."""
+        """Return a safetensors file that contains only the tensor `found`, with the name `name`."""
         tensor = self.tensors[found]
         header = {
             "dtype": tensor.dtype,

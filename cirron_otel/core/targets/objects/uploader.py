@@ -1,7 +1,7 @@
-"""The thread that uploads the tensors of snapshots and writes their URIs into the rows.
+"""The thread that uploads the tensors of snapshots and writes their URIs into the snapshot rows.
 
 A file may arrive late, because the SDK uploads it after its batch. The thread waits for a missing
-file as long as its batch is in the spool. A row names an object only once the object exists.
+file as long as its batch is in the spool. A row refers to an object only once the object exists.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ class SnapshotOwnership(Protocol):
 
 
 FileOf = Callable[[str, BlobKey], BlobKey]
-"""Maps (batch, file that the batch names) to the file as it is stored for the batch's tenant."""
+"""Takes a batch's name and a file that the batch names; returns the file stored for its tenant."""
 
 
 class SnapshotRowStore(Protocol):
-    """A store with a row for each snapshot.
+    """A store with one row per snapshot.
 
-    Its methods raise UnreachableError, and RefusedError for permanent errors.
+    Methods raise UnreachableError if the store is unavailable, and RefusedError for permanent
+    errors.
     """
 
     def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
         """Write the URIs of tensors, by record number; return False if the batch is not stored yet.
 
-        `data` is None if the batch has left the spool.
+        `data` is the batch's content; None if the batch is no longer in the spool.
         """
 
     def close(self) -> None:
@@ -66,8 +67,8 @@ class SnapshotRowStore(Protocol):
 class Uploader:
     """Uploads the pending files to one store; call `start`, `wake` and `finish`.
 
-    Its thread never raises: an error is logged at WARNING, once for each cause, counted, and the
-    upload is tried again.
+    Its thread never raises. After an error, it retries the upload; the error is counted and, once
+    per cause, logged at WARNING.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Uploader:
         rows: SnapshotRowStore | None,
         file_of: FileOf = lambda _, key: key,
     ) -> None:
-        """Store the arguments; `start` begins to upload. `rows` is None if no rows are written."""
+        """Prepare the uploader; `start` starts it. `rows` is None if there are no rows to write."""
         self._file_of = file_of
         self._paths, self._pending, self._store = paths, pending, store
         self._ownership, self._rows = whose, rows
@@ -89,7 +90,7 @@ class Uploader:
         self._policy = RetryPolicy()
         self._rows_gate = RetryGate(self._policy, time.monotonic)
         self._tenant_gates: dict[str, RetryGate] = {}
-        """The gates of tenants with a failed upload, so that one tenant delays no other."""
+        """The retry gates of tenants with failed uploads, so that no tenant delays another one."""
         self._stats = DeliveryStats(store.place.shown)
         self._objects = self._known = self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="cirron-otel-blobs", daemon=True)
@@ -99,7 +100,7 @@ class Uploader:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for new uploads now; callable from any thread."""
+        """Look for new uploads now. Any thread may call this."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
@@ -116,7 +117,7 @@ class Uploader:
             self._thread.join(_GRACE_S)
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics like those of a delivery, and the numbers of new and known objects."""
+        """Return the statistics of a delivery, and the numbers of new and known objects."""
         counts = self._stats.counts()
         with contextlib.suppress(TargetError):  # the file may be closed, or the disk full
             self._waiting = len(self._pending)
@@ -130,9 +131,10 @@ class Uploader:
         }
 
     def undelivered(self) -> int:
-        """Count the received files that are not uploaded, and uploads that no row names yet.
+        """Count the received files that are not uploaded, and the uploads that no row refers to
+        yet.
 
-        A file that the client never sent is not counted: there is nothing to deliver.
+        A file that the client never sent is not counted, since there is nothing to deliver.
         """
         try:
             uploads = self._pending.uploads()
@@ -143,7 +145,7 @@ class Uploader:
     def _is_here(self, batch: str, key: BlobKey) -> bool:
         try:
             file = self._file_of(batch, key)
-        except Exception:  # the owner cannot be determined now, so the file may be here
+        except Exception:  # the owner cannot be determined now: assume that the file exists
             return True
         return (self._paths.snapshots / file.directory / file.file).exists()
 
@@ -167,7 +169,7 @@ class Uploader:
             self._attempt(self._rows.close)
 
     def _is_over(self, deadline: float) -> bool:
-        """Return whether no upload can be tried before the deadline."""
+        """Return whether no further upload can be attempted before the deadline."""
         gates = (self._rows_gate, *self._tenant_gates.values())
         now = time.monotonic()
         return now > deadline or not any(now < gate.opens <= deadline for gate in gates)
@@ -183,12 +185,12 @@ class Uploader:
             return bool(what())
         except StoppedError:
             return False
-        except Exception as error:  # the thread must go on, and no caller would see the error
+        except Exception as error:  # the thread must continue; no caller would see the error
             self._stats.failed(error)
             return False
 
     def _turn(self) -> bool:
-        """Perform the next action; return False if there is nothing to do now."""
+        """Upload the next file or change the next rows; return False if there is nothing to do."""
         rows_open = self._rows is not None and self._rows_gate.is_open
         upload = self._pending.next(files=True, rows=rows_open)
         if upload is None:
@@ -205,8 +207,8 @@ class Uploader:
             if upload.uris is not None:
                 self._rows_gate.failed(error)
                 raise
-            self._stats.failed(error)  # the next upload is tried at once
-        except Exception:  # the error concerns this upload alone
+            self._stats.failed(error)  # the next upload is attempted without a wait
+        except Exception:  # the error concerns only this upload
             self._pending.later(upload)
             raise
         return True
@@ -245,7 +247,7 @@ class Uploader:
 
     @contextlib.contextmanager
     def _gated(self, tenant: str) -> Iterator[None]:
-        """Delay all uploads of the tenant if one fails inside the block."""
+        """Delay all uploads of the tenant if an upload fails inside the block."""
         try:
             yield
         except UnreachableError as error:

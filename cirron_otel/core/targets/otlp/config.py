@@ -1,11 +1,12 @@
 """The options of an OTLP endpoint: the `OTEL_EXPORTER_OTLP_*` variables, read as OTel Python does.
 
-Source: opentelemetry-exporter-otlp 1.45.2; tests compare the two. Each variable has a `_TRACES_`
-form, and for metrics a `_METRICS_` form, which takes precedence. An empty value counts as unset
-(specification, "Environment variables"). OTel Python reads times in seconds, although the
-specification defines milliseconds. If its gRPC exporter supports less than its HTTP exporter and
-the specification, this module follows the latter two: `none` is a valid compression, a client
-certificate works without a CA certificate, and each certificate variable falls back separately.
+Source: opentelemetry-exporter-otlp 1.45.2; tests compare the two. Each variable also exists with
+`_TRACES_` in its name, and for metrics with `_METRICS_`; that variable takes precedence. An empty
+value counts as unset (specification, "Environment variables"). OTel Python reads times in seconds,
+although the specification defines milliseconds. If OTel Python's gRPC exporter supports less
+than its HTTP exporter and the specification, this module follows the latter two: `none` is a valid
+compression, a client certificate works without a CA certificate, and each certificate variable
+falls back separately.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TENANT_HEADER = "x-scope-orgid"
 
 
 def default_service_name(environ: Mapping[str, str] | None = None) -> str:
-    """Return the `service.name` of records that have none: OTEL_SERVICE_NAME, or `cirron`."""
+    """Return the `service.name` for records without one: OTEL_SERVICE_NAME, or else `cirron`."""
     environ = os.environ if environ is None else environ
     return environ.get("OTEL_SERVICE_NAME") or DEFAULT_SERVICE_NAME
 
@@ -61,16 +62,16 @@ class OtlpCompression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingNames:
-    """The names of the settings at their source, which error messages mention."""
+    """The names of the settings where the user set them, for use in error messages."""
 
     prefix: str = ENVIRONMENT_PREFIX
     again: str = "_"
-    """Replaces `prefix` for every name after the first in a list."""
+    """Replaces `prefix` in a list, for each name after the first."""
     words: Mapping[str, str] = field(default_factory=dict)
     """Other names for settings, by the name of the variable without its prefix."""
 
     def said(self, *names: str) -> str:
-        """Return settings as a list for a sentence; `names` are variables without the prefix."""
+        """Return a list of settings for a sentence; `names` are variables without their prefix."""
         words = [self.words.get(name, name) for name in names]
         listed = [self.prefix + words[0], *(self.again + word for word in words[1:])]
         *others, last = listed
@@ -83,16 +84,17 @@ class OtlpConfig:
 
     protocol: OtlpProtocol = OtlpProtocol.GRPC
     endpoint: str = "localhost:4317"
-    """The complete URL for HTTP; the target, usually host:port, for gRPC."""
+    """For HTTP the complete URL, for gRPC the target, which is usually host:port."""
     insecure: bool = True
-    """Whether gRPC uses no TLS. For HTTP the scheme of the URL decides."""
+    """Whether gRPC runs without TLS. For HTTP, the URL's scheme determines whether TLS is used."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request; names in lower case. Their values are secrets."""
+    """The headers of each request, with names in lower case. Their values are secrets."""
     timeout: float = DEFAULT_TIMEOUT_S
-    """The longest duration of one attempt, seconds."""
+    """The maximum duration of one attempt, in seconds."""
     compression: OtlpCompression = OtlpCompression.NONE
     certificate: str | None = None
-    """A file of CA certificates that verify the endpoint; None for the system's certificates."""
+    """A file with the CA certificates to verify the endpoint; None for the system's certificates.
+    """
     client_key: str | None = None
     client_certificate: str | None = None
     warnings: tuple[str, ...] = ()
@@ -105,13 +107,13 @@ class OtlpConfig:
     ) -> OtlpConfig:
         """Read `environ`, or the environment of the process if it is None.
 
-        Raises UsageError if a value is invalid and OTel Python would fail, too.
+        Raises UsageError if a value is invalid and OTel Python would fail as well.
         """
         return _Reader(os.environ if environ is None else environ, signal).config()
 
     @property
     def shown_endpoint(self) -> str:
-        """The endpoint for messages: without user, password and query."""
+        """The endpoint as shown in messages: without user, password and query."""
         if self.protocol is OtlpProtocol.GRPC:
             return self.endpoint.rpartition("@")[2]
         url = urlparse(self.endpoint)

@@ -1,7 +1,8 @@
-"""Prevent forks during gRPC calls of this package.
+"""Prevent forks during this package's gRPC calls.
 
-gRPC's fork handlers give up while another thread is in a call, and may then abort the child, which
-is the user's process. So a fork waits briefly for our calls, and our calls wait for the fork.
+If another thread is in a call, gRPC's fork handlers give up and may then abort the child, which is
+the user's process. So a fork waits briefly for this package's calls to end, and new calls wait for
+the fork.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 0.3
-"""The longest wait of a fork, so that a slow endpoint does not stop training."""
+"""How long a fork waits for calls at most, so that a slow endpoint does not stop training."""
 
 
 class ForkGate:
-    """Held by any number of calls while they run, or by a fork."""
+    """A lock that is held by any number of running calls, or by a fork."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,7 +30,7 @@ class ForkGate:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Hold the gate for a call, which does not start during a fork."""
+        """Hold the gate during a call; wait first while a fork is in progress."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             self._calls += 1
@@ -37,7 +38,7 @@ class ForkGate:
             yield
         finally:
             with self._changed:
-                self._calls = max(self._calls - 1, 0)  # a child has no calls of its parent
+                self._calls = max(self._calls - 1, 0)  # a child does not have its parent's calls
                 self._changed.notify_all()
 
     def _before(self) -> None:

@@ -1,6 +1,7 @@
-"""OTLP/gRPC: unchanged requests, one unary call per attempt (OTLP specification, "OTLP/gRPC").
+"""The transport for OTLP/gRPC, with one unary call per attempt.
 
-It needs the extra `otlp`, so it is imported only when it is used.
+Source: OTLP specification, "OTLP/gRPC". This module needs the extra `otlp`, so it is imported only
+when it is used.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from .transport import (
     read_file,
 )
 
-# grpc imports this with the first channel. A fork during the import would leave the child with half
-# of the module.
+# grpc imports this module with the first channel. A fork during the import would leave the child
+# with a partly imported module.
 with contextlib.suppress(ImportError):
     import_module("grpc._channel")
 
@@ -48,13 +49,16 @@ _RETRYABLE = frozenset(
         grpc.StatusCode.DATA_LOSS,
     )
 )
-"""OTLP specification, "Failures". RESOURCE_EXHAUSTED is retryable only with a RetryInfo."""
+"""The status codes that the OTLP specification calls retryable ("Failures").
+
+RESOURCE_EXHAUSTED is not among them: it is retryable only with a RetryInfo.
+"""
 
 _NEVER_AVAILABLE = re.compile(r"handshake failed|CERTIFICATE|SSL_ERROR|http1\.x server", re.I)
-"""gRPC's descriptions of UNAVAILABLE connections that no retry can establish."""
+"""Matches gRPC's description of an UNAVAILABLE connection that no retry can establish."""
 
 gate = ForkGate()
-"""For every gRPC call of this package, including metrics."""
+"""The gate for every gRPC call of this package, including metrics."""
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
@@ -67,10 +71,13 @@ _OPTIONS = (
 
 
 class GrpcTransport:
-    """Calls Export on one target, over one channel, which is replaced if it is lost."""
+    """Calls Export on one target over one channel, which is replaced if the connection is lost."""
 
     def __init__(self, config: OtlpConfig) -> None:
-        """Raise UsageError if a certificate cannot be read or gRPC cannot send a header."""
+        """Prepare the transport for `config`.
+
+        Raises UsageError if a certificate cannot be read or gRPC cannot send a header.
+        """
         self._config = config
         self._metadata = tuple(_metadatum(*each, config) for each in config.headers.items())
         self._credentials: grpc.ChannelCredentials | None = None
@@ -83,7 +90,7 @@ class GrpcTransport:
         self._channel: grpc.Channel | None = None
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """Make one call and return its result; implements OtlpTransport.send."""
+        """Make one call and return its result. Implements OtlpTransport.send."""
         channel = self._channel = self._channel or self._connected()
         export = channel.unary_unary(_EXPORT, _unchanged, _unchanged)
         try:
@@ -128,7 +135,7 @@ class GrpcTransport:
 
 
 def _metadatum(name: str, value: str, config: OtlpConfig) -> tuple[str, str | bytes]:
-    """Return a header in gRPC's form (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
+    """Return a header as gRPC metadata (github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md)."""
     binary = name.endswith("-bin")
     if not _NAME.fullmatch(name) or not (binary or _VALUE.fullmatch(value)):
         raise UsageError(
@@ -143,10 +150,10 @@ def _unchanged(data: bytes) -> bytes:
 
 
 def _retry_delay(metadata: Iterable[Any]) -> float | None:
-    """Return the seconds of the RetryInfo in a call's trailing metadata, if there is one.
+    """Return the delay in seconds from the RetryInfo in a call's trailing metadata, if any.
 
-    Servers send it in `grpc-status-details-bin`. OTel Python reads only the separate
-    `google.rpc.retryinfo-bin`.
+    Servers send the RetryInfo in `grpc-status-details-bin`. OTel Python reads only the separate
+    entry `google.rpc.retryinfo-bin`.
     """
     for key, value in metadata:
         if not isinstance(value, bytes):

@@ -1,6 +1,7 @@
-"""OTLP/HTTP: unchanged requests, one POST per attempt (OTLP specification, "OTLP/HTTP").
+"""The transport for OTLP/HTTP, with one POST per attempt.
 
-It needs the extra `otlp`, so it is imported only when it is used.
+Source: OTLP specification, "OTLP/HTTP". This module needs the extra `otlp`, so it is imported only
+when it is used.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from .transport import (
 )
 
 _PRELOADED = (encodings.idna, netrc)
-"""The `requests` library imports these with the first request. A fork during the import would leave
-the child with modules that are permanently half imported."""
+"""The `requests` library imports these modules with the first request. A fork during the import
+would leave the child with partly imported modules for good.
+"""
 
 _RETRYABLE = frozenset((429, 502, 503, 504))
-"""OTLP specification, "Retryable Response Codes"."""
+"""The status codes that the OTLP specification calls retryable ("Retryable Response Codes")."""
 
 _LONGEST_ANSWER = 1024 * 1024
-"""The maximum number of bytes of a response that are read; the rest is ignored."""
+"""The maximum size in bytes of a response. A longer response is not read to its end."""
 
 _FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
 
@@ -59,10 +61,10 @@ _WRONG_CONFIGURATION = (
 
 
 class HttpTransport:
-    """POSTs to one URL, over connections that stay open."""
+    """Sends POST requests to one URL over persistent connections."""
 
     def __init__(self, config: OtlpConfig) -> None:
-        """Raise UsageError if a certificate or key cannot be read."""
+        """Prepare the transport for `config`. Raises UsageError if a certificate cannot be read."""
         read_file(config.certificate, "CERTIFICATE", config)
         read_file(config.client_certificate, "CLIENT_CERTIFICATE", config)
         read_file(config.client_key, "CLIENT_KEY", config)
@@ -77,11 +79,11 @@ class HttpTransport:
             self._headers.setdefault("content-encoding", config.compression)
         self._session = requests.Session()
         if "authorization" in config.headers:
-            # Without this, requests replaces it by the entry of ~/.netrc for the host.
+            # Without this, `requests` replaces the header by the host's entry in ~/.netrc.
             self._session.auth = lambda request: request
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """Send one POST and return its result; implements OtlpTransport.send."""
+        """Send one POST and return its result. Implements OtlpTransport.send."""
         body, warnings = self._encoded(request)
         deadline = time.monotonic() + timeout
         try:
@@ -171,7 +173,7 @@ class HttpTransport:
 
 
 def _content(answer: requests.Response, deadline: float) -> bytes | None:
-    """Return the body; None if it is cut off, is too long, or arrives after the deadline."""
+    """Return the body; None if it is truncated, is too long, or arrives after the deadline."""
     content = bytearray()
     try:
         for piece in answer.iter_content(65536):
@@ -195,7 +197,10 @@ def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
 
 
 def _error_message(kind: str, content: bytes) -> str:
-    """Return the message of an error's body: a google.rpc.Status by the specification, or text."""
+    """Return the message in the body of an error response.
+
+    By the specification the body is a google.rpc.Status; some servers send text.
+    """
     if kind in ("application/x-protobuf", "application/protobuf"):
         try:
             return str(Status.FromString(content).message)

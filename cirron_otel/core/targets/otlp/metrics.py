@@ -1,7 +1,7 @@
-"""OpenTelemetry's OTLP metric exporters, configured, with counted results and without their logs.
+"""Export metrics with OpenTelemetry's OTLP exporters: count results and suppress their logs.
 
-The exporters log every attempt of every failure, while a training run needs one line. The module
-needs the extra `otlp`, so it is imported only when it is used.
+OpenTelemetry's exporters log every failed attempt, but one line is enough for a training run. This
+module needs the extra `otlp`, so it is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http._common",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.common.http",
-    # It logs headers that it cannot parse, including secrets.
+    # This logger's module logs headers that it cannot parse, including secrets.
     "opentelemetry.util.re",
 )
-"""The loggers of the messages that `OtlpMetricExporter` reports itself, once."""
+"""The loggers that are suppressed; `OtlpMetricExporter` reports their failures itself, once."""
 _NO_SERVICE_CODES = frozenset({404, 405, 501})
-"""The HTTP status codes for a missing service; gRPC's is UNIMPLEMENTED."""
+"""The HTTP status codes for a missing service. The corresponding gRPC code is UNIMPLEMENTED."""
 _MOST_RECORDS = 16
 
 ReportFailure = Callable[[str, bool], None]
-"""Receives a failure: a description, and whether the endpoint accepts no metrics at all."""
+"""Takes the description of a failure, and whether the endpoint does not accept metrics at all."""
 
 
 class OtlpMetricExporter(MetricExporter):
-    """Wraps the stock exporter: counts the results of exports, and catches its exceptions."""
+    """Wraps OpenTelemetry's exporter: counts the results of exports and catches exceptions."""
 
     def __init__(self, environ: Mapping[str, str], report: ReportFailure) -> None:
-        """Open no connection yet. `report` receives failures.
+        """Prepare the exporter, without opening a connection. `report` receives failures.
 
-        Raises UsageError if a variable is invalid, and MissingExtraError without the packages of
-        the extra `otlp`.
+        Raises UsageError if a variable is invalid, and MissingExtraError if the packages of the
+        extra `otlp` are not installed.
         """
         self.config = OtlpConfig.from_env(environ, Signal.METRICS)
         self._report = report
@@ -68,7 +68,7 @@ class OtlpMetricExporter(MetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        """Export metrics; the stock exporter tries for the timeout of its own variable."""
+        """Export metrics. OpenTelemetry's exporter applies the timeout from the environment."""
         failed = MetricExportResult.FAILURE
         why = ""
         with self._quiet as heard, self._gate():
@@ -85,11 +85,11 @@ class OtlpMetricExporter(MetricExporter):
         return result
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002 - the interface's
-        """Return True: nothing is buffered."""
+        """Return True, since nothing is buffered."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002
-        """Close the connection; an export in progress fails soon."""
+        """Close the connection. An export in progress soon fails."""
         if self._is_over:
             return
         self._is_over = True
@@ -106,7 +106,7 @@ class OtlpMetricExporter(MetricExporter):
         _abandoned.append(self._inner)
 
     def _shown(self, text: str) -> str:
-        """Return `text` for a log, without header values and the user in the endpoint's URL."""
+        """Return `text` for a log, without header values and without the user in the URL."""
         authority = urlparse(f"//{self.config.endpoint.partition('://')[2]}").netloc
         user = (self.config.endpoint, authority)[bool(authority)].rpartition("@")[0]
         secrets = [*self.config.headers.values(), user, user.partition(":")[2]]
@@ -116,7 +116,7 @@ class OtlpMetricExporter(MetricExporter):
         return self._over_grpc() if self.config.protocol is OtlpProtocol.GRPC else self._over_http()
 
     def _over_http(self) -> MetricExporter:
-        # ruff: noqa: PLC0415 - each protocol brings libraries of its own
+        # ruff: noqa: PLC0415 - each protocol needs different libraries
         from opentelemetry.exporter.otlp.proto.http import Compression as Coding
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
@@ -158,7 +158,10 @@ class OtlpMetricExporter(MetricExporter):
 
 
 class _Headers(dict[str, str]):
-    """Headers that are true even if empty: else the stock exporter reads the variable itself."""
+    """Headers that are truthy even if empty.
+
+    Without this, OpenTelemetry's exporter would read the headers from the environment.
+    """
 
     def __bool__(self) -> bool:
         return True
@@ -175,7 +178,7 @@ def _credentials(config: OtlpConfig) -> grpc.ChannelCredentials:
 
 
 class _Quiet(logging.Filter):
-    """Captures the log records of the stock exporters inside a `with` block, and no others."""
+    """Captures the log records of OpenTelemetry's exporters inside a `with` block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,12 +208,12 @@ class _Quiet(logging.Filter):
 
     @property
     def first(self) -> str:
-        """The first captured message; later ones concern retries."""
+        """The first captured message; later messages are about retries."""
         return _description(self._records[0]) if self._records else ""
 
     @property
     def has_no_service(self) -> bool:
-        """Whether a captured message means that the endpoint has no such service."""
+        """Whether a captured message means that the endpoint has no metrics service."""
         arguments = [each for record in self._records for each in _arguments(record)]
         return any(
             (type(each) is int and each in _NO_SERVICE_CODES)
@@ -219,7 +222,7 @@ class _Quiet(logging.Filter):
         )
 
     def forget(self) -> None:
-        """In a forked child: forget the parent's threads."""
+        """In a forked child: forget the parent's threads, and remove the filter."""
         self._threads.clear()
         self.close()
 
@@ -232,7 +235,7 @@ class _Quiet(logging.Filter):
 
 
 def _description(record: logging.LogRecord) -> str:
-    """Describe the failure in a log record by its exception or status, if it has one."""
+    """Describe the failure in a log record by its exception or status, or else by its text."""
     arguments = _arguments(record)
     for at, each in enumerate(arguments):
         if isinstance(each, BaseException):
@@ -253,4 +256,4 @@ def _ignore(_why: str, _is_not_taken: bool) -> None:
 
 
 _abandoned: list[MetricExporter] = []
-"""The parent's exporters in a forked child, since closing their channels could end the child."""
+"""The parent's exporters in a forked child, kept alive: closing their channels could end it."""

@@ -1,9 +1,9 @@
-"""Push serialized spans to an OTLP endpoint, bit for bit.
+"""Push serialized spans to an OTLP endpoint, unchanged.
 
 A request is a serialized ExportTraceServiceRequest, which has the same wire format as TracesData.
-It is split to a size that receivers accept, sent, and sent again if the specification calls the
-failure retryable. Delivery is at least once: an attempt whose response was lost may have been
-accepted.
+The pusher splits it to a size that receivers accept, sends it, and retries it if the specification
+calls the failure retryable. Delivery is at least once: if a response is lost, the endpoint may have
+accepted the request.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .config import OtlpConfig, OtlpProtocol
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
-"""The largest uncompressed request: gRPC servers accept 4 MiB by default."""
+"""The maximum size in bytes of an uncompressed request. gRPC servers accept 4 MiB by default."""
 
 DEADLINE_S = 60.0
 
 _LONGEST_ATTEMPT_S = 86_400.0
 _SHORTEST_WAIT_S = 0.05
-"""The shortest wait even if a server asks for none, since it has just failed."""
+"""The minimum wait in seconds after a failure, even if the server asks for a shorter one."""
 
 _MOST_MESSAGES = 10
 
@@ -45,11 +45,15 @@ _HINTS = {
     "no TLS connection": ("ENDPOINT", "CERTIFICATE"),
     "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
-"""The settings to check, by status."""
+"""The settings that an error message suggests to check, by status."""
 
 
 def transport_for(config: OtlpConfig) -> OtlpTransport:
-    """Return the transport for `config`. Raises MissingExtraError and UsageError."""
+    """Return the transport for `config`.
+
+    Raises MissingExtraError if the extra `otlp` is not installed, and UsageError if a certificate
+    or header is unusable.
+    """
     try:
         if config.protocol is OtlpProtocol.GRPC:
             from .grpc_transport import GrpcTransport  # noqa: PLC0415 - needs the extra
@@ -100,7 +104,10 @@ def _note(known: list[str], text: str) -> None:
 
 
 class Pusher:
-    """Pushes requests to one endpoint; a context manager that closes its connections."""
+    """Pushes requests to one endpoint.
+
+    As a context manager, it closes its connections at the end.
+    """
 
     def __init__(
         self,
@@ -113,12 +120,13 @@ class Pusher:
         retry: bool = True,
         stop: threading.Event | None = None,
     ) -> None:
-        """Push to the endpoint of `config`; `transport` replaces its transport.
+        """Prepare to push to the endpoint of `config`; `transport` replaces the default transport.
 
-        `deadline` is how many seconds a push continues without an accepted request; None means
-        forever. `stop`, once set, ends any wait, and a push before its next attempt. Without
-        `retry` the first failed attempt ends the push, and the caller decides when to try again.
-        Raises MissingExtraError, and UsageError if a certificate cannot be read.
+        A push ends after `deadline` seconds without an accepted request; None means no limit. Once
+        `stop` is set, waits end, and a push makes no further attempt. Without `retry`, the first
+        failed attempt ends the push, and the caller decides when to try again. Raises
+        MissingExtraError if the extra `otlp` is not installed, and UsageError if a certificate
+        cannot be read.
         """
         self._config = config
         self._transport = transport_for(config) if transport is None else transport
@@ -130,11 +138,11 @@ class Pusher:
 
     @property
     def max_request_bytes(self) -> int:
-        """The largest request in bytes, as far as the endpoint's responses have shown."""
+        """The maximum size in bytes of a request, reduced if the endpoint refused larger ones."""
         return self._max_request_bytes
 
     def push(self, request: bytes) -> PushResult:
-        """Send one serialized request, in order, split into as many requests as necessary.
+        """Send one serialized request, split into as many requests as necessary, in order.
 
         A single span that is too large for the endpoint counts as rejected. Raises RefusedError,
         UnreachableError or StoppedError with the result so far, InputError if `request` has to be
@@ -165,9 +173,12 @@ class Pusher:
         return builder.result()
 
     def _smaller(self, halves: tuple[bytes, bytes], rest: deque[bytes]) -> deque[bytes]:
-        """Return the parts still to send, after the endpoint refused both halves as too large.
+        """Return the parts that remain to be sent after the endpoint refused a request as too
+        large.
 
-        The new limit applies to all later requests; otherwise each would be refused once.
+        `halves` are the halves of that request, and `rest` are the parts after it. The size of the
+        larger half becomes the limit for all later requests; otherwise each of them would first be
+        refused.
         """
         self._max_request_bytes = min(self._max_request_bytes, max(map(len, halves)))
         return deque(
@@ -192,7 +203,7 @@ class Pusher:
         self.close()
 
     def _send(self, part: bytes, builder: _ResultBuilder) -> Response:
-        """Try until the response is final: accepted or too large. Raises the errors of `push`."""
+        """Send a part until it is accepted or refused as too large. Raises the errors of `push`."""
         give_up = time.monotonic() + self._deadline
         informative: Response | None = None
         attempts = 0
@@ -210,7 +221,7 @@ class Pusher:
                     status=response.status,
                 )
             if informative is None or left >= self._config.timeout:
-                informative = response  # an attempt that the deadline cut short is less informative
+                informative = response  # an attempt that the deadline shortened says less
             wait = self._backoff.wait(attempts)
             attempts += 1
             if response.retry_after is not None:

@@ -1,7 +1,7 @@
-"""Select the sampled part of a batch: the spool has everything, OTLP endpoints only that part.
+"""Select the sampled part of a batch: the spool contains everything, OTLP endpoints get this part.
 
-A batch of an unsampled session has `"sampled": false` in its `otel`. A span that differs from its
-session has its own `flags` (docs/otlp-mapping.md, "Sampling").
+The batches of an unsampled session have `"sampled": false` in their `otel`. A span whose sampling
+differs from its session's has its own `flags` (docs/otlp-mapping.md, "Sampling").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sampled_part(data: bytes) -> bytes | None:
     if not any(batch[key] for key in ("spans", "marks", "snapshots")):
         return None
     if not default:
-        # The segment links and markers of the session's own traces belong to the unsampled part.
+        # The session's segment links and markers of open scopes belong to the unsampled part.
         batch["otel"] = {k: v for k, v in otel.items() if k not in ("running", "segments")}
     return exactjson.dumps(batch)
 

@@ -15,12 +15,12 @@ from ....errors import InputError
 from ....ids import digest
 
 WEIGHTS, GRADIENTS = "*", "*.grad"
-"""The tensor names of summaries; no parameter has these names."""
+"""The tensor names of the two kinds of summaries; no parameter has these names."""
 _HINT = b'"tensor_name":'
 
 
 def summarised(data: bytes) -> bytes:
-    """Return a batch with its snapshots summarised; `data` is in the form that the SDK writes.
+    """Return a batch with its snapshots summarised; the SDK must have written `data`.
 
     Raises InputError if the batch has to be parsed and is not JSON.
     """
@@ -73,7 +73,7 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
 
 
 def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None:
-    """Return the numbers of finite and other elements, and the statistics of the finite ones."""
+    """Return the number of finite elements, of other elements, and the statistics of the finite."""
     stats = snapshot.get("stats")
     if not isinstance(stats, dict):
         return None

@@ -29,21 +29,26 @@ _MOST_PARTIAL = 4
 """The maximum number of partially accepted batches with remaining requests in memory."""
 
 _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
-"""Responses that concern the request itself. Any other refusal (a 401, a web page) concerns the
-endpoint or the configuration. The status is empty if single spans are too large."""
+"""Matches the status of a refusal that concerns the request itself.
+
+Any other refusal (a 401, a web page) concerns the endpoint or the configuration. The status is
+empty if single spans are too large.
+"""
 
 _SERVER_FAULT = re.compile(r"5\d\d\b|408\b|425\b|INTERNAL|UNKNOWN|RESOURCE_EXHAUSTED")
-"""The specification does not retry these at once, but they may succeed later."""
+"""Matches statuses that the specification does not call retryable but that may succeed later."""
 
 _left_by_parents: Final[list[Pusher]] = []
-"""Pushers of a forked child's parent: their destructors could hang, or end the parent's calls."""
+"""In a forked child, the parent's pushers, kept alive: their destructors could hang, or end the
+parent's calls.
+"""
 
 
 class OtlpTarget:
-    """Sends batches to the endpoint of `config`, several small ones in one request.
+    """Sends batches to the endpoint of `config`; several small batches share one request.
 
-    If a batch needs several requests and only some are accepted, only the others are sent again, as
-    long as this object exists.
+    If a batch needs several requests and only some are accepted, only the remaining requests are
+    sent again, as long as this object exists.
     """
 
     blobs = None
@@ -51,9 +56,11 @@ class OtlpTarget:
     def __init__(
         self, config: OtlpConfig, options: Options, *, whole_snapshots: bool = True
     ) -> None:
-        """Raise MissingExtraError, and UsageError if a certificate or header is unusable.
+        """Prepare the target, without opening a connection.
 
         `whole_snapshots=False` sends a summary of each span's snapshots instead of the snapshots.
+        Raises MissingExtraError if the extra `otlp` is not installed, and UsageError if a
+        certificate or header is unusable.
         """
         self.key = target_key(config)
         self.shown = config.shown_endpoint
@@ -67,18 +74,20 @@ class OtlpTarget:
 
     @property
     def request_bytes(self) -> int:
-        """A size that needs only one request: spans are smaller in OTLP than in JSON."""
+        """The size in bytes of batches that fit into one request: OTLP is smaller than JSON."""
         return min(_GROUP_BYTES, self._pusher.max_request_bytes)
 
     def skip_after(self, created_ns: int, owner: str) -> None:
-        """Skip the batches that `owner` seals later, because another exporter sends their spans."""
+        """Skip the batches that `owner` seals after `created_ns`.
+
+        Call this if another exporter sends the spans of these batches.
+        """
         self._last = created_ns, owner
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Push batches, several in one request.
 
-        Raises the errors of `BatchTarget.send`, and RefusedError for a batch that OTLP cannot
-        express.
+        Raises the errors of `BatchTarget.send`, and RefusedError if OTLP cannot express a batch.
         """
         if len(batches) > 1:
             return self._pushed(b"".join(self._encoded(batch) for batch in batches))
@@ -122,7 +131,7 @@ class OtlpTarget:
 
     def _pushed(self, request: bytes) -> Receipt:
         if not request:
-            return Receipt()  # nothing in it was sampled
+            return Receipt()  # no span in the batch was sampled
         try:
             return _receipt(self._pusher.push(request))
         except RefusedError as error:

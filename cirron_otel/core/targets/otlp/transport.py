@@ -1,4 +1,4 @@
-"""The interface between the pusher and the network: one attempt at a request, and its result."""
+"""The interface between the pusher and the network: one attempt to send, and its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USER_AGENT = f"cirron-otel/{__version__}"
 
 _LONGEST_MESSAGE = 300
 _SHORTEST_SECRET = 4
-"""Shorter header values are not treated as secrets, since removing them would garble the text."""
+"""The minimum length of a secret: removing shorter header values would garble the text."""
 
 _NOT_PRINTABLE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _TOO_LARGE = re.compile(
@@ -38,13 +38,13 @@ class Outcome(Enum):
     """The outcomes of one attempt."""
 
     ACCEPTED = auto()
-    """The endpoint accepted the request, but may have rejected some spans."""
+    """The endpoint accepted the request, although it may have rejected some spans."""
     RETRY = auto()
-    """Not accepted now; the endpoint may accept the same request later."""
+    """The endpoint did not accept the request, but may accept the same request later."""
     TOO_LARGE = auto()
-    """Not accepted because of its size; its halves may be accepted."""
+    """The endpoint refused the request because of its size, but may accept its halves."""
     REFUSED = auto()
-    """Not accepted, and never will be."""
+    """The endpoint will never accept the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,26 @@ class Response:
 
     outcome: Outcome
     status: str
-    """The status code in the protocol's terms (`503 Service Unavailable`, `UNAVAILABLE`), or what
-    happened instead (`no connection`)."""
+    """The protocol's status (`503 Service Unavailable`, `UNAVAILABLE`), or, if there was no
+    response, the reason (`no answer`).
+    """
     message: str = ""
-    """The server's message, in one line; for an accepted request, that of its partial success."""
+    """The server's message, in one line. For an accepted request, the message of its partial
+    success.
+    """
     retry_after: float | None = None
-    """Seconds that the server asked to wait, if it did."""
+    """The wait in seconds that the server asked for, if any."""
     rejected_spans: int = 0
-    """The rejected spans of an accepted request."""
+    """The number of spans that the endpoint rejected although it accepted the request."""
     warnings: tuple[str, ...] = ()
-    """Values that the encoding cannot express, and responses that cannot be read."""
+    """Descriptions of values that the encoding cannot express, and of unreadable responses."""
 
 
 class OtlpTransport(Protocol):
     """Sends requests to one endpoint."""
 
     def send(self, request: bytes, timeout: float) -> Response:
-        """Try once to send a serialized ExportTraceServiceRequest, for `timeout` seconds.
+        """Try once to send a serialized ExportTraceServiceRequest, for at most `timeout` seconds.
 
         Raises UsageError if no attempt can succeed with this configuration.
         """
@@ -90,7 +93,7 @@ def accepted(status: str, body: ExportTraceServiceResponse) -> Response:
 
 
 def parse_response(body: bytes) -> ExportTraceServiceResponse | None:
-    """Parse `body` as the protobuf response to an export; return None if that fails."""
+    """Parse a protobuf response to an export; return None if `body` is not valid."""
     try:
         return ExportTraceServiceResponse.FromString(body)
     except DecodeError:
@@ -100,14 +103,14 @@ def parse_response(body: bytes) -> ExportTraceServiceResponse | None:
 def is_about_size(message: str) -> bool:
     """Return whether a server's message means that the request was too large.
 
-    The patterns match messages of gRPC in C++ and Go, of Go's HTTP server, and of Tempo for a
-    request above its limit, which it would not accept later either.
+    The patterns match the messages of gRPC in C++ and Go, of Go's HTTP server, and of Tempo for a
+    request above its limit, which Tempo would not accept later either.
     """
     return _TOO_LARGE.search(message) is not None
 
 
 def one_line(text: str, config: OtlpConfig) -> str:
-    """Return `text` for a message: short, in one line, without the value of any header."""
+    """Return `text` in one short line for a message, with header values masked."""
     values = config.headers.values()
     # A server may quote a token without its scheme.
     words = (word for value in values for word in value.split()[1:])
@@ -115,7 +118,7 @@ def one_line(text: str, config: OtlpConfig) -> str:
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` in one short line, with `***` for each of the `secrets`."""
+    """Return `text` in one short line, with each of the `secrets` replaced by `***`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")
@@ -124,7 +127,7 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def retry_after_seconds(value: str) -> float | None:
-    """Parse a Retry-After header, seconds or a date (RFC 9110, 10.2.3); return seconds."""
+    """Return the seconds in a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
     try:
         seconds = float(value)
     except ValueError:
@@ -138,7 +141,7 @@ def retry_after_seconds(value: str) -> float | None:
 def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | None:
     """Read the certificate or key at `path`, the value of the setting `variable`.
 
-    Raises UsageError if it cannot be read.
+    Raises UsageError if the file cannot be read.
     """
     if path is None:
         return None
@@ -152,7 +155,7 @@ def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | No
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the root cause of a network failure; the exceptions around it only repeat the URL."""
+    """Return the root cause of a network failure: the exceptions around it only add the URL."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     if isinstance(error, TimeoutError):

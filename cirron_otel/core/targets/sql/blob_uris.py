@@ -1,4 +1,4 @@
-"""Set the URIs of snapshot files in stored rows, and find the run that a span belongs to."""
+"""Set the URIs of snapshot files in stored rows, and find the run of a stored span."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rows import COLUMNS, SNAPSHOT, column_of_name, hash_of, record_of, replace
 
 
 def run_of_span(database: Database, workspace_id: str, span_id: str) -> str | None:
-    """Return the id of the run that a stored span belongs to; None if it is not stored."""
+    """Return the id of a stored span's run; None if the span is not stored."""
     rows = database.rows(
         'SELECT "runId" FROM "TraceSpan" WHERE "id" = ? AND "workspaceId" = ?'
         ' ORDER BY "batchKey", "ordinal" LIMIT 1',
@@ -25,7 +25,10 @@ def run_of_span(database: Database, workspace_id: str, span_id: str) -> str | No
 def set_blob_uris(
     database: Database, name: str, data: bytes | None, uris: Mapping[int, str]
 ) -> bool:
-    """Set the URIs of a batch's snapshots, by their index; False if the batch is not stored."""
+    """Set the URIs of a batch's snapshots, given by index.
+
+    Returns False if the batch is not stored.
+    """
     with database.transaction():
         key = _key_of(database, name, data)
         if key is None:
@@ -53,7 +56,7 @@ def set_blob_uris(
 
 
 def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
-    """Return the key of the batch of that name and content, or of the only batch of that name."""
+    """Return the key of the batch with this name and content, or of the only one with this name."""
     stored = database.rows(
         'SELECT "batchKey", "hash" FROM "TraceBatch" WHERE "name" = ?', column_of_name(name)
     )
@@ -64,7 +67,7 @@ def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
 
 
 def _recorded(row: Any) -> Any:
-    """Return the recorded `blob_uri`: once the column has been changed, it is in `extra`."""
+    """Return the recorded `blob_uri`, which `extra` contains if the column has changed."""
     residual = exactjson.loads(row.extra) if row.extra else {}
     fields = residual.get("set", {}) if isinstance(residual, dict) else {}
     return fields.get("blob_uri", row.blob_uri)

@@ -1,7 +1,8 @@
-"""The interface of an SQL database. Only SQLite and PostgreSQL implement it.
+"""The interface of an SQL database, and the migration of its tables.
 
-The steps are the files of `migrations/`: `<number>_<what>.sql` for both databases, or one with
-`.sqlite` or `.postgresql` before `.sql` for each. A released step is never changed.
+Only SQLite and PostgreSQL implement the interface. The steps of a migration are the files in
+`migrations/`: `<number>_<what>.sql` for both databases, or `<number>_<what>.sqlite.sql` and
+`<number>_<what>.postgresql.sql`. A released step is never changed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _MOST_VALUES = 20_000
 
 
 class Database(Protocol):
-    """One connection. Statements are written with `?`, names in double quotes.
+    """One connection. In statements, `?` is a placeholder, and names are in double quotes.
 
     Every method raises UnreachableError if the database is not available now (MisconfiguredError
-    if the configuration seems wrong), RefusedError if it will never accept what it is given, and
+    if the configuration seems wrong), RefusedError if the database will never accept the data, and
     StoppedError after `interrupt`. After UnreachableError, close the connection.
     """
 
@@ -33,13 +34,16 @@ class Database(Protocol):
     """`sqlite` or `postgresql`."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Commit all changes of the block when it ends, or none if it raises."""
+        """Commit all changes of the block at its end; roll them back if the block raises."""
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Read everything in the block from one snapshot of the database."""
 
     def serialize(self) -> None:
-        """In a transaction, wait for all others that have called it, then see their changes."""
+        """In a transaction, wait for all other transactions that have called this method.
+
+        Afterwards, their changes are visible.
+        """
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
@@ -48,18 +52,18 @@ class Database(Protocol):
         """Execute a statement; return the number of rows that it changed."""
 
     def in_clause(self, column: str) -> str:
-        """Return a condition: the column's value is one of those in an `array_param` parameter."""
+        """Return the SQL condition that the column's value is in an `array_param` parameter."""
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """Return a parameter for `in_clause`."""
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
+        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
         """Insert pairs of a digest (in the unique column `column`) and a `batchKey`, in order.
 
-        Returns the digests that were new. Waits for writers that are about to insert one of them.
+        Returns the digests that were new. Waits for writers that are about to insert any of them.
         """
 
     def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -72,7 +76,7 @@ class Database(Protocol):
         """Whether a table of that name exists."""
 
     def shrink(self) -> None:
-        """Return freed space to the file system, as far as that is cheap."""
+        """Return free space to the file system, as far as that is cheap."""
 
     def interrupt(self) -> None:
         """Cancel the call in progress in another thread, and refuse later calls."""
@@ -95,7 +99,7 @@ def parts(values: Collection[_Value]) -> Iterator[list[_Value]]:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Return names as a list of columns."""
+    """Return names as an SQL list of columns."""
     return ", ".join(f'"{name}"' for name in names)
 
 
@@ -105,7 +109,7 @@ _FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
 
 @lru_cache
 def steps(dialect: str) -> dict[int, str]:
-    """Return the statements of each version, in order."""
+    """Return the statements that migrate to each version, by version and in order."""
     statements = {}
     for file in resources.files(__package__).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)
@@ -115,12 +119,12 @@ def steps(dialect: str) -> dict[int, str]:
 
 
 def current(dialect: str) -> int:
-    """Return the version that this package writes."""
+    """Return the version of the tables that this package writes."""
     return max(steps(dialect))
 
 
 def version_of(database: Database) -> int:
-    """Return the version of a database; 0 if it has no storage."""
+    """Return the version of a database's tables; 0 if the database contains no storage."""
     if not database.has_table(_VERSIONS):
         return 0
     return int(database.rows(f'SELECT MAX("version") FROM "{_VERSIONS}"')[0][0] or 0)  # noqa: S608
@@ -129,9 +133,9 @@ def version_of(database: Database) -> int:
 def migrate(database: Database, to: int | None = None) -> int:
     """Migrate a database to the version `to`, by default the current one; return the previous one.
 
-    All steps are one transaction. If several processes migrate at once, one of them does it and
-    the others wait. Raises MisconfiguredError if a newer release wrote the database, and
-    UnreachableError, never RefusedError, if a step fails: no batch is at fault then.
+    All steps are in one transaction. If several processes migrate at once, one of them does the
+    work and the others wait. Raises MisconfiguredError if a newer release wrote the database. If a
+    step fails, raises UnreachableError and not RefusedError, since no batch caused the failure.
     """
     target_version = current(database.dialect) if to is None else to
     if version_of(database) == target_version:
@@ -160,7 +164,7 @@ def _migrate(database: Database, wanted: int) -> int:
 
 
 def check_readable(database: Database, shown: str) -> None:
-    """Raise InputError if a database has no storage, or one that cannot be read."""
+    """Raise InputError if a database contains no storage, or if a newer release wrote it."""
     version = version_of(database)
     if version == 0:
         raise InputError(f"{shown} holds no storage: expected a database that cirron-otel wrote")

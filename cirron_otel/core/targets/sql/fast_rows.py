@@ -1,7 +1,8 @@
-"""The fast path to the rows of `translator.own.platform`, for batches as programs write them.
+"""The fast path of `translator.own.platform.to_platform`, for batches from recording programs.
 
-It handles batches whose typed form encodes to the bytes of the file, which proves that no field is
-unknown. A batch with a value that a column cannot store unchanged takes the generic path.
+It accepts a batch if the typed batch encodes to the bytes of the file, which proves that no field
+is unknown. If a column cannot store a value of the batch unchanged, the batch takes the generic
+path.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ...translator.typed import (
 from .keys import MAX_KEY_BYTES
 
 _LONGEST = MAX_KEY_BYTES // 4
-"""The maximum length of a key in characters for which it is always stored unchanged."""
+"""A key with at most this number of characters is always stored unchanged."""
 _MAX_64 = 1 << 63
 _MOST_BRACKETS = 64
 _CACHED_BYTES = 200
@@ -58,8 +59,8 @@ _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 def fast_rows(data: bytes) -> tuple[PlatformRecords, dict[str, Any]]:
     """Return the rows of a batch, and the batch-level fields that no row stores.
 
-    A trace id is the id of the topmost ancestor that the batch names. Raises NotCanonicalError if
-    only the generic path can read the batch.
+    The trace id of a span is the id of its topmost ancestor in the batch. Raises NotCanonicalError
+    if only the generic path can read the batch.
     """
     # Escapes may represent control characters, including NUL.
     if b"\\u" in data:
@@ -90,7 +91,7 @@ def _spans(spans: list[TypedSpan], marks: dict[str, list[str]]) -> list[TraceSpa
 
 
 def _root_id(span: TypedSpan, parents: dict[str, str | None], root_ids: dict[str, str]) -> str:
-    """Return the id of the topmost ancestor, as `platform` does; cache the result by parent."""
+    """Return the id of a span's topmost ancestor, as in `platform`; cache the result by parent."""
     root_id, parent = span.id, span.parent_id
     if parent in root_ids:
         return root_ids[parent]
@@ -99,7 +100,7 @@ def _root_id(span: TypedSpan, parents: dict[str, str | None], root_ids: dict[str
         seen.add(parent)
         root_id, parent = parent, parents.get(parent)
     if parent is None and span.parent_id is not None:
-        # Not in a cycle: there, the result depends on the first span.
+        # Do not cache the result of a cycle, since it depends on the first span.
         root_ids[span.parent_id] = root_id
     return root_id
 
@@ -143,7 +144,7 @@ def _value(mark: TypedMark) -> Any:
     raw, kind = mark.value, mark.value_type
     try:
         value = _any(raw)
-    except msgspec.DecodeError:  # a number that no double holds
+    except msgspec.DecodeError:  # a number that a double cannot represent
         raise NotCanonicalError from None
     if kind == "float":
         is_plain = type(value) is float and math.isfinite(value) and value != 0
@@ -188,7 +189,7 @@ def _object(raw: msgspec.Raw) -> Any:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Return whether all JSON parsers read it the same way: no repeated key or huge number."""
+    """Return whether all JSON parsers read `text` alike: it has no repeated key or huge number."""
     return _is_known_plain(text) if len(text) <= _CACHED_BYTES else _is_found_plain(text)
 
 
@@ -196,7 +197,7 @@ def _is_found_plain(text: bytes) -> bool:
     if _BIG.search(text) or text.count(b"{") + text.count(b"[") > _MOST_BRACKETS:
         return False
     try:
-        # Programs write 1e-05 where msgspec writes 0.00001, and so on.
+        # Python's json writes some numbers differently from msgspec: 1e-05 and 0.00001.
         return encode(_any(text)) == text or _dumps(json.loads(text)).encode() == text
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return False
@@ -206,7 +207,7 @@ _is_known_plain = lru_cache(maxsize=1024)(_is_found_plain)
 
 
 def _set(items: list[tuple[str, str]]) -> str:
-    """Return a difference in the form that `json_diff` reads."""
+    """Return a difference for `residual.apply_diff` that sets these members."""
     return '{"set":{' + ",".join(f'"{key}":{text}' for key, text in items) + "}}"
 
 

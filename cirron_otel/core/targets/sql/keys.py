@@ -1,4 +1,7 @@
-"""Shorten texts for indexed columns: an entry of a PostgreSQL index has at most 2,704 bytes."""
+"""Shorten texts for indexed columns, and determine the root scopes of spans.
+
+An entry of a PostgreSQL index has at most 2,704 bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ _KEPT = 40
 
 
 def bounded(value: str) -> str:
-    """Return a short text unchanged, and a long one as its beginning and its digest.
+    """Return a short text unchanged; replace a long text by its beginning and its digest.
 
-    Equal texts stay equal.
+    Equal texts give equal results.
     """
     if len(value) * 4 <= MAX_KEY_BYTES:
         return clean(value)
@@ -28,11 +31,12 @@ def bounded(value: str) -> str:
 def local_root_ids(
     spans: Sequence[TraceSpan], session: str | None, *, is_one_process: bool
 ) -> dict[str, str]:
-    """Return the topmost known scope of each span, by span id; set each row's trace id to it.
+    """Return the topmost known scope of each span, by span id; set the rows' trace ids.
 
-    A scope that maps to itself is a root. If the batch names its session, that is the root. In a
-    program's batch that names none (`is_one_process`), parentless spans other than the session's
-    (of a thread that was started without a scope around it) get the root of all others.
+    A scope that maps to itself is a root. If the batch names its session, the session is the root
+    of all spans. In a program's batch that does not name its session (`is_one_process`), a thread
+    that was started outside any scope records spans without a parent: they get the root that all
+    other spans share.
     """
     root_ids: dict[str, str] = {}
     for span in spans:
@@ -51,7 +55,7 @@ def local_root_ids(
 
 
 def resolve_root(some_id: str, root_ids: dict[str, str]) -> str:
-    """Return the topmost scope that `root_ids` leads to; in a cycle, the last before it repeats."""
+    """Follow `root_ids` from a scope to the topmost one; in a cycle, stop before it repeats."""
     seen = {some_id}
     while (parent_id := root_ids.get(some_id)) is not None and parent_id not in seen:
         seen.add(parent_id)

@@ -12,12 +12,13 @@ from ...records.columns import text
 from .keys import bounded
 
 NAMES = (WORKSPACE_ID, RUN_ID, PIPELINE_ID, DEPLOYMENT_ID, MODEL_ID)
-"""The resource attributes of an owner, in the order of RowOwner's fields."""
+"""The resource attributes that identify an owner, in the order of RowOwner's fields."""
 
 DEFAULT_WORKSPACE = "default"
 
 BlobUri = Callable[[Mapping[str, Any], str, str], str | None]
-"""(snapshot record, workspace id, run id) → the URI of its blob in the object storage, or None."""
+"""Takes (snapshot record, workspace id, run id); returns the URI of the snapshot's blob, or None.
+"""
 
 
 class RowOwner(NamedTuple):
@@ -32,14 +33,15 @@ class RowOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnerContext:
-    """Owners that the batches do not contain. Raises UsageError for keys that are not in NAMES."""
+    """Facts about owners that batches do not contain. Raises UsageError for a key outside NAMES."""
 
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Used if the resource of a record lacks the attribute."""
+    """Values that are used if the resource of a record lacks the attribute."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Used instead of the resource's attributes, for facts that are known about the sender."""
+    """Values that replace the resource's attributes, for facts that are known about the sender."""
     blob_uri: BlobUri | None = None
-    """Returns the URI of a snapshot's blob; None to leave the recorded `blob_uri` in its column."""
+    """Returns the URI of a snapshot's blob; if None, the column contains the recorded `blob_uri`.
+    """
 
     def __post_init__(self) -> None:
         for key in (*self.defaults, *self.overrides):
@@ -50,19 +52,19 @@ class OwnerContext:
 
 
 DEFAULT_CONTEXT = OwnerContext()
-"""Owners come from the batches alone."""
+"""A context without facts: owners come only from the batches."""
 
 
 class OwnerResolver:
     """Reads the owners of a batch's spans from its resources."""
 
     def __init__(self, batch: Any, context: OwnerContext) -> None:
-        """Read the resources of a batch, as `exactjson.loads` returns it."""
+        """Read the resources of a batch, a value from `exactjson.loads`."""
         otel = batch.get("otel") if isinstance(batch, dict) else None
         otel = otel if isinstance(otel, dict) else {}
         self._context = context
         self.whole = self._owner(_attributes(otel))
-        """The owner of the batch, and of records without a resource of their own."""
+        """The owner of the batch, and of the records that have no resource of their own."""
         self._runs = list(self._of_resources(otel.get("resource_spans")))
 
     def of_spans(self, count: int) -> Iterator[RowOwner]:
@@ -82,7 +84,7 @@ class OwnerResolver:
         return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
     def _of_resources(self, messages: Any) -> Iterator[tuple[int, RowOwner]]:
-        """Yield the number of spans and the owner of each resource of a batch from OTLP."""
+        """Yield, for each resource of a batch from OTLP, its number of spans and its owner."""
         for message in messages if isinstance(messages, list) else []:
             if isinstance(message, dict):
                 scopes = message.get("scope_spans")

@@ -16,39 +16,39 @@ from .url import Location
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
-except ImportError as _error:  # of the driver, or of the library that it needs
+except ImportError as _error:  # the driver, or the library that it needs, is not installed
     raise MissingExtraError("postgres", "storage in PostgreSQL") from _error
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "cirron-otel",
     "connect_timeout": "10",
-    # A server that has vanished silently is detected in about a minute, not in hours.
+    # These settings detect a server that disappears silently in about a minute, not in hours.
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Settings that the URL may override."""
+"""Default connection parameters, which the URL may override."""
 _LOCK = 0x6369_7272_6F6E
 """The key of the advisory lock that `serialize` takes."""
 
 _abandoned: list[Any] = []
 
 _NO_ENTRY = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
-"""Parts of the messages of a refused connection; the driver gives no SQLSTATE for those."""
+"""Parts of messages that report a refused connection, for which the driver gives no SQLSTATE."""
 # SQLSTATEs and their classes: Appendix A of PostgreSQL's documentation.
 _NOT_ALLOWED = ("28", "3D", "3F", "42501")
-"""Authorization, unknown database, unknown schema, insufficient privilege."""
+"""The SQLSTATEs of authorization, unknown database, unknown schema and insufficient privilege."""
 _EXISTS = ("42P07", "42710", "42723", "42P06")
-"""A table, another object, a function or a schema of that name exists already."""
+"""The SQLSTATEs of a table, another object, a function or a schema whose name already exists."""
 _OTHER_TABLES = ("42",)
-"""Any other mismatch of statement and schema, such as an unknown table or column."""
+"""The class of any other mismatch of statement and schema, such as an unknown column."""
 _REFUSED = ("22", "23", "54")
-"""Invalid data, violated constraints, exceeded limits."""
+"""The classes of invalid data, violated constraints and exceeded limits."""
 
 
 class PostgresDatabase:
-    """A connection to the database at a location."""
+    """A connection to a PostgreSQL database. Implements Database."""
 
     dialect = "postgresql"
 
@@ -61,7 +61,8 @@ class PostgresDatabase:
                 make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
                 autocommit=True,
                 client_encoding="UTF8",
-                # A pool may use another connection, without them, for each transaction.
+                # A connection pool may use a different connection for each transaction, without
+                # the prepared statements.
                 prepare_threshold=None,
             )
             # `serialize` must see what other transactions have committed meanwhile.
@@ -98,7 +99,7 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block when it ends, or none if it raises."""
+        """Commit all changes of the block at its end; roll them back if the block raises."""
         with self._guarded(), self._connection.transaction():
             yield
 
@@ -124,7 +125,7 @@ class PostgresDatabase:
             return self._connection.execute(_marked(statement), parameters).rowcount
 
     def in_clause(self, column: str) -> str:
-        """Return a condition: the column's value is in the array of `array_param`."""
+        """Return the SQL condition that the column's value is in an `array_param` parameter."""
         return f"{column} = ANY(?)"
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
@@ -132,7 +133,7 @@ class PostgresDatabase:
         return list(values)
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
+        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
         marks = ", ".join(["%s"] * len(columns))
         statement = (
             f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
@@ -148,7 +149,7 @@ class PostgresDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert the (digest, `batchKey`) pairs of new digests; return those digests."""
+        """Insert the (digest, `batchKey`) pairs whose digest is new; return these digests."""
         statement = (
             f'INSERT INTO "{table}" ({quoted((column, "batchKey"))})'  # noqa: S608
             " SELECT * FROM unnest(?::bytea[], ?::bigint[])"
@@ -158,7 +159,7 @@ class PostgresDatabase:
         return {bytes(new_digest) for (new_digest,) in self.rows(statement, digests, keys)}
 
     def bulk_insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Insert many rows by COPY."""
+        """Insert many rows with COPY."""
         statement = f'COPY "{table}" ({quoted(columns)}) FROM STDIN'
         with (
             self._guarded(),
@@ -175,8 +176,8 @@ class PostgresDatabase:
 
     def has_table(self, name: str) -> bool:
         """Return whether a table of that name exists."""
-        # Not to_regclass: it reads the catalog cache, which may still lack a table after
-        # `serialize` has waited for the writer that created it.
+        # to_regclass would read the catalog cache, which may still lack a table after `serialize`
+        # has waited for the writer that created it.
         statement = (
             "SELECT 1 FROM pg_catalog.pg_class WHERE relname = ? AND relkind IN ('r', 'p')"
             " AND pg_catalog.pg_table_is_visible(oid)"

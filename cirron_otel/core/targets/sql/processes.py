@@ -1,9 +1,10 @@
-"""Assign parentless spans to the session of their process, if their batches do not name it.
+"""Assign loose spans to the session of their process.
 
-A thread that was started without a scope around it records such spans. They belong to the session
-of their process. If their batch does not contain it, that is the one stored session of the same
-workspace, process id and rank that was open when the span began. If several were open (the same
-process id on several hosts), the session is unknown, and the span keeps a trace of its own.
+A loose span has no parent, and its batch does not name its session. A thread that was started
+outside any scope records such spans. If the batch does not contain the session, the span belongs to
+the stored session of the same workspace, process id and rank that was open when the span started.
+If several such sessions were open (the same process id on several hosts), the session is unknown,
+and the span keeps its own trace.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _loose_within(database: Database, session: _Process) -> list[_Process]:
 
 
 def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process, str]:
-    """Return the session of each loose span that belongs to exactly one."""
+    """Return the session of each loose span for which exactly one stored session matches."""
     if not loose:
         return {}
     statement = _OPEN_SESSIONS.format(in_clause=database.in_clause('"pid"'))
@@ -104,7 +105,7 @@ def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process
 
 
 def forget_processes(database: Database) -> None:
-    """Remove the sessions and the loose spans that are no longer stored."""
+    """Remove the entries of sessions and loose spans that are no longer stored."""
     for table in (_SESSIONS, _LOOSE):
         database.run(_FORGET.format(table=table))
 

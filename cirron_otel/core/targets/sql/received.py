@@ -1,9 +1,9 @@
-"""The parts of a collector's batch that are recognised when another collector stores them too.
+"""Recognise the parts of a collector's batch that another collector has already stored.
 
 A collector groups the requests that it receives into batches by their arrival, so two collectors
 put the same request into different batches. A part is a ResourceSpans of a request with its spans,
-or a mark that was a log record. Both are stored unchanged, so equal parts have equal bytes. The
-batch of a recording program has no parts: it is recognised by its name and content.
+or a mark that was created from a log record. Both are stored unchanged, so equal parts have equal
+bytes. The batch of a recording program has no parts: it is recognised by its name and content.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class RequestPart(NamedTuple):
     """A part of a batch: a ResourceSpans with its spans, or a mark."""
 
     digest: bytes
-    """The digest of its content, its owner, and the number of equal earlier parts of its batch."""
+    """The digest of the part's content, its owner, and the number of equal parts before it."""
     spans: range
-    """The indexes of its spans in the batch's list."""
+    """The indexes of the part's spans in the batch."""
     resource: int | None = None
-    """The index of its ResourceSpans."""
+    """The index of the part's ResourceSpans in the batch."""
     mark: int | None = None
-    """The index of its mark."""
+    """The index of the mark in the batch."""
 
 
 def parts_of(batch: SealedBatch, context: OwnerContext) -> list[RequestPart]:
-    """Return the parts of a batch; none unless a collector made the batch from requests."""
+    """Return the parts of a batch; [] unless a collector created the batch from requests."""
     if _RECEIVED not in batch.data:
         return []
     try:
@@ -69,12 +69,12 @@ def parts_of(batch: SealedBatch, context: OwnerContext) -> list[RequestPart]:
         else:
             contents = list(_marks(_objects.decode(otel[LOGS]), document))
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError):
-        return []  # written or changed by another program: recognised by its name and content only
+        return []  # another program wrote the batch: recognise it by its name and content only
     return _digested(contents, context)
 
 
 _Found = tuple[RequestPart, Collection[bytes]]
-"""A part without a digest, and its content."""
+"""A part whose digest is still missing, and its content."""
 
 
 def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
@@ -89,7 +89,7 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
 
 
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
-    """Yield the marks; hash a mark's scope by content, since its index differs between batches."""
+    """Yield the marks. A mark's scope is replaced by its content: the index differs by batch."""
     scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
     resource = b"".join(bytes(each) for each in logs.values())
     for number, raw in enumerate(_lists.decode(top["marks"])):
@@ -115,7 +115,7 @@ def _digested(found: list[_Found], context: OwnerContext) -> list[RequestPart]:
 
 
 def without_parts(data: bytes, known: Collection[RequestPart]) -> bytes:
-    """Return the batch without the parts `known`."""
+    """Return the batch `data` without the parts in `known`."""
     document: dict[str, Any] = dict(_objects.decode(data))
     otel: dict[str, Any] = dict(_objects.decode(document["otel"]))
     _leave_out(document, "spans", {place for part in known for place in part.spans})

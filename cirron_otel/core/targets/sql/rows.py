@@ -1,4 +1,4 @@
-"""Batches as rows of the tables, and back, without loss (see `translator.own.platform`)."""
+"""Convert between batches and rows of the tables, without loss (see `translator.own.platform`)."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class PreparedBatch:
     hash: bytes
     header: TraceBatch
     owner: RowOwner
-    """The owner of the batch itself."""
+    """The owner of the batch."""
     records: PlatformRecords | None
-    """None if the batch is stored as its bytes."""
+    """The rows of the batch; None if the batch is stored as bytes, in `body`."""
     body: bytes | None
     root_ids: dict[str, str] = field(default_factory=dict)
-    """Maps each span id to the topmost known scope above it, or to itself."""
+    """The id of the topmost known scope above each span, or the span's own id, by span id."""
     is_one_process: bool = False
-    """Whether it comes from a program that does not name its session."""
+    """Whether a program wrote the batch without naming its session."""
     spans: list[Any] = field(default_factory=list)
     snapshots: list[Any] = field(default_factory=list)
-    """The snapshots as recorded, if their URIs are to be replaced."""
+    """The recorded snapshots, if their URIs must be replaced."""
 
     def row(self, stored_ns: int) -> Row:
         """Return the batch's row in the table of batches."""
@@ -84,7 +84,7 @@ class PreparedBatch:
         )  # fmt: skip
 
     def records_of(self, kind: str) -> list[Any]:
-        """Return its spans, marks or snapshots."""
+        """Return the rows of the batch's spans, marks or snapshots."""
         records = self.records
         if records is None:
             return []
@@ -104,7 +104,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
         session = _session_of(value)
         root_ids = local_root_ids(records.spans, session, is_one_process="otel" not in value)
     except (InputError, RecursionError):
-        # Nested too deep to be converted to rows: store the bytes.
+        # The batch is nested too deeply to be converted to rows: store its bytes.
         header = TraceBatch(schema_version=1, sdk_version="", batch_id="", created_ns=0)
         return PreparedBatch(
             name, hash_, header, OwnerResolver(None, context).whole, None, batch.data
@@ -121,7 +121,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
 
 
 def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], PlatformRecords]:
-    """Return the batch-level fields that are needed here, and the rows."""
+    """Return the batch-level fields that this module needs, and the rows."""
     with contextlib.suppress(NotCanonicalError):
         records, value = fast_rows(data)
         if context.blob_uri is None or not records.snapshots:
@@ -133,22 +133,22 @@ def _records_of(data: bytes, context: OwnerContext) -> tuple[dict[str, Any], Pla
 
 
 def _below(frames: int, batch: Any) -> PlatformRecords:
-    """Convert the batch `frames` stack frames deeper than a reader will be.
+    """Convert the batch to rows, `frames` stack frames deeper than a reader will restore it.
 
-    This guarantees that a batch that can be converted to rows can also be restored from them.
+    This guarantees that a batch that can be converted to rows can also be restored from the rows.
     """
     return _below(frames - 1, batch) if frames else to_platform(batch)
 
 
 def _session_of(batch: dict[str, Any]) -> str | None:
-    """Return the session of all the batch's records, if the batch names it."""
+    """Return the session of the batch's records, if the batch names it."""
     otel = batch.get("otel")
     named = otel.get("session") if isinstance(otel, dict) else None
     return named if is_id(named) else None
 
 
 def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
-    """Change values that the columns cannot hold; `extra` then has the complete record."""
+    """Replace values that the columns cannot hold; `extra` then contains the complete record."""
     for number, span in enumerate(records.spans):
         original_ids = (span.id, span.parent_span_id)
         span.id, span.trace_id = bounded(span.id), bounded(span.trace_id)
@@ -178,7 +178,7 @@ def _whole(record: Any) -> str:
 
 
 def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
-    """Replace the `blob_uri` of a snapshot's row; `extra` keeps the recorded one."""
+    """Replace the `blob_uri` of a snapshot's row; `extra` keeps the recorded value."""
     if uri is None or uri == row.blob_uri:
         return
     row.blob_uri = clean(uri)
@@ -189,12 +189,12 @@ def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
 
 
 def hash_of(data: bytes) -> bytes:
-    """Return the hash that distinguishes batches of one name."""
+    """Return the hash that distinguishes batches with the same name."""
     return hashlib.sha256(data).digest()
 
 
 def column_of_name(name: str) -> str:
-    """Return a file name as a column value: itself if it is plain text, else `json:` and JSON."""
+    """Return the column value of a file name: unchanged if plain text, else `json:` and JSON."""
     if clean(name) == name and not name.startswith(_MARKED_NAME):
         return name
     return _MARKED_NAME + exactjson.dumps_ascii(name)
@@ -230,7 +230,10 @@ def record_of(kind: str, row: Row) -> Any:
 
 
 def data_of(header: TraceBatch, body: bytes | None, records: dict[str, list[Any]]) -> bytes:
-    """Restore a batch's file from its rows. Raises InputError if they are damaged."""
+    """Restore the content of a batch's file from its rows.
+
+    Raises InputError if the rows are damaged.
+    """
     if body is not None:
         return bytes(body)
     spans, marks, snapshots = (records.get(kind, []) for kind in (SPAN, MARK, SNAPSHOT))

@@ -1,4 +1,4 @@
-"""Copy the batches of a storage into a spool, the source of a conversion."""
+"""Copy the batches of a storage into a spool, from which they can be converted."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class SpoolCopy:
     batches: int = 0
     bytes: int = 0
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    """(name, name in the spool) of each batch that was renamed because its name was taken."""
+    """(name, name in the spool) of each batch that was renamed because another batch has its name.
+    """
 
 
 def copy_to_spool(
     url: str, directory: str | os.PathLike[str], select: Select | None = None
 ) -> SpoolCopy:
-    """Write the batches of a storage into the spool at `directory`, under their files' names.
+    """Write the batches of a storage into the spool at `directory`, with their file names.
 
-    If batches share a name, the first that was stored keeps it, and the names of the others get
-    eight digits of their hash. Raises UsageError for an invalid URL, InputError if there is no
-    storage or a batch is damaged, EndpointError if the database cannot be read, and TargetError
-    if the spool cannot be written.
+    If several batches have the same name, the one that was stored first keeps it, and eight digits
+    of the hash are added to the names of the others. Raises UsageError for an invalid URL,
+    InputError if there is no storage or a batch is damaged, EndpointError if the database cannot be
+    read, and TargetError if the spool cannot be written.
     """
     copy = SpoolCopy()
     writer = SpoolWriter(directory, max_bytes=None, durable=False)
@@ -48,5 +49,5 @@ def copy_to_spool(
                 copy.renamed.append((name, other))
             copy.batches += 1
             copy.bytes += len(data)
-    make_private(writer.paths.spool)  # also if there is no batch
+    make_private(writer.paths.spool)  # even if there are no batches
     return copy

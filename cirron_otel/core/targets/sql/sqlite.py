@@ -1,4 +1,4 @@
-"""SQLite, embedded: one file, in WAL mode."""
+"""An embedded SQLite database: one file, in WAL mode."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from .database import Row, quoted
 from .url import Location
 
 _BUSY_S = 30.0
-"""The time that a writer waits for another one, in seconds."""
+"""How long a writer waits for another writer, in seconds."""
 
 _abandoned: list[sqlite3.Connection] = []
-"""Connections of a parent process: closing them would touch files that it has open."""
+"""In a forked child, the parent's connections: closing them would touch the parent's open files."""
 
 _WRONG = ("unable to open", "readonly", "not a database", "malformed", "no such table", "authoriz")
 
 
 class SqliteDatabase:
-    """A connection to the file at a path."""
+    """A connection to an SQLite file. Implements Database."""
 
     dialect = "sqlite"
 
     def __init__(self, location: Location, *, create: bool) -> None:
         """Open the file; `create` creates it if it does not exist.
 
-        A new file has mode 0600, its directory 0700. Raises InputError if there is no file.
+        A new file gets mode 0600, and its directory 0700. Without `create`, raises InputError if
+        the file does not exist.
         """
         if location.path is None:
             raise ValueError("an SQLite database without a file")
@@ -76,7 +77,7 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block, or none; exclude other writers from its beginning."""
+        """Commit all changes of the block at its end, or none; exclude all other writers."""
         with self._block("BEGIN IMMEDIATE"):
             yield
 
@@ -98,7 +99,7 @@ class SqliteDatabase:
                     self._connection.execute("ROLLBACK")
 
     def serialize(self) -> None:
-        """Do nothing: a write transaction always excludes other writers."""
+        """Do nothing, since a write transaction always excludes other writers."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
@@ -111,7 +112,7 @@ class SqliteDatabase:
             return self._connection.execute(statement, parameters).rowcount
 
     def in_clause(self, column: str) -> str:
-        """Return a condition: the column's value is in the JSON array of `array_param`."""
+        """Return the SQL condition that the column's value is in an `array_param` parameter."""
         return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
 
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
@@ -119,7 +120,7 @@ class SqliteDatabase:
         return json.dumps(list(values))
 
     def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return the `batchKey` of each, None if the row exists already."""
+        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
         statement = f"{_insert(table, columns)} ON CONFLICT DO NOTHING"
         keys: list[int | None] = []
         with self._guarded():
@@ -129,7 +130,7 @@ class SqliteDatabase:
         return keys
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
-        """Insert the (digest, `batchKey`) pairs of new digests; return those digests."""
+        """Insert the (digest, `batchKey`) pairs whose digest is new; return these digests."""
         statement = f"{_insert(table, (column, 'batchKey'))} ON CONFLICT DO NOTHING"
         with self._guarded():
             execute = self._connection.execute
@@ -141,7 +142,7 @@ class SqliteDatabase:
             self._connection.executemany(_insert(table, columns), rows)
 
     def script(self, text: str) -> None:
-        """Execute several statements; unlike the driver's `executescript`, do not commit first."""
+        """Execute several statements. Unlike the driver's `executescript`, this does not commit."""
         statement = ""
         for line in text.splitlines(keepends=True):
             statement += line

@@ -1,4 +1,4 @@
-"""The platform's tables in a database: batches in, batches out (docs/storage.md)."""
+"""Store batches in the platform's tables, and read them again (docs/storage.md)."""
 
 from __future__ import annotations
 
@@ -36,34 +36,33 @@ from .traces import Placing
 from .url import Location, parse_url
 
 _EXPIRED_AT_ONCE = 200
-"""The most batches removed in one transaction, so that writers do not wait long."""
+"""The maximum number of batches removed per transaction, so that writers do not wait long."""
 
 _DIGESTS = "TraceDigest"
 
 _EARLIEST_NS = 946_684_800 * 10**9
-"""The year 2000 in Unix ns. An earlier creation time is impossible, or in another unit (µs, ms, s).
-"""
+"""The year 2000 in Unix ns. An earlier creation time is wrong or in another unit (µs, ms, s)."""
 
 
 _IS_EXPIRED = (
     '(("createdNs" >= ? AND "createdNs" < ?)'
     ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?))'
 )
-"""A condition that selects expired batches; `_expiry` returns its parameters."""
+"""The SQL condition that selects expired batches; `_expiry` returns its parameters."""
 
 
 _DATABASES = {
     "sqlite": "cirron_otel.core.targets.sql.sqlite:SqliteDatabase",
     "postgresql": "cirron_otel.core.targets.sql.postgres:PostgresDatabase",
 }
-"""The class of each URL scheme. It is imported on use, because PostgreSQL's needs a driver."""
+"""The class for each URL scheme, imported on use: PostgreSQL's class needs a driver."""
 
 
 def connect(location: Location, *, create: bool) -> Database:
     """Connect to the database at a location.
 
-    `create` makes an SQLite file that does not exist. Raises as Database does, InputError if the
-    file does not exist, and MissingExtraError if PostgreSQL's driver is not installed.
+    `create` creates an SQLite file if it does not exist. Raises the errors of Database, InputError
+    if the file does not exist, and MissingExtraError if PostgreSQL's driver is not installed.
     """
     module, _, name = _DATABASES[location.scheme].partition(":")
     database: Database = getattr(import_module(module), name)(location, create=create)
@@ -71,10 +70,10 @@ def connect(location: Location, *, create: bool) -> Database:
 
 
 class Storage(BatchStore):
-    """The platform's tables in an SQL database: batches in, batches out; implements BatchStore."""
+    """Stores batches in the platform's tables of an SQL database. Implements BatchStore."""
 
     def __init__(self, database: Database, location: Location) -> None:
-        """Use `open` instead."""
+        """Wrap an open database whose tables are current. Use `open` instead."""
         self._database, self._location = database, location
 
     @classmethod
@@ -99,18 +98,18 @@ class Storage(BatchStore):
 
     @property
     def shown(self) -> str:
-        """The address for messages: without user, password and parameters."""
+        """The address as shown in messages: without user, password and parameters."""
         return self._location.shown
 
     @property
     def database(self) -> Database:
-        """The connection. It is internal to this package, and open to tests."""
+        """The connection, for use in this package and in tests only."""
         return self._database
 
     def migrate(self) -> int:
         """Migrate the tables to the version that this release writes; return the previous one.
 
-        Raises MisconfiguredError if a newer release wrote them.
+        Raises MisconfiguredError if a newer release wrote the tables.
         """
         return migrate(self._database)
 
@@ -134,7 +133,7 @@ class Storage(BatchStore):
     def batches(self, select: Select = Select()) -> Iterator[tuple[str, bytes]]:  # noqa: B008
         """Yield (file name, bytes) of the stored batches, in the order of their names.
 
-        They are read through a second connection, all as of the time of the first one.
+        All batches are read from one snapshot of the database, through a second connection.
         """
         with closing(connect(self._location, create=False)) as database:
             yield from stored_batches(database, select)
@@ -151,7 +150,7 @@ class Storage(BatchStore):
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        Each transaction removes a few, so that writers do not wait long.
+        Each transaction removes only some of the batches, so that writers do not wait long.
         """
         batches = rows = 0
         database = self._database
@@ -178,11 +177,11 @@ class Storage(BatchStore):
         return Retained(batches, rows)
 
     def run_of_span(self, workspace_id: str, span_id: str) -> str | None:
-        """Return the id of the run that a stored span belongs to; None if it is not stored."""
+        """Return the id of a stored span's run; None if the span is not stored."""
         return blob_uris.run_of_span(self._database, workspace_id, span_id)
 
     def set_blob_uris(self, name: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
-        """Set the URIs of a batch's snapshots, by their index; False if it is not stored."""
+        """Set the URIs of a batch's snapshots, by index; False if the batch is not stored."""
         return blob_uris.set_blob_uris(self._database, name, data, uris)
 
     def interrupt(self) -> None:
@@ -207,7 +206,7 @@ class Storage(BatchStore):
         return f"Storage({self.shown!r})"
 
     def _unknown(self, batches: Sequence[SealedBatch]) -> list[tuple[bytes, SealedBatch]]:
-        """Return (hash, batch) for each batch that is not stored yet, without repetitions."""
+        """Return (hash, batch) for each batch that is not stored yet, without duplicates."""
         candidates = {
             (column_of_name(checked_name(batch.name)), hash_of(batch.data)): batch
             for batch in batches
@@ -228,7 +227,7 @@ class Storage(BatchStore):
         ]
 
     def _holds_equal(self, batch: SealedBatch) -> bool:
-        """Return whether a stored batch of the same name is equal as JSON, in other bytes."""
+        """Return whether a stored batch of the same name is equal as JSON but has other bytes."""
         try:
             value = exactjson.loads(batch.data)
             return any(
@@ -239,7 +238,7 @@ class Storage(BatchStore):
             return False
 
     def _add(self, prepared: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
-        """Add the batches; return (key, batch) for those that were not stored already."""
+        """Add the batches; return (key, batch) for each one that was not stored yet."""
         now = time.time_ns()
         keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in prepared])
         return [(key, each) for key, each in zip(keys, prepared, strict=True) if key is not None]
@@ -250,7 +249,7 @@ class Storage(BatchStore):
         batches: Mapping[bytes, SealedBatch],
         context: OwnerContext,
     ) -> list[tuple[int, PreparedBatch]]:
-        """Return the batches without the parts that are stored already; drop empty batches.
+        """Return the batches without the parts that are already stored; drop empty batches.
 
         Digests are inserted in sorted order, so that concurrent writers cannot deadlock.
         """
@@ -303,7 +302,7 @@ class Storage(BatchStore):
 
 
 def open_sql(location: Location, *, create: bool) -> Storage:
-    """Open the SQL database at a location; raises the errors of `store.open_store`."""
+    """Open the SQL database at a location. Raises the errors of `store.open_store`."""
     return Storage.at(location, create=create)
 
 

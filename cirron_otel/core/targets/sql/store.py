@@ -1,10 +1,11 @@
 """The storage interface: a writer and a reader of batches, independent of the database.
 
-`Storage` implements it for SQLite and PostgreSQL. A column store such as ClickHouse would be
-another implementation, with its own tables. It has neither the transactions nor the unique
-constraints that `Database` requires. So it would recognise repeated batches by name and hash when
-it reads them (a ReplacingMergeTree does), and place late spans by a query rather than by updates.
-To add one, add a row to `STORES` and, for its URL, to `url.SCHEMES`.
+`Storage` implements the interface for SQLite and PostgreSQL. A column store such as ClickHouse
+would be another implementation, with its own tables. Column stores have neither the transactions
+nor the unique constraints that `Database` requires. So that implementation would recognise repeated
+batches by name and hash on reading (a ReplacingMergeTree does), and place late spans by a query
+rather than by updates. To add an implementation, add a row to `STORES` and, for its URL, to
+`url.SCHEMES`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ STORES = {
     "sqlite": "cirron_otel.core.targets.sql.storage:open_sql",
     "postgresql": "cirron_otel.core.targets.sql.storage:open_sql",
 }
-"""By URL scheme: `package.module:function`, which is called with a Location and `create`."""
+"""The function that opens a storage, as `module:function`, by URL scheme.
+
+The function is called with a Location and `create`.
+"""
 
 
 class WriteResult(NamedTuple):
@@ -34,7 +38,7 @@ class WriteResult(NamedTuple):
 
     new: int
     known: int
-    """The number of batches that the storage contained already, with the same name and content."""
+    """The number of batches that the storage already contained, with the same name and content."""
     rows: int
     """The number of spans, marks and snapshots that were added."""
 
@@ -44,7 +48,7 @@ class Expired(NamedTuple):
 
     old: int
     batches: int
-    """The number of all batches."""
+    """The total number of stored batches."""
 
 
 class Retained(NamedTuple):
@@ -56,11 +60,12 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """Criteria for batches; None matches all. A batch is returned complete or not at all."""
+    """Criteria that select batches; None matches all. Batches are never returned in part."""
 
     workspace_id: str | None = None
     run_id: str | None = None
-    """Batches of this run, or with a span of it, or with a mark or snapshot on such a span."""
+    """Batches that belong to this run, contain a span of it, or a mark or snapshot of such a span.
+    """
     since_ns: int | None = None
     """Batches created at this time (Unix ns) or later."""
     until_ns: int | None = None
@@ -75,11 +80,10 @@ class BatchWriter(Protocol):
     def write(self, batches: Sequence[SealedBatch], context: OwnerContext = ...) -> WriteResult:
         """Store batches: all of them, or none if it raises.
 
-        A batch that is stored already, with the same name and content, is left unchanged. A batch
-        with a known name and other content is stored in addition to the first. Parts of a
-        collector's batch that another batch contains already are omitted (see `received`). Raises
-        RefusedError for data that is not a batch, and TargetError for a name that no file could
-        have.
+        A batch that is already stored, with the same name and content, is left unchanged. If only
+        the name is known, the batch is stored in addition to the first one. Parts of a collector's
+        batch that another batch already contains are omitted (see `received`). Raises RefusedError
+        if the data is not a batch, and TargetError if a name is not a possible file name.
         """
 
 
@@ -89,22 +93,22 @@ class BatchReader(Protocol):
     def batches(self, select: Select = ...) -> Iterator[tuple[str, bytes]]:
         """Yield (file name, bytes) of the stored batches, in the order of their names.
 
-        Each is equal, as JSON values, to the batch that was written. All are read as of the time
-        of the first one. Raises InputError if a batch is damaged.
+        Each batch equals, as a JSON value, the batch that was written. All batches are read from
+        one snapshot of the storage. Raises InputError if a batch is damaged.
         """
 
 
 class BatchStore(BatchWriter, BatchReader, Protocol):
-    """A storage of batches. One thread uses it; any thread may call `interrupt`.
+    """A storage of batches. Only one thread may use it, but any thread may call `interrupt`.
 
     Methods raise UnreachableError if the storage is not available now (MisconfiguredError if the
-    configuration seems wrong), RefusedError if it will never accept what it is given, and
-    StoppedError after `interrupt`. After UnreachableError, close it and open it again.
+    configuration seems wrong), RefusedError if the storage will never accept the data, and
+    StoppedError after `interrupt`. After UnreachableError, close the storage and open it again.
     """
 
     @property
     def shown(self) -> str:
-        """The address as shown in messages, without user, password or parameters."""
+        """The address as shown in messages: without user, password and parameters."""
 
     def expired(self, older_than_ns: int) -> Expired:
         """Count the batches that `retain` would remove, and all batches."""
@@ -112,18 +116,19 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        If the creation time is missing or impossible (before the year 2000, as a time in another
-        unit is, or later than tomorrow), the time at which the batch was stored counts.
+        If a creation time is missing or impossible, the time at which the batch was stored counts.
+        A time before the year 2000 (as it results from another unit) or later than tomorrow is
+        impossible.
         """
 
     def run_of_span(self, workspace_id: str, span_id: str) -> str | None:
-        """Return the id of the run that a stored span belongs to; None if it is not stored."""
+        """Return the id of a stored span's run; None if the span is not stored."""
 
     def set_blob_uris(self, name: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
-        """Set the URI of a batch's snapshots, by their index; False if it is not stored.
+        """Set the URIs of a batch's snapshots, by index; return False if the batch is not stored.
 
-        The batch is read back unchanged. Of several batches of this name, the one with the content
-        `data` is changed.
+        `batches` still yields the batch unchanged. If several batches have this name, the one with
+        the content `data` is changed.
         """
 
     def interrupt(self) -> None:
@@ -143,9 +148,9 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
 def open_store(url: str, *, create: bool = True) -> BatchStore:
     """Open the storage at a URL; `create` creates it, or migrates it to the current version.
 
-    `create=False` is for reading only: it changes nothing. Raises as the methods do, and UsageError
-    for an invalid URL, MissingExtraError if a driver is not installed, and, with `create=False`,
-    InputError if there is no storage.
+    `create=False` is for reading only: it changes nothing. Raises the errors of BatchStore's
+    methods, UsageError for an invalid URL, MissingExtraError if a driver is not installed, and,
+    with `create=False`, InputError if there is no storage.
     """
     location = parse_url(url)
     module, _, name = STORES[location.scheme].partition(":")
@@ -194,10 +199,10 @@ def _belongs(column: str) -> str:
 
 
 def stored_batches(database: Database, select: Select) -> Iterator[tuple[str, bytes]]:
-    """Yield (file name, bytes) of each batch; batches of one name are adjacent.
+    """Yield (file name, bytes) of each batch; batches with the same name are adjacent.
 
-    All are read from one snapshot of the database, a page at a time. Raises InputError if a batch
-    is damaged.
+    All batches are read from one snapshot of the database, a page at a time. Raises InputError if a
+    batch is damaged.
     """
     condition, values = _conditions(select)
     last: tuple[str, int] = ("", 0)

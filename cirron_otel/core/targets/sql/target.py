@@ -1,4 +1,4 @@
-"""A storage as a target of deliveries."""
+"""The delivery target that stores batches in a database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _REQUEST_BYTES = 4_000_000
 
 
 class StorageTarget:
-    """Stores sealed batches in a database; implements BatchTarget.
+    """Stores sealed batches in a database. Implements BatchTarget.
 
-    It connects when the first batches arrive. If the database is not available yet, or becomes
-    unavailable, delivery resumes when it is back.
+    It connects when the first batches arrive. If the database is unavailable, delivery resumes when
+    it is available again.
     """
 
     request_bytes = _REQUEST_BYTES
@@ -42,7 +42,7 @@ class StorageTarget:
             if self._storage is None:
                 self._storage = open_store(self._url)
             self._storage.write(batches, self._context)
-        except UsageError as error:  # raised by the driver, or because it is not installed
+        except UsageError as error:  # the driver raised it, or is not installed
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
             raise RefusedError(str(error)) from None
@@ -58,7 +58,7 @@ class StorageTarget:
             storage.interrupt()
 
     def close(self) -> None:
-        """Close the connection; `send` opens another."""
+        """Close the connection; the next `send` opens a new one."""
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.close()

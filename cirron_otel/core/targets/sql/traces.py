@@ -1,9 +1,9 @@
-"""Trace ids across batches: the id of each span's root scope, although parents arrive late.
+"""Determine trace ids across batches: the trace id of a span is the id of its root scope.
 
 A scope is written when it ends, so a span's parent, and the session above it, usually arrive in a
-later batch, or never. Until then the topmost known scope, stored or not, is the root of a span. The
-table TraceUnresolved contains the ids of roots that are not stored. When one of them arrives, its
-spans get the root of that scope.
+later batch, or never. Until then, the topmost known scope, whether it is stored or not, is the root
+of the span. The table TraceUnresolved contains the ids of roots that are not stored. When such a
+root arrives, its spans get the root of the new scope.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .rows import SNAPSHOT, PreparedBatch, replace_blob_uri
 
 
 class Placing:
-    """Finds the trace ids of batches that are about to be stored, in one transaction."""
+    """Determines the trace ids of the batches that one transaction is about to store."""
 
     def __init__(self, database: Database, prepared: Sequence[PreparedBatch]) -> None:
-        """Set the trace id, and the run id that follows from it, of all spans of `prepared`."""
+        """Set the trace id of all spans of `prepared`, and the run ids that depend on it."""
         self._database = database
         self._new_ids: list[str] = []
         self._root_ids: dict[str, str] = {}
@@ -36,9 +36,9 @@ class Placing:
             self._place(each)
 
     def settle(self, prepared: Sequence[PreparedBatch]) -> None:
-        """After the rows are stored: update the spans that waited for them; record missing roots.
+        """After storing the rows, update the spans that waited for them, and record missing roots.
 
-        Writers pass one at a time, and each holds the lock until its transaction has ended. So a
+        Only one writer at a time can do this; it holds the lock until its transaction ends. So a
         child and a parent that are stored concurrently are always connected.
         """
         database = self._database
@@ -66,7 +66,7 @@ class Placing:
         settle_processes(database, prepared)
 
     def set_blob_uris(self, prepared: PreparedBatch, uri_of: BlobUri) -> None:
-        """Set the URIs of a batch's snapshots; `extra` keeps the recorded ones."""
+        """Set the URIs of a batch's snapshots; `extra` keeps the recorded URIs."""
         for row, record in zip(prepared.records_of(SNAPSHOT), prepared.snapshots, strict=True):
             if row.blob_uri is not None:
                 run_id = prepared.owner.run_id or resolve_root(row.span_id, self._root_ids)
@@ -81,7 +81,7 @@ class Placing:
             span.run_id = span.run_id or span.trace_id
 
     def _open(self, prepared: Sequence[PreparedBatch]) -> set[str]:
-        """Return the roots that are neither in these batches nor among the looked-up scopes."""
+        """Return the roots that are neither in these batches nor among the scopes looked up."""
         ends = {
             resolve_root(span.trace_id, self._root_ids)
             for each in prepared
@@ -91,7 +91,7 @@ class Placing:
         return {some_id for some_id in ends if some_id not in self._root_ids}
 
     def _look_up(self, ids: Iterable[str]) -> None:
-        """Read the roots of stored scopes; if several have one id, the first counts."""
+        """Read the roots of stored scopes. If several scopes have the same id, the first counts."""
         database = self._database
         condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):
@@ -103,7 +103,7 @@ class Placing:
             self._root_ids |= rows
 
     def _noted(self, ids: Collection[str]) -> set[str]:
-        """Return those of the ids that are in TraceUnresolved."""
+        """Return the ids that are in TraceUnresolved."""
         database = self._database
         condition = database.in_clause('"id"')
         statement = f'SELECT "id" FROM "TraceUnresolved" WHERE {condition}'  # noqa: S608

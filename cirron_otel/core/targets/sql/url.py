@@ -1,4 +1,4 @@
-"""Storage URLs: an SQLite file, or a database of a PostgreSQL server."""
+"""Parse storage URLs, which name an SQLite file or a database of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Location:
     url: str = field(repr=False)
     """The URL as it was given, including the password."""
     shown: str
-    """The URL for messages: without user, password and parameters."""
+    """The URL as shown in messages: without user, password and parameters."""
     key: str
-    """Identifies the location; contains no secret."""
+    """An identifier of the location, without secrets."""
     scheme: str
     """The kind of storage: a key of `store.STORES`."""
     path: Path | None = None
-    """The file, for SQLite; None for PostgreSQL."""
+    """The SQLite file; None for PostgreSQL."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Texts that no message may contain."""
+    """Texts that must not appear in messages."""
 
 
 def is_storage_url(text: str) -> bool:
@@ -39,7 +39,7 @@ def is_storage_url(text: str) -> bool:
 
 
 def parse_url(url: str) -> Location:
-    """Parse a URL. Raises UsageError, which shows no password, if it is not valid."""
+    """Parse a URL. Raises UsageError, whose message contains no password, if it is not valid."""
     for prefix, parse in SCHEMES.items():
         if url.startswith(prefix):
             return parse(url)
