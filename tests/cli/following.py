@@ -10,8 +10,8 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.delivery.delivery_stats import ExportStats
 from cirron_otel.core.delivery.export_report import ExportReport
-from cirron_otel.core.delivery.export_stats import ExportStats
 from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.delivery.follow_work import FollowOptions
 from cirron_otel.core.delivery.retry_policy import Backoff

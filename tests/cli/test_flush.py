@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.delivery.export_stats import ExportStats
+from cirron_otel.core.delivery.delivery_stats import ExportStats
 from cirron_otel.core.delivery.flush import FlushReport, flush
 from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.spool.delivered import Delivered

@@ -9,8 +9,7 @@ import pytest
 
 from cirron_otel.collector.service.header_forwarding import ForwardingCirronTarget
 from cirron_otel.core.delivery import blobs
-from cirron_otel.core.delivery.awaited_blobs import LONGEST_WAIT_S, AwaitedBlobs
-from cirron_otel.core.delivery.blobs import BlobQueue
+from cirron_otel.core.delivery.blobs import LONGEST_WAIT_S, AwaitedBlobs, BlobQueue
 from cirron_otel.core.spool.blobs import BlobKey
 from tests.exporter.cirron_server import CirronServer
 from tests.exporter.deliveries import KEY, Process, until

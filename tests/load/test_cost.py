@@ -20,7 +20,7 @@ from cirron_otel.collector.service.metrics import Registry
 from cirron_otel.collector.service.target_sender import TargetSender
 from cirron_otel.core.delivery import follow_work
 from cirron_otel.core.delivery.batch_target import SealedBatch
-from cirron_otel.core.delivery.listing import MOST_NOTED, Listing
+from cirron_otel.core.delivery.follow_work import MOST_NOTED, Listing
 from cirron_otel.core.spool.delivered import Delivered
 from cirron_otel.core.spool.eviction import Eviction
 from cirron_otel.core.spool.paths import SpoolPaths

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 from ...core.delivery.batch_target import BlobSink, Receipt, SealedBatch
 from ...core.delivery.blobs import local_blobs
+from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import MisconfiguredError, RefusedError
-from ...core.delivery.export_stats import ExportStats
 from ...core.delivery.indexed import IndexedTarget
 from ...core.placement.session_index import SessionIndex
 from ...core.spool.blobs import BlobKey, tenant_key, tenant_of_directory

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import PushError, StoppedError
-from ...core.delivery.export_stats import ExportStats
 from ...core.delivery.follow import Follower
 from ...core.delivery.follow_work import FollowOptions, MakeTarget
 from ...core.delivery.indexed import IndexedTarget

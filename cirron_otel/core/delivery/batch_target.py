@@ -45,8 +45,16 @@ class BlobSink(Protocol):
         """
 
 
-class Sender(Protocol):
-    """The part of a target that the delivery engine uses."""
+class BatchTarget(Protocol):
+    """A destination of sealed batches. One thread uses it; any thread may call `interrupt`.
+
+    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane
+    consists of batches that the target treats the same, such as those of one tenant, and its
+    failures delay no other lane. `send` is called with batches of one lane.
+
+    Batches are sent at least once: if the response to a request is lost, its batches are sent again
+    with the same ids.
+    """
 
     @property
     def key(self) -> str:
@@ -71,18 +79,6 @@ class Sender(Protocol):
         caller should try again later (MisconfiguredError if the configuration seems wrong), and
         StoppedError after `interrupt`.
         """
-
-
-class BatchTarget(Sender, Protocol):
-    """A destination of sealed batches. One thread uses it; any thread may call `interrupt`.
-
-    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane
-    consists of batches that the target treats the same, such as those of one tenant, and its
-    failures delay no other lane. `send` is called with batches of one lane.
-
-    Batches are sent at least once: if the response to a request is lost, its batches are sent again
-    with the same ids.
-    """
 
     def interrupt(self) -> None:
         """Cancel the `send` or `upload` in progress, if possible, and refuse all later ones."""

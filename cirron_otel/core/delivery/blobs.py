@@ -7,9 +7,10 @@ to send survives the process in `state/blobs-<target>-<owner>.json`.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -18,15 +19,17 @@ import msgspec
 from ... import exactjson
 from ...errors import InputError
 from ...ids import digest
-from ..spool.blobs import BlobKey, blob_key
+from ..spool.blobs import BlobKey, blob_key, tenant_of_directory
 from ..spool.state import replace_file, set_aside
-from .awaited_blobs import AwaitedBlobs
 from .errors import RefusedError
+from .retry_policy import FailureKind, RetryGate, RetryPolicy, kind_of
 
 _KEPT = 10_000
 """The maximum number of finished files to remember: several batches may name the same file."""
 _AWAITED = 10_000
 """The maximum number of awaited files: some clients never send the files of their batches."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+_ALWAYS = float("-inf")
 
 
 class _Snapshot(msgspec.Struct):
@@ -107,6 +110,60 @@ def _shown(key: BlobKey) -> str:
     return ascii(f"{key.directory}/{key.file}")[1:-1]
 
 
+class AwaitedBlobs:
+    """Schedules the next look at each missing file: after 1 s, 2 s, 4 s and so on, up to 30 s.
+
+    Only a process that receives files awaits them: clients send a batch before its files.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Await at most `most` files."""
+        self._most = most
+        self._due: dict[BlobKey, float] = {}
+        self._waits: dict[BlobKey, float] = {}
+        """The latest wait, in seconds, of each file awaited or returned by `take_due`."""
+        self._heap: list[tuple[float, BlobKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._due
+
+    def __iter__(self) -> Iterator[BlobKey]:
+        return iter(self._due)
+
+    def add(self, key: BlobKey, now: float) -> BlobKey | None:
+        """Await a file; above the limit, give up and return the one awaited longest."""
+        wait = min(max(2 * self._waits.get(key, 0.0), FIRST_WAIT_S), LONGEST_WAIT_S)
+        self._waits[key], self._due[key] = wait, now + wait
+        heapq.heappush(self._heap, (now + wait, key))
+        if len(self._waits) <= self._most:
+            return None
+        given_up = next(iter(self._waits))
+        self.remove(given_up)
+        return given_up
+
+    def take_due(self, now: float) -> list[BlobKey]:
+        """Return the files whose next look is due, and stop awaiting them."""
+        due_keys = []
+        while self._heap and self._heap[0][0] <= now:
+            due, key = heapq.heappop(self._heap)
+            if self._due.get(key) == due:
+                del self._due[key]
+                due_keys.append(key)
+        return due_keys
+
+    def opens(self) -> float:
+        """Return when the next look is due; infinity if no file is awaited."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def remove(self, key: BlobKey) -> None:
+        """Forget a file that was sent or never will be."""
+        self._waits.pop(key, None)
+        self._due.pop(key, None)
+
+
 class _SavedQueue(msgspec.Struct):
     version: Literal[1]
     pending: list[BlobKey]
@@ -165,10 +222,6 @@ class BlobQueue:
         self._pending.update(dict.fromkeys(new))
         return bool(new)
 
-    def first(self) -> BlobKey:
-        """Return the next file."""
-        return next(iter(self._pending))
-
     def put_back(self, key: BlobKey) -> None:
         """Move a file to the end of the queue."""
         if key in self._pending:
@@ -208,3 +261,58 @@ class BlobQueue:
 def queue_path(state: Path, target: str, owner: str) -> Path:
     """Return the path of the file in which a queue is saved."""
     return state / f"blobs-{digest('cursor', target)[:8].hex()}-{owner}.json"
+
+
+class BlobGates:
+    """A retry gate for the target, and one for each tenant with a failed upload; for one thread.
+
+    A failed upload delays the other files of its tenant. It delays all files if the target did not
+    respond.
+    """
+
+    def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+        """Create an instance with all gates open. `clock` returns seconds."""
+        self._policy, self._clock = policy, clock
+        self._target = RetryGate(policy, clock)
+        self._tenants: dict[str, RetryGate] = {}
+
+    def first(self, queue: BlobQueue) -> BlobKey | None:
+        """Return the first file of a queue that may be tried now; None if there is none."""
+        if not self._target.is_open:
+            return None
+        if not self._tenants:
+            return next(iter(queue), None)
+        closed = {name for name, gate in self._tenants.items() if not gate.is_open}
+        keys = (key for key in queue if tenant_of_directory(key.directory) not in closed)
+        return next(keys, None)
+
+    def opens(self, queues: Iterable[BlobQueue]) -> float:
+        """Return when the first file of the queues may be tried; infinity if there is none."""
+        times = {
+            max(self._target.opens, self._opens_for(tenant))
+            for queue in queues
+            for tenant in ({tenant_of_directory(key.directory) for key in queue})
+        }
+        return min(times, default=float("inf"))
+
+    def passed(self, key: BlobKey) -> None:
+        """Record that the target accepted an upload, or refused it permanently."""
+        self._target.passed()
+        self._tenants.pop(tenant_of_directory(key.directory), None)
+
+    def failed(self, key: BlobKey, error: Exception) -> None:
+        """Delay all files if the target did not respond, else the files of the same tenant."""
+        if kind_of(error) is FailureKind.NO_ANSWER:
+            self._target.failed(error)
+            return
+        tenant = tenant_of_directory(key.directory)
+        self._tenants.setdefault(tenant, RetryGate(self._policy, self._clock)).failed(error)
+
+    def shorten_waits(self) -> None:
+        """Wait no longer than the target asked for, because the process is about to end."""
+        for gate in (self._target, *self._tenants.values()):
+            gate.shorten_waits()
+
+    def _opens_for(self, tenant: str) -> float:
+        gate = self._tenants.get(tenant)
+        return _ALWAYS if gate is None else gate.opens

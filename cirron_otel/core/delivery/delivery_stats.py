@@ -1,4 +1,4 @@
-"""The statistics of a delivery."""
+"""The statistics of deliveries: those of a session or a collector, and those of a command."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import CirronOtelError
+from ..placement.batch_outline import read_outline
 from ..records.findings import Finding
 from .batch_target import Receipt, SealedBatch
 from .errors import MisconfiguredError
 
 _MOST_CAUSES = 100
+_MOST_FINDINGS = 10_000
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+")
 
 _logger = logging.getLogger(__name__)
@@ -102,3 +104,51 @@ class DeliveryStats:
         """Return all statistics by name."""
         names = (each.name for each in dataclasses.fields(self))
         return {name: getattr(self, name) for name in names if not name.startswith("_")}
+
+
+@dataclass(slots=True)
+class ExportStats(DeliveryStats):
+    """Also counts the sent records, and keeps a finding for each batch that was not sent.
+
+    Errors are not logged: the driver of the delivery raises or reports them.
+    """
+
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+    accepted_spans: int = 0
+    messages: int = 0
+    """Requests that the target accepted."""
+    written_bytes: int = 0
+    """The size of these requests, uncompressed."""
+    message: str = ""
+    """The latest message of the target about batches that it accepted."""
+    skipped: list[Finding] = field(default_factory=list)
+    """The first 10,000 findings."""
+    skipped_count: int = 0
+
+    def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
+        """Count batches that the target accepted, and their records."""
+        self.rejected_spans += receipt.rejected_spans
+        self.message = receipt.message or self.message
+        for batch in batches:
+            outline = read_outline(batch.data)
+            self.sent_batches += 1
+            self.sent_bytes += len(batch.data)
+            self.spans += len(outline.spans)
+            self.marks += len(outline.marks)
+            self.snapshots += len(outline.snapshots)
+
+    def skip(self, finding: Finding) -> None:
+        """Keep a finding about a batch or a snapshot file that is never sent."""
+        self.skipped_count += 1
+        if len(self.skipped) < _MOST_FINDINGS:
+            self.skipped.append(finding)
+
+    def lose_blob(self, name: str, error: Exception) -> None:
+        """Keep a finding about a snapshot file that is never sent."""
+        code = "evicted" if isinstance(error, FileNotFoundError) else "refused"
+        self.skip(Finding(name, code, str(error)))
+
+    def failed(self, error: BaseException) -> None:
+        """Do nothing: errors are not logged."""

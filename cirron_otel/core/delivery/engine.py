@@ -19,19 +19,20 @@ from ...errors import TargetError
 from ..records.findings import Finding
 from ..spool.blobs import BlobKey
 from ..spool.dead_letters import DeadLetters
+from ..spool.lease import claim
 from ..spool.paths import SpoolPaths
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
-from .batch_target import Receipt, SealedBatch, Sender, lanes_of
-from .blob_gates import BlobGates
-from .blobs import named_blobs
+from .batch_target import BatchTarget, Receipt, SealedBatch, lanes_of
+from .blobs import BlobGates, named_blobs
 from .delivery_stats import DeliveryStats
 from .errors import RefusedError, StoppedError
-from .resubmission import Resubmission
 from .retry_policy import FailureKind, RetryPolicy, kind_of
 from .schedule import Schedule
 
 _ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.UNAUTHORIZED)
+_BUDGET_S = 0.5
+"""The time, in seconds, for which dead letters are sent again before other batches are sent."""
 
 
 class _Result(NamedTuple):
@@ -45,6 +46,92 @@ class _Result(NamedTuple):
     """Set if the batches will be tried again when the schedule allows it."""
 
 
+def _attempt(
+    target: BatchTarget, schedule: Schedule, lane: str, batches: list[SealedBatch]
+) -> _Result:
+    """Try to send batches of a lane, and record the result in the schedule. Raises StoppedError."""
+    names = [batch.name for batch in batches]
+    try:
+        receipt = target.send(batches)
+    except RefusedError as error:
+        schedule.answered(lane, ())
+        return _Result(refusal=error if len(batches) == 1 else None)
+    except StoppedError:
+        raise
+    except Exception as error:
+        # A group that fails first is sent batch by batch, to find the one that fails.
+        is_first = len(batches) > 1 and not schedule.has_failed(lane)
+        if is_first and kind_of(error) in _ABOUT_THE_REQUEST:
+            return _Result()
+        is_hopeless = schedule.failed(lane, names, error)
+        return _Result(refusal=error) if is_hopeless else _Result(failure=error)
+    schedule.passed(lane, names)
+    return _Result(receipt=receipt)
+
+
+class Resubmission:
+    """Sends the dead letters of one target for which a retry was requested; for one thread.
+
+    The command is `spool dead-letters retry`.
+    """
+
+    def __init__(
+        self, paths: SpoolPaths, target: BatchTarget, schedule: Schedule, letters: DeadLetters
+    ) -> None:
+        """`letters` are the dead letters of `target`; `schedule` is that of its other batches."""
+        self._paths, self._target = paths, target
+        self._schedule, self._letters = schedule, letters
+        self.every_s = 5.0
+        """The time between two checks for requests, seconds."""
+        self.due_at = float("-inf")
+        """The time of the next check, by `time.monotonic`."""
+        self._last = ""
+        """The last name that the current round has reached; empty between rounds."""
+
+    def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
+        """Try each requested dead letter once; call `on_sent` with each that the target accepts.
+
+        Returns whether some are left for the next call, so that other batches are sent in between.
+        A later call retries those that failed. Raises StoppedError and TargetError.
+        """
+        now = time.monotonic()
+        if now < self.due_at:
+            return False
+        self.due_at = now + self.every_s
+        names = [name for name in self._letters.requested() if name > self._last]
+        self._last = ""
+        if not names or (lease := claim(self._paths, f"dead letters {self._target.key}")) is None:
+            return False
+        with lease:
+            for name in names:
+                if self._last and time.monotonic() >= now + _BUDGET_S:
+                    self.due_at = now
+                    return True
+                self._last = name
+                lane = lanes_of(self._target)(name)
+                if self._schedule.opens(lane) <= self._schedule.clock():
+                    self._try(name, lane, on_sent)
+        self._last = ""
+        return False
+
+    def _try(self, name: str, lane: str, on_sent: Callable[[SealedBatch], None]) -> None:
+        try:
+            batch = SealedBatch(name, self._letters.read(name))
+        except FileNotFoundError:
+            self._letters.remove(name)
+            return
+        except OSError:
+            return
+        result = _attempt(self._target, self._schedule, lane, [batch])
+        if result.receipt is not None:
+            on_sent(batch)
+            self._letters.remove(name)
+        elif isinstance(result.refusal, RefusedError):
+            self._letters.put(name, batch.data, str(result.refusal))
+        else:
+            self._schedule.forget([name])
+
+
 class DeliveryEngine:
     """Sends the batches of a spool to one target, those of each owner under the owner's lease.
 
@@ -55,7 +142,7 @@ class DeliveryEngine:
     def __init__(
         self,
         paths: SpoolPaths,
-        target: Sender,
+        target: BatchTarget,
         stats: DeliveryStats,
         *,
         policy: RetryPolicy | None = None,
@@ -158,7 +245,13 @@ class DeliveryEngine:
         backlog.unreadable.clear()
         if not group:
             return False
-        result = self._attempt(backlog, group)
+        try:
+            result = _attempt(self._target, self._schedule, backlog.lane(group), group)
+        except BaseException:
+            backlog.put_back(group)
+            raise
+        if result.receipt is None and result.refusal is None:
+            backlog.put_back(group, singly=result.failure is None)
         if result.failure is not None:
             self._failed(group[0].name, result.failure)
         elif result.refusal is not None:
@@ -169,40 +262,6 @@ class DeliveryEngine:
             self._stats.sent(group, result.receipt)
             self._acknowledge(backlog, group)
         return True
-
-    def _attempt(self, backlog: Backlog, group: list[SealedBatch]) -> _Result:
-        """Try to send a group. Batches that are to be tried again return to the backlog."""
-        lane, names = backlog.lane(group), [batch.name for batch in group]
-        try:
-            receipt = self._target.send(group)
-        except RefusedError as error:
-            self._schedule.answered(lane, ())
-            if len(group) == 1:
-                return _Result(refusal=error)
-            backlog.put_back(group, singly=True)
-            return _Result()
-        except Exception as error:
-            if isinstance(error, StoppedError):
-                backlog.put_back(group)
-                raise
-            if self._splits(lane, group, error):
-                backlog.put_back(group, singly=True)
-                return _Result()
-            if self._schedule.failed(lane, names, error):
-                return _Result(refusal=error)
-            backlog.put_back(group)
-            return _Result(failure=error)
-        except BaseException:
-            backlog.put_back(group)
-            raise
-        self._schedule.passed(lane, names)
-        return _Result(receipt=receipt)
-
-    def _splits(self, lane: str, group: Sequence[SealedBatch], error: Exception) -> bool:
-        """Return whether to send a failed group batch by batch, to find the one that fails."""
-        if len(group) == 1 or self._schedule.has_failed(lane):
-            return False
-        return kind_of(error) in _ABOUT_THE_REQUEST
 
     def _acknowledge(self, backlog: Backlog, group: Sequence[SealedBatch]) -> None:
         sink = self._target.blobs

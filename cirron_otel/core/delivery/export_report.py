@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..records.findings import Finding
-from .export_stats import ExportStats
+from .delivery_stats import ExportStats
 
 _MAX_KEPT = 10_000
 _OTHER_LOSSES = "other losses"

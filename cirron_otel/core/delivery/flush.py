@@ -21,9 +21,9 @@ from ..spool.recovery import Recovered, find_recoverable, recover
 from ..targets.cirron.batches import CirronTarget
 from ..targets.otlp.config import OtlpConfig, default_service_name
 from ..translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
+from .delivery_stats import ExportStats
 from .errors import StoppedError
 from .export_report import ExportReport
-from .export_stats import ExportStats
 from .follow import Follower, unsent
 from .follow_work import FollowOptions
 from .foreground import ForegroundDelivery

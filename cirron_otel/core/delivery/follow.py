@@ -17,12 +17,11 @@ from ..spool.reader import SpoolReader
 from ..spool.state import unwritable
 from ..targets.otlp.config import OtlpConfig, target_key
 from ..translator.own.encode import SEGMENTED, Options
+from .delivery_stats import ExportStats
 from .errors import StoppedError
-from .export_stats import ExportStats
-from .follow_work import FollowOptions, FollowSession
+from .follow_work import FollowOptions, FollowSession, Listing
 from .foreground import ForegroundDelivery
 from .indexed import FollowIndex
-from .listing import Listing
 
 POLL_SECONDS = 0.2
 

@@ -11,7 +11,7 @@ from ...errors import CirronOtelError, EndpointError, TargetError
 from ..spool.dead_letters import DeadLetters
 from ..spool.paths import SpoolPaths
 from .backlog import Backlog
-from .batch_target import Receipt, SealedBatch, Sender
+from .batch_target import BatchTarget, Receipt, SealedBatch
 from .delivery_stats import DeliveryStats
 from .engine import DeliveryEngine
 from .errors import MisconfiguredError, StoppedError, UnreachableError
@@ -32,7 +32,7 @@ class ForegroundDelivery(DeliveryEngine):
     def __init__(
         self,
         paths: SpoolPaths,
-        target: Sender,
+        target: BatchTarget,
         stats: DeliveryStats,
         *,
         stop: threading.Event,

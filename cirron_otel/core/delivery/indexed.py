@@ -14,8 +14,8 @@ from ..translator.codec import NoBatchError, encode, pushable
 from ..translator.own.encode import Options
 from ..translator.values import encodable
 from .batch_target import Receipt, SealedBatch
+from .delivery_stats import ExportStats
 from .errors import RefusedError
-from .export_stats import ExportStats
 
 MOST_PENDING = 50_000
 """Scopes that batches wait for. If there are more, batches no longer wait for the older half."""

@@ -12,9 +12,9 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ...core.analysis.run_selection import ALL, choose_run
+from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import PushError
 from ...core.delivery.export_report import ExportReport, Report
-from ...core.delivery.export_stats import ExportStats
 from ...core.delivery.follow import Follower
 from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader

@@ -32,7 +32,6 @@ from cirron_otel.sdk.tracing.state import state
 
 EXTRA = (
     "cirron_otel.core.delivery.delivery",
-    "cirron_otel.core.delivery.orphaned_backlogs",
     "cirron_otel.core.delivery.backlog",
     "cirron_otel.core.delivery.engine",
     "cirron_otel.core.targets.otlp.target",
