@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.collector.service import batch_feed
-from cirron_otel.collector.service.batch_feed import OldestUnsent, UnsentBatches, unsent
+from cirron_otel.collector.service import target_sender as batch_feed
+from cirron_otel.collector.service.target_sender import OldestUnsent, UnsentBatches, unsent
 from cirron_otel.core.delivery.backlog import Backlog
 from cirron_otel.core.delivery.delivery import Delivery
 from cirron_otel.core.spool.owner import NONE
@@ -135,7 +135,7 @@ def test_it_is_sent_as_otlp(tmp_path: Path) -> None:
 
 SENDING = """
 from tests.exporter.deliveries import QUICK, cirron_target
-from cirron_otel.collector.service.batch_feed import unsent
+from cirron_otel.collector.service.target_sender import unsent
 from cirron_otel.core.delivery.delivery import Delivery
 class Nobodys:
     prefix = "none"

@@ -20,11 +20,11 @@ from ...core.spool.paths import SpoolPaths
 from ...core.targets.otlp.config import OtlpConfig, default_service_name, target_key
 from ...core.translator.own.encode import SEGMENTED, Options
 from ...errors import CirronOtelError
-from .batch_feed import DeliveryProgress, UnsentBatches
-from .delivery_counters import Counting, counted_letters
+from .delivery_counters import Counting
 from .exporter_options import OtlpExporter
 from .header_forwarding import ForwardingOtlpTarget, HeadersOf
 from .metrics import Registry
+from .target_sender import BatchSender, DeliveryProgress
 from .targets import name_of
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class _SenderStats(ExportStats):
             self.unreadable.add(finding.name)
 
 
-class OtlpSender:
-    """Sends batches as they arrive.
+class OtlpSender(BatchSender):
+    """Sends batches as they arrive to an OTLP endpoint.
 
     It follows the spool, because a batch may contain spans whose session is in another batch.
     """
@@ -65,16 +65,14 @@ class OtlpSender:
 
         `max_bytes` is the spool's cap.
         """
-        self._paths, self._exporter, self._config = paths, exporter, config
-        self.name, self._registry = name_of(exporter), registry
+        target = target_key(config), config.shown_endpoint
+        super().__init__(paths, target, registry, name_of(exporter), max_bytes)
+        self._config = config
         self._make: MakeTarget = IndexedTarget
         if exporter.headers_from:
             self._make = partial(
                 ForwardingOtlpTarget, names=exporter.headers_from, headers_of=headers_of
             )
-        target = target_key(config), config.shown_endpoint
-        self._letters = counted_letters(paths, target, max_bytes, registry, self.name)
-        self._unsent = UnsentBatches(paths, target_key(config))
         self._at_work: Follower | None = None
         self._stop = threading.Event()
         self._stats = _SenderStats(config.shown_endpoint)
@@ -82,14 +80,13 @@ class OtlpSender:
         self._thread.start()
 
     def _follower(self) -> Follower:
-        options = Options(SEGMENTED, default_service_name())
         return Follower(
             str(self._paths.root),
             self._config,
-            options,
+            Options(SEGMENTED, default_service_name()),
             self._stats,
             stop=self._stop,
-            say=_say,
+            say=lambda text: logger.info("%s", text),
             terms=FollowOptions(
                 is_noted=True,
                 make_target=self._target,
@@ -138,11 +135,10 @@ class OtlpSender:
         self.end(timeout)
         if self._thread.is_alive():
             return
-        stop = threading.Event()
-        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), stop.set)
+        self._stop = threading.Event()
+        timer = threading.Timer(max(deadline - time.monotonic(), 0.0), self._stop.set)
         timer.daemon = True
         timer.start()
-        self._stop = stop
         try:
             self._follower().once()
         except StoppedError:
@@ -152,30 +148,14 @@ class OtlpSender:
         finally:
             timer.cancel()
 
-    def undelivered(self) -> int:
-        """Return the number of batches in the spool that the target has not received yet."""
-        return self._unsent.count()
-
     def lacks(self, name: str) -> bool:
-        """Return whether a batch must still be sent; False for a batch that cannot be read.
-
-        The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
-        that the target keeps refusing (`Schedule.request_room`).
-        """
-        if name in self._stats.unreadable or not self._unsent.lacks(name):
-            return False
-        if (follower := self._at_work) is not None:
-            follower.request_room()
-        return True
+        """Return whether a batch is still to be sent; unless it cannot be read."""
+        return name not in self._stats.unreadable and super().lacks(name)
 
     def standing(self) -> DeliveryProgress:
-        """Return how many batches wait, how long the oldest waits, and how many were evicted."""
+        """Return the progress of the export; it may be several seconds old."""
         return self._unsent.look(self._left)._replace(evicted=self._stats.evicted)
 
     def _left(self) -> list[str] | None:
         follower = self._at_work
         return follower.left() if follower is not None else None
-
-
-def _say(told: str) -> None:
-    logger.info("%s", told)

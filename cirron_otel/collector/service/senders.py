@@ -6,7 +6,6 @@ The targets are the database, the blob store and the exporters.
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 from collections import Counter
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from .options import CollectorOptions, ContextOptions
     from .owned_rows import OwnedRows
 
-logger = logging.getLogger(__name__)
-
 _END_S = 2.0
 """The time that a changed exporter has to complete its current request, seconds."""
 
@@ -64,17 +61,16 @@ class Senders:
         Raises UsageError, and MissingExtraError if a library is not installed.
         """
         self._owners, self._registry = owners, registry
+        url = None if options.storage.url is None else options.storage.url.reveal()
         self._rows: OwnedRows | None = None
-        if options.storage.url is not None:
+        if url is not None:
             from .owned_rows import OwnedRows  # noqa: PLC0415 - brings drivers
 
-            context = storage_context(options.storage.context)
-            self._rows = OwnedRows(options.storage.url.reveal(), context, owners.of)
+            self._rows = OwnedRows(url, storage_context(options.storage.context), owners.of)
         self._blobs: BlobSender | None = None
         if options.blobs.url is not None:
             from .blob_sender import BlobSender  # noqa: PLC0415 - may bring a library
 
-            url = None if options.storage.url is None else options.storage.url.reveal()
             context = storage_context(options.storage.context)
             self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
         self._max_bytes = options.spool.max_bytes
@@ -211,13 +207,14 @@ def _prepared(
     options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
     """Return the exporters of the configuration, each with the function that starts it."""
-    prepared: list[tuple[Wanted, Callable[[SpoolPaths], Sender]]] = []
-    for number, exporter in enumerate(options.exporters):
-        start = _starter(
-            exporter, f"exporters[{number}]", owners, registry, options.spool.max_bytes
+    max_bytes = options.spool.max_bytes
+    return [
+        (
+            Wanted(exporter, _files(exporter)),
+            _starter(exporter, f"exporters[{number}]", owners, registry, max_bytes),
         )
-        prepared.append((Wanted(exporter, _files(exporter)), start))
-    return prepared
+        for number, exporter in enumerate(options.exporters)
+    ]
 
 
 def _starter(

@@ -1,26 +1,201 @@
-"""The delivery of a collector's batches to one target that accepts them without conversion."""
+"""The delivery of a collector's batches to one target, and the batches that it has not received."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from ...core.delivery.batch_target import BatchTarget
 from ...core.delivery.delivery import Delivery
-from ...core.spool.owner import NONE
-from ...core.spool.paths import SpoolPaths
-from .batch_feed import MOST_NAMES, BatchFeed, DeliveryProgress, OldestUnsent, UnsentBatches, unsent
+from ...core.delivery.follow import Follower
+from ...core.spool.cursor import cursor_path
+from ...core.spool.ledger import Ledger, by_owner
+from ...core.spool.owner import NONE, group_of, is_alive, known_owners
+from ...core.spool.paths import SpoolPaths, batch_names
 from .delivery_counters import Counting, counted_letters
 from .metrics import BLOBS, Registry
 
+_MOST_NAMES = 500_000
+"""The maximum number of batches that a delivery queues by name. Further batches wait until batches
+of refused tenants leave the queue. A name takes about 200 bytes."""
+_CHECK_FROM = 10_000
+"""Above this number of names, the names of delivered and evicted batches are dropped."""
 
-class NoOwner:
-    """The placeholder owner of the batches that a collector stores; they have no owning process."""
+_LOOK_S = 5.0
+_LOOK_SHARE = 100.0
+"""The pause after counting, as a multiple of its duration: counting takes at most 1/100 of the
+time."""
 
-    prefix = NONE
+
+def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
+    """Return the batches in the spool that this process must send to a target.
+
+    These are batches that the target has not received and that no other process sends. A process
+    that is alive sends the batches it owns. The delivery itself finds the batches of dead processes
+    that had begun to send to the same target.
+    """
+    others = {
+        prefix
+        for prefix in known_owners(paths)
+        if is_alive(paths, prefix) or cursor_path(paths.state, target.key, prefix).exists()
+    }
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        names = sorted(by_owner(batch_names(paths.spool), others).get(NONE, ()))
+    with contextlib.closing(Ledger(paths, target.key)) as ledger:
+        return ledger.lacking_of(NONE, names)
 
 
-class TargetSender:
-    """Sends the batches of the spool to one target; for one thread."""
+class DeliveryProgress(NamedTuple):
+    """The progress of the delivery to one target."""
+
+    waiting: int
+    """The number of batches in the spool that the target has not received yet."""
+    age_s: float
+    """How long the oldest waiting batch has been in the spool, seconds."""
+    evicted: int = 0
+    """Batches that left the spool before they were sent."""
+
+
+class UnsentBatches:
+    """Counts the batches that a target has not received yet, according to its cursors.
+
+    Counting is slow, so the result is cached for several seconds.
+    """
+
+    def __init__(self, paths: SpoolPaths, key: str) -> None:
+        self._paths, self._ledger = paths, Ledger(paths, key)
+        self._look_at = 0.0
+        self._found: tuple[int, float | None] = 0, None
+
+    def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> DeliveryProgress:
+        """Return the number of unsent batches and the age of the oldest.
+
+        The result may be several seconds old. `left` returns the batches that the target may
+        not have received, or None if they are not known; the directory is then read.
+        """
+        begun = time.monotonic()
+        if begun >= self._look_at:
+            with contextlib.suppress(OSError):
+                self._found = self._count(left())
+            now = time.monotonic()
+            self._look_at = now + max(_LOOK_S, (now - begun) * _LOOK_SHARE)
+        waiting, since = self._found
+        return DeliveryProgress(waiting, 0.0 if since is None else max(time.time() - since, 0.0))
+
+    def count(self) -> int:
+        """Read the directory, and return the number of batches that the target has not received."""
+        with contextlib.suppress(OSError):
+            self._found = self._count(None)
+        return self._found[0]
+
+    def lacks(self, name: str) -> bool:
+        """Return whether the batch has no owner and the target has not received it."""
+        if self._ledger.has(NONE, name):
+            return False
+        return group_of(name, known_owners(self._paths)) == NONE
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """Return the batches of `names` that are in the spool and that the target has not
+        received.
+        """
+        left = self._ledger.lacking_of(NONE, names)
+        return [name for name in left if (self._paths.spool / name).exists()]
+
+    def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
+        """Return the number of unsent batches, and the time the first by name was sealed.
+
+        The time is in Unix seconds, or None if there is no such batch.
+        """
+        if known_left is not None:
+            left = self._ledger.lacking_of(NONE, known_left)
+        else:
+            left = self._ledger.lacking(batch_names(self._paths.spool))
+        for name in sorted(left):
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                return len(left), (self._paths.spool / name).stat().st_mtime
+        return len(left), None
+
+
+class OldestUnsent:
+    """Tracks the age of the oldest undelivered batch of a delivery.
+
+    The names of delivered batches are dropped even while the oldest batch stays undelivered.
+    """
+
+    def __init__(self, paths: SpoolPaths, unsent: UnsentBatches, names: Iterable[str]) -> None:
+        """`names` are the batches that wait when the delivery starts, oldest first."""
+        self._paths, self._unsent = paths, unsent
+        self._names = deque(names)
+        self._check_from = max(_CHECK_FROM, 2 * len(self._names))
+
+    def add(self, names: Iterable[str]) -> None:
+        """Add batches that were sealed."""
+        self._names.extend(names)
+        if len(self._names) >= self._check_from:
+            self._names = deque(self._unsent.lacking(self._names))
+            self._check_from = max(_CHECK_FROM, 2 * len(self._names))
+
+    def clear(self) -> None:
+        """Record that the target has all batches."""
+        self._names.clear()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def age_s(self) -> float:
+        """Return how long the oldest batch has been in the spool, seconds; 0 if there is none."""
+        while self._names:
+            name = self._names[0]
+            with contextlib.suppress(OSError):
+                since = (self._paths.spool / name).stat().st_mtime
+                if self._unsent.lacks(name):
+                    return max(time.time() - since, 0.0)
+            self._names.popleft()
+        return 0.0
+
+
+class BatchSender:
+    """The part that the senders have in common; for one thread."""
+
+    def __init__(
+        self,
+        paths: SpoolPaths,
+        target: tuple[str, str],
+        registry: Registry,
+        name: str,
+        max_bytes: int | None,
+    ) -> None:
+        """`target` is its key and its address without secrets; see TargetSender for the rest."""
+        self.name = name
+        self._paths, self._registry = paths, registry
+        self._letters = counted_letters(paths, target, max_bytes, registry, name or BLOBS)
+        self._unsent = UnsentBatches(paths, target[0])
+        self._at_work: Delivery | Follower | None = None
+
+    def undelivered(self) -> int:
+        """Return the number of batches in the spool that the target has not received yet."""
+        return self._unsent.count()
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a batch must still be sent; False for a batch that cannot be read.
+
+        The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
+        that the target keeps refusing (`Schedule.request_room`).
+        """
+        is_lacking = self._unsent.lacks(name)
+        if is_lacking and (work := self._at_work) is not None:
+            work.request_room()
+        return is_lacking
+
+
+class TargetSender(BatchSender):
+    """Sends batches to a target that accepts them without conversion."""
 
     def __init__(
         self,
@@ -35,53 +210,40 @@ class TargetSender:
         `name` is the target's label in metrics; without one, sent batches are not counted.
         `max_bytes` is the spool's cap.
         """
-        self.name = name
-        nobodys: Any = NoOwner()
+        super().__init__(paths, (target.key, target.shown), registry, name, max_bytes)
+        no_owner: Any = SimpleNamespace(prefix=NONE)
         counted: Any = Counting(target, registry, name) if name else target
-        shown = target.key, target.shown
-        letters = counted_letters(paths, shown, max_bytes, registry, name or BLOBS)
-        self.delivery = Delivery(paths, nobodys, counted, most_names=MOST_NAMES, letters=letters)
+        self._at_work = self._delivery = Delivery(
+            paths,
+            no_owner,
+            counted,
+            most_names=_MOST_NAMES,
+            most_noted=sys.maxsize,
+            letters=self._letters,
+        )
         names = unsent(paths, target)
-        self._feed = BatchFeed(self.delivery, names)
-        self._unsent = UnsentBatches(paths, target.key)
         self._oldest = OldestUnsent(paths, self._unsent, names)
-        self.delivery.start()
-        self._feed.pump()
+        self._delivery.start()
+        self._notify(names)
 
     def stored(self, names: list[str]) -> None:
         """Add batches that were stored in the spool."""
-        self._feed.add(names)
+        self._notify(names)
         self._oldest.add(names)
 
-    def end(self, timeout: float) -> None:
-        """Stop, even if batches are left; from any thread, as the last call."""
-        self.delivery.finish(timeout)
+    def _notify(self, names: list[str]) -> None:
+        for name in names:
+            self._delivery.notify(name)
 
     def finish(self, timeout: float) -> None:
-        """Send the remaining batches, and stop."""
-        self.delivery.finish(timeout)
+        """Send the remaining batches, and stop; from any thread, as the last call."""
+        self._delivery.finish(timeout)
 
-    def undelivered(self) -> int:
-        """Return the number of batches in the spool that the target has not received yet."""
-        return self._unsent.count()
-
-    def lacks(self, name: str) -> bool:
-        """Return whether a batch must still be sent.
-
-        The caller needs the batch's space in the spool, so the delivery gives up sooner on a batch
-        that the target keeps refusing (`Schedule.request_room`).
-        """
-        is_lacking = self._unsent.lacks(name)
-        if is_lacking:
-            self.delivery.request_room()
-        return is_lacking
+    end = finish
 
     def standing(self) -> DeliveryProgress:
         """Return the progress of the delivery."""
-        self._feed.pump()
-        stats = self.delivery.stats()
-        waiting = int(stats["waiting"]) + self._feed.left
-        if not waiting:
+        stats = self._delivery.stats()
+        if not stats["waiting"]:
             self._oldest.clear()
-        age_s = self._oldest.age_s()
-        return DeliveryProgress(waiting, age_s, int(stats["evicted"]))
+        return DeliveryProgress(stats["waiting"], self._oldest.age_s(), stats["evicted"])

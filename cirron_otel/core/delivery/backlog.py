@@ -56,7 +56,9 @@ class Backlog:
         """Batches that left the queue permanently: sent, refused, evicted or unreadable."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
-        self._queue, self._most_names, self._letters = queue, most_names, letters
+        self.queue = queue
+        """The batches to send, by name."""
+        self._most_names, self._letters = most_names, letters
         self._is_unsaved = self._are_blobs_unsaved = False
         self.cursor = self._cursor()
         self.blobs, self._are_blobs_lost = self._blob_queue()
@@ -125,19 +127,11 @@ class Backlog:
     @property
     def waiting(self) -> int:
         """The number of queued batches, including those that are being sent."""
-        return len(self._queue)
-
-    def names(self) -> set[str]:
-        """Return the names of the queued batches, including those that are being sent."""
-        return self._queue.names()
-
-    def has_queued(self, name: str) -> bool:
-        """Return whether a batch waits or is being sent."""
-        return name in self._queue
+        return len(self.queue)
 
     def _settle(self, name: str) -> None:
-        self.settled += name in self._queue
-        self._queue.forget(name)
+        self.settled += name in self.queue
+        self.queue.forget(name)
 
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
         """Queue batches that the target has not received; return how many did not fit.
@@ -146,22 +140,13 @@ class Backlog:
         """
         left = 0
         for name in names:
-            if name in self._queue or name in self.cursor:
+            if name in self.queue or name in self.cursor:
                 continue
-            if len(self._queue) >= self._most_names:
+            if len(self.queue) >= self._most_names:
                 left += 1
                 continue
-            self._queue.add(name, is_first=are_first)
+            self.queue.add(name, is_first=are_first)
         return left
-
-    @property
-    def opens(self) -> float:
-        """The time of the next possible attempt, by the clock of the schedule."""
-        return self._queue.opens()
-
-    def lane(self, group: Sequence[SealedBatch]) -> str:
-        """Return the lane of a group that `group` returned."""
-        return self._queue.lane(group[0].name)
 
     def scan(self) -> int:
         """Queue the owner's batches in the directory; return how many did not fit."""
@@ -185,19 +170,19 @@ class Backlog:
         """
         batches: list[SealedBatch] = []
         room = limit
-        name = self._queue.take()
+        name = self.queue.take()
         while name is not None:
             if batches and self._size(name) > room:
-                self._queue.put_back(name)
+                self.queue.put_back(name)
                 break
             data = self._read(name)
             if data is not None:
                 room -= len(data)
                 batches.append(SealedBatch(name, data))
             if not batches:
-                name = self._queue.take()
+                name = self.queue.take()
             else:
-                name = self._queue.take_with(batches[0].name) if room > 0 else None
+                name = self.queue.take_with(batches[0].name) if room > 0 else None
         return batches
 
     def _size(self, name: str) -> int:
@@ -214,7 +199,7 @@ class Backlog:
             self.evicted.append(name)
         except OSError as error:
             self._on_trouble(error)
-            if self._queue.failed(name, error):
+            if self.queue.failed(name, error):
                 self.cursor.refuse(name, f"cannot be read: {error.strerror or error}")
                 self._settle(name)
                 self.unreadable.append(name)
@@ -248,7 +233,7 @@ class Backlog:
         if self._are_blobs_unsaved:
             self.blobs.save()
             self._are_blobs_unsaved = False
-        self.cursor.save(self._queue)
+        self.cursor.save(self.queue)
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:
@@ -257,11 +242,11 @@ class Backlog:
         Raises as `acknowledge` does. A batch that cannot be kept waits for another attempt, and
         other batches are sent first.
         """
-        attempts = self._queue.tries(batch.name) or 1
+        attempts = self.queue.tries(batch.name) or 1
         try:
             self._letters.put(batch.name, batch.data, reason, attempts)
         except TargetError as error:
-            self._queue.failed(batch.name, error)
+            self.queue.failed(batch.name, error)
             raise
         self.cursor.refuse(batch.name, reason)
         self._settle(batch.name)
@@ -270,7 +255,7 @@ class Backlog:
     def put_back(self, group: Sequence[SealedBatch], *, singly: bool = False) -> None:
         """Return a group to the queue; with `singly`, its batches are sent one by one."""
         for batch in group:
-            self._queue.put_back(batch.name, alone=singly)
+            self.queue.put_back(batch.name, alone=singly)
 
     def remove(self) -> None:
         """Remove the state of a dead owner that has no batches left."""

@@ -109,9 +109,14 @@ class Delivery(DeliveryEngine):
         policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         most_names: int = MOST_NAMES,
+        most_noted: int | None = None,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Store the arguments, which are those of DeliveryEngine; `start` begins to send."""
+        """Store the arguments, which are those of DeliveryEngine; `start` begins to send.
+
+        Up to `most_noted` announced batches, by default `most_names`, wait for room in the queue by
+        name. The directory is scanned for others.
+        """
         super().__init__(
             paths,
             target,
@@ -126,6 +131,7 @@ class Delivery(DeliveryEngine):
         # Re-entrant: a signal handler that ends the process may run in a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
         self._noted: deque[str] = deque()
+        self._most_noted = most_names if most_noted is None else most_noted
         self._unnoted = 0
         """The number of own batches that were announced without space in `_noted`."""
         self._is_scan_due = False
@@ -162,7 +168,7 @@ class Delivery(DeliveryEngine):
         with self._changed:
             self._sealed += 1
             # Once a name has been skipped, skip all later ones too, to preserve order.
-            if len(self._noted) < self._most_names and not self._unnoted:
+            if len(self._noted) < self._most_noted and not self._unnoted:
                 self._noted.append(name)
             else:
                 self._unnoted += 1
@@ -280,7 +286,7 @@ class Delivery(DeliveryEngine):
         self._schedule.relieve()
         if self._own_gate.is_open:
             for backlog in self._backlogs():
-                if backlog.opens <= self._clock():
+                if backlog.queue.opens() <= self._clock():
                     self.send_group(backlog)
                     self._settle(backlog)
                     return True
@@ -357,9 +363,8 @@ class Delivery(DeliveryEngine):
 
     def _held(self) -> list[Backlog]:
         """Return the own backlog, followed by those that were claimed from dead owners."""
-        claimed = self.backlogs.copy()
-        own_backlog = claimed.pop(self._prefix, None)
-        return [*([] if own_backlog is None else [own_backlog]), *claimed.values()]
+        own_backlog, claimed = self._own, self._leftovers.claimed.values()
+        return [*claimed] if own_backlog is None else [own_backlog, *claimed]
 
     def _backlogs(self) -> list[Backlog]:
         """Return the backlogs to send, in order; after `request_flush` only the own one."""
@@ -393,7 +398,7 @@ class Delivery(DeliveryEngine):
     def _next(self) -> float:
         """Return the time of the next known action."""
         backlogs, own_backlog = self._backlogs(), self._own
-        times = [max(backlog.opens, self._own_gate.opens) for backlog in backlogs]
+        times = [max(backlog.queue.opens(), self._own_gate.opens) for backlog in backlogs]
         if self._has_noted():
             times.append(self._own_gate.opens)
         if self._target.blobs:

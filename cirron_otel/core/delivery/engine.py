@@ -246,7 +246,9 @@ class DeliveryEngine:
         if not group:
             return False
         try:
-            result = _attempt(self._target, self._schedule, backlog.lane(group), group)
+            result = _attempt(
+                self._target, self._schedule, backlog.queue.lane(group[0].name), group
+            )
         except BaseException:
             backlog.put_back(group)
             raise
@@ -276,7 +278,7 @@ class DeliveryEngine:
         except TargetError as error:
             self._could_not_keep(error)
         finally:
-            if not backlog.has_queued(batch.name):
+            if batch.name not in backlog.queue:
                 self._stats.skip(Finding(batch.name, "refused", str(refusal)))
 
     # --- snapshot files -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypedDict
 
 from ..._version import SDK_VERSION
 from ...errors import EndpointError, UsageError
@@ -72,33 +72,32 @@ class FlushReport:
         return max([int(damaged), *(report.exit_code for report in self.targets)])
 
 
-class _Flush(Protocol):
-    """Sends what one target has not received, and completes the report. Raises EndpointError."""
+class _Terms(TypedDict):
+    """The conditions of a flush, which are the same for all targets."""
 
-    def __call__(
-        self,
-        paths: SpoolPaths,
-        report: TargetReport,
-        *,
-        stop: threading.Event,
-        say: Callable[[str], None],
-        patience: float,
-    ) -> None: ...
+    stop: threading.Event
+    say: Callable[[str], None]
+    patience: float
+
+
+_Flush = Callable[[SpoolPaths, TargetReport, _Terms], None]
+"""Sends what one target has not received, and completes the report. Raises EndpointError."""
 
 
 def _flush_otlp(
-    config: OtlpConfig,
-    options: Options,
-    paths: SpoolPaths,
-    report: TargetReport,
-    *,
-    stop: threading.Event,
-    say: Callable[[str], None],
-    patience: float,
+    config: OtlpConfig, options: Options, paths: SpoolPaths, report: TargetReport, terms: _Terms
 ) -> None:
     """Send the batches that an OTLP endpoint has not received yet."""
-    stats, terms = ExportStats(report.target), FollowOptions(patience=patience)
-    follower = Follower(str(paths.root), config, options, stats, stop=stop, say=say, terms=terms)
+    stats, patience = ExportStats(report.target), FollowOptions(patience=terms["patience"])
+    follower = Follower(
+        str(paths.root),
+        config,
+        options,
+        stats,
+        stop=terms["stop"],
+        say=terms["say"],
+        terms=patience,
+    )
     try:
         follower.once()
     finally:
@@ -107,13 +106,7 @@ def _flush_otlp(
 
 
 def _flush_cirron(
-    target: CirronTarget,
-    paths: SpoolPaths,
-    report: TargetReport,
-    *,
-    stop: threading.Event,
-    say: Callable[[str], None],
-    patience: float,
+    target: CirronTarget, paths: SpoolPaths, report: TargetReport, terms: _Terms
 ) -> None:
     """Send unconverted batches and snapshot files that the Cirron platform has not received."""
     broken: dict[str, Finding] = {}
@@ -124,7 +117,7 @@ def _flush_cirron(
 
     reader = SpoolReader(paths.root, on_finding=note_broken)
     stats = ExportStats(report.target)
-    delivery = ForegroundDelivery(paths, target, stats, stop=stop, patience=patience, say=say)
+    delivery = ForegroundDelivery(paths, target, stats, **terms)
     try:
         for owner, names in by_owner(reader.names(), known_owners(paths)).items():
             backlog = delivery.claim(owner)
@@ -200,7 +193,7 @@ def flush(
         done = TargetReport(target=shown)
         report.targets.append(done)
         try:
-            flush_to(paths, done, stop=stop, say=say, patience=patience)
+            flush_to(paths, done, {"stop": stop, "say": say, "patience": patience})
         except StoppedError:
             break
         except EndpointError as error:

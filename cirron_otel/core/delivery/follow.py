@@ -87,7 +87,7 @@ class Follower:
     def request_room(self) -> None:
         """Request room in the spool, from any thread; see `Schedule.request_room`."""
         if (work := self._at_work) is not None:
-            work.request_room()
+            work.delivery.request_room()
 
     def unsent(self) -> int:
         """Return the number of batches that the endpoint has not received yet."""

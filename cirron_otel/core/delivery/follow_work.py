@@ -162,7 +162,7 @@ class FollowSession:
         is_segmented: bool,
     ) -> None:
         self._reader, self._listing = reader, listing
-        self._index, self._delivery, self._stats = index, delivery, stats
+        self._index, self.delivery, self._stats = index, delivery, stats
         self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
         self._left: set[str] = set(listing.present)
         """Batches that may need more work."""
@@ -181,11 +181,11 @@ class FollowSession:
         """
         self._take_up(is_last)
         if is_last:
-            self._delivery.finish()
-        elif self._delivery.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
+            self.delivery.finish()
+        elif self.delivery.send(_SEND_SECONDS, tries_on=self._terms.tries_on):
             self._is_more = True
-        self._left |= self._delivery.lost
-        self._delivery.lost.clear()
+        self._left |= self.delivery.lost
+        self.delivery.lost.clear()
         self._release()
         return self._is_more
 
@@ -201,13 +201,9 @@ class FollowSession:
         owned = self._owned()
         self._is_more = False
         for owner, names in owned.items():
-            if self._delivery.claim(owner) is not None:
+            if self.delivery.claim(owner) is not None:
                 self._work_at(owner, names, new, is_read, is_last)
         self._is_begun = True
-
-    def request_room(self) -> None:
-        """Request room in the spool, from any thread; see `Schedule.request_room`."""
-        self._delivery.request_room()
 
     def left(self) -> list[str] | None:
         """Return the batches that may be unsent, from any thread; None if they are not known."""
@@ -215,7 +211,7 @@ class FollowSession:
             return None
         while True:
             with contextlib.suppress(RuntimeError):  # another thread changed it
-                return [*{*self._left, *noted, *self._delivery.names()}]
+                return [*{*self._left, *noted, *self.delivery.names()}]
 
     def _read(self) -> None:
         self._left.update(self._listing.read())
@@ -252,7 +248,7 @@ class FollowSession:
         New batches without an owner that need no other batch come first, so that no earlier backlog
         delays them.
         """
-        backlog = self._delivery.backlogs[owner]
+        backlog = self.delivery.backlogs[owner]
         undone = backlog.cursor.undone(names)
         self._left.difference_update(names)
         self._left.update(undone)
@@ -274,9 +270,9 @@ class FollowSession:
 
     def _release(self) -> None:
         """Release the backlogs that have nothing to send and no waiting batch."""
-        for owner, backlog in list(self._delivery.backlogs.items()):
+        for owner, backlog in list(self.delivery.backlogs.items()):
             if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
-                self._delivery.release(owner)
+                self.delivery.release(owner)
 
     def _observe(self, names: list[str]) -> None:
         for name in names:
@@ -323,7 +319,7 @@ class FollowSession:
     def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
         # Committed before the send: the trace of a batch must not depend on the result.
         self._index.commit()
-        self._delivery.take(backlog, names, are_first=are_first)
+        self.delivery.take(backlog, names, are_first=are_first)
         self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:

@@ -87,7 +87,7 @@ class ForegroundDelivery(DeliveryEngine):
 
     def names(self) -> set[str]:
         """Return the names of the queued batches, from any thread."""
-        return set().union(*(backlog.names() for backlog in list(self.backlogs.values())))
+        return set().union(*(backlog.queue.names() for backlog in list(self.backlogs.values())))
 
     def send(self, seconds: float, *, tries_on: bool) -> bool:
         """Send the queued batches that are due, for about `seconds`.
@@ -122,7 +122,7 @@ class ForegroundDelivery(DeliveryEngine):
                     self._has_patience()
                 self._check_misconfigured()
                 continue
-            opens = min((each.opens for each in self.backlogs.values()), default=_FOREVER)
+            opens = min((each.queue.opens() for each in self.backlogs.values()), default=_FOREVER)
             if opens == _FOREVER:
                 return
             self._wait_until(opens)
@@ -204,7 +204,7 @@ class ForegroundDelivery(DeliveryEngine):
             self._failure = None
 
     def _lost(self, backlog: Backlog) -> None:
-        self.lost |= backlog.names()
+        self.lost |= backlog.queue.names()
 
     def _sent_again(self, batch: SealedBatch) -> None:
         """Count a dead letter that the target accepted."""
