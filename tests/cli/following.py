@@ -11,13 +11,13 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.core.delivery.delivery_stats import ExportStats
-from cirron_otel.core.delivery.export_report import ExportReport
 from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.delivery.follow_work import FollowOptions
 from cirron_otel.core.delivery.retry_policy import Backoff
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.tools.convert.report import ExportReport
 from tests.exporter.servers import PROTOBUF, Answer, HttpReceiver
 from tests.spool.made import encoded, made, span
 

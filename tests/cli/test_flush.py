@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.delivery.delivery_stats import ExportStats
-from cirron_otel.core.delivery.flush import FlushReport, flush
 from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.spool.delivered import Delivered
 from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
 from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.tools.convert.flush import FlushReport, flush
 from tests.cli.conftest import Run, one_line
 from tests.cli.server import OtlpServer
 from tests.exporter.cirron_server import CirronServer, Fault

@@ -10,12 +10,12 @@ import io
 import tarfile
 from collections.abc import Iterator
 
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.records.findings import Finding
 from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.formats import PathSpec
 from cirron_otel.tools.convert.messages import SizeLimits
+from cirron_otel.tools.convert.report import Report
 from cirron_otel.tools.convert.sources import (
     BatchSource,
     NamedBatch,

@@ -19,10 +19,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel import semconv as sc
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.placement import segments
 from cirron_otel.tools.convert import indexing
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from cirron_otel.tools.convert.report import Report
 from tests.backends import run
 
 from .spools import batches, recorded

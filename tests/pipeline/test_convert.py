@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.otlp.files import MAX_MESSAGE_BYTES, TracesWriter
 from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.core.placement.batch_outline import read_outline
@@ -25,6 +24,7 @@ from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.errors import UsageError
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.messages import SizeLimits
+from cirron_otel.tools.convert.report import Report
 from cirron_otel.tools.convert.select import Selection
 from tests.bench import workload
 from tests.integration.spools import RECORDED, assert_same, batches, spans_of

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.otlp_source import dense_problem
+from cirron_otel.tools.convert.report import Report
 from cirron_otel.tools.convert.select import Selection
 from tests.translator.test_foreign_header import message, received
 from tests.translator.test_lossless import PLAN, to_otlp

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.delivery.indexed import FollowIndex
 from cirron_otel.core.otlp.files import TracesWriter, read_messages
 from cirron_otel.core.otlp.formats import Encoding, Format, format_of
 from cirron_otel.core.placement.batch_outline import read_outline
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from cirron_otel.tools.convert.report import Report
 from cirron_otel.tools.convert.targets import SpoolTarget
 from tests.pipeline.test_hostile_values import SESSION, batch_with
 

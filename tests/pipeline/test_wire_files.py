@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from cirron_otel import exactjson
 from cirron_otel._proto.cirron.v1 import trace_pb2 as pb
-from cirron_otel.core.delivery.export_report import Report
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.translator.own.batch_fields import file_name
@@ -25,6 +24,7 @@ from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.export import ExportRequest, export
 from cirron_otel.tools.convert.messages import SizeLimits
+from cirron_otel.tools.convert.report import Report
 from tests.exporter.servers import http_receiver
 from tests.integration.spools import RECORDED, assert_same, batches
 from tests.spool.made import made, span

@@ -149,7 +149,7 @@ class OtlpSender(BatchSender):
             timer.cancel()
 
     def lacks(self, name: str) -> bool:
-        """Return whether a batch is still to be sent; unless it cannot be read."""
+        """Return whether a batch must still be sent; False for a batch that cannot be read."""
         return name not in self._stats.unreadable and super().lacks(name)
 
     def standing(self) -> DeliveryProgress:

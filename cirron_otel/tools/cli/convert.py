@@ -22,7 +22,7 @@ from .parameters import (
 from .text import count, printable, size
 
 if TYPE_CHECKING:
-    from ...core.delivery.export_report import Report
+    from ..convert.report import Report
 
 
 @click.command(cls=PlacesCommand, has_target=True, short_help="Spool to OTLP, or OTLP to spool.")

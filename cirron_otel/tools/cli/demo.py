@@ -29,7 +29,7 @@ from .text import count, duration, printable, size
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown
     from ...core.analysis.tree import Forest
-    from ...core.delivery.export_report import Report
+    from ..convert.report import Report
     from .demo_targets import Sent, Stored
 
 RECORDING = Path(__file__).parent / "recording"

@@ -21,7 +21,7 @@ from .embedded import Embedded, EmbeddedError
 from .text import added, count, duration, printable
 
 if TYPE_CHECKING:
-    from ...core.delivery.export_report import ExportReport
+    from ..convert.report import ExportReport
 
 _CHECK_S = 5.0
 _SLOWEST = """

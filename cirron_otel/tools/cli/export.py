@@ -16,7 +16,7 @@ from .parameters import PlacesCommand, from_option, json_option, layout_option, 
 from .text import added, count, size
 
 if TYPE_CHECKING:
-    from ...core.delivery.export_report import ExportReport
+    from ..convert.report import ExportReport
 
 _INTERRUPTED = 130
 

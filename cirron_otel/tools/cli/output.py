@@ -22,8 +22,8 @@ from .text import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...core.delivery.export_report import Report
     from ...core.records.findings import Finding
+    from ..convert.report import Report
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes done, and the total if it is known."""

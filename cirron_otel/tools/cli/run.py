@@ -28,8 +28,8 @@ from .text import count, duration, printable
 
 if TYPE_CHECKING:
     from ...core.config.resolve import Resolved
-    from ...core.delivery.flush import TargetReport
     from ...sdk.session.job import Job
+    from ..convert.flush import TargetReport
     from .run_summary import RunBatches
 
 
@@ -325,7 +325,7 @@ def _name(code: int) -> str:
 
 def _send_rest(job: Job) -> list[TargetReport]:
     """Send the remaining batches: those of ranks that died, and those not sent in time."""
-    from ...core.delivery.flush import flush
+    from ..convert.flush import flush
 
     stop = threading.Event()
     with signals.stopping(stop):

@@ -21,10 +21,10 @@ from .text import count, duration, printable
 if TYPE_CHECKING:
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_time import RankReport
-    from ...core.delivery.flush import TargetReport
     from ...core.spool.paths import SpoolPaths
     from ...core.spool.reader import BatchFile
     from ...core.spool.recovery import Recovered
+    from ..convert.flush import TargetReport
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64

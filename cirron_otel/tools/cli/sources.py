@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from . import output
 
 if TYPE_CHECKING:
-    from ...core.delivery.export_report import Report
     from ...core.records.findings import Finding
     from ...core.spool.reader import SpoolReader
+    from ..convert.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from .text import count, duration, local_moment, numbers, printable, reason, siz
 
 if TYPE_CHECKING:
     from ...core.analysis.summary import SessionSummary, SpoolSummary
-    from ...core.delivery.flush import TargetReport
     from ...core.spool.reader import SpoolReader
     from ...core.spool.recovery import Recovered
+    from ..convert.flush import TargetReport
 
 
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
@@ -105,7 +105,7 @@ def flush(directory: str, as_json: bool) -> int:
     API key. What was acknowledged is not sent again; what processes that died left open is closed
     first. Exit code 5 where a target fails, 1 where something stays unsent.
     """
-    from ...core.delivery.flush import flush as run
+    from ..convert.flush import flush as run
 
     stop = threading.Event()
     with signals.stopping(stop):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.analysis.run_selection import ALL, choose_run
-from ...core.delivery.export_report import Report
 from ...core.otlp.formats import Encoding
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
@@ -20,6 +19,7 @@ from ...errors import UsageError
 from .formats import PathSpec, target_place
 from .indexing import read_sessions, temporary_index
 from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
+from .report import Report
 from .select import Selection
 from .selecting import sessions_of
 from .sources import BatchSource, Progress, SourceContext, open_source, size_of

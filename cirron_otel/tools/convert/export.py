@@ -14,7 +14,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from ...core.analysis.run_selection import ALL, choose_run
 from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import PushError
-from ...core.delivery.export_report import ExportReport, Report
 from ...core.delivery.follow import Follower
 from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
@@ -25,6 +24,7 @@ from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import UsageError
 from ..query.ingestion_slack import find_slack
 from .indexing import read_sessions, temporary_index
+from .report import ExportReport, Report
 from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 

@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from ...core.delivery.export_report import Report
 from ...core.otlp.files import Message
 from ...core.records.canonical import batch_bytes
 from ...core.records.findings import Finding
@@ -23,6 +22,7 @@ from ...core.translator.own.decode import Decoded
 from ...core.translator.translate import FromOtlp
 from ...errors import CirronOtelError, InputError
 from .formats import OTLP_PROTO, PathSpec
+from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550

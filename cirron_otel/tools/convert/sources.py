@@ -16,7 +16,6 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from ...core.delivery.export_report import Report
 from ...core.otlp.files import Message, read_messages
 from ...core.records.findings import Finding
 from ...core.spool.reader import MAX_BATCH_BYTES, SpoolReader
@@ -26,6 +25,7 @@ from ...errors import InputError, TargetError
 from ...ids import digest
 from .formats import SPOOL, PathSpec, source_place
 from .messages import DEFAULT_LIMITS, SizeLimits
+from .report import Report
 from .tables import SOURCES, STANDARD, SourceRow
 from .targets import open_spool
 

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from ...core.delivery.export_report import Report
 from ...core.otlp.files import TracesWriter
 from ...core.otlp.replacing import replacing
 from ...core.records.findings import Finding
@@ -21,6 +20,7 @@ from ...core.translator.codec import Encoded
 from ...errors import InputError, RefusedNameError, TargetError, UsageError
 from .formats import PathSpec
 from .messages import SizeLimits
+from .report import Report
 from .tables import STANDARD
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import exactjson
-from ...core.delivery.export_report import Report
 from ...core.otlp.files import TracesWriter
 from ...core.otlp.wire import encode_varint
 from ...core.records.canonical import batch_bytes
@@ -23,6 +22,7 @@ from ...core.translator.own.wire_proto import from_proto, parse, to_proto
 from ...errors import InputError, TargetError
 from .formats import PathSpec
 from .messages import SizeLimits
+from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 from .targets import TargetWriter, open_stream
 

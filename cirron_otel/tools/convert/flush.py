@@ -9,24 +9,24 @@ from functools import partial
 from typing import Any, TypedDict
 
 from ..._version import SDK_VERSION
+from ...core.config.exporters import Export, exports_of
+from ...core.config.resolve import resolve
+from ...core.delivery.delivery_stats import ExportStats
+from ...core.delivery.errors import StoppedError
+from ...core.delivery.follow import Follower, unsent
+from ...core.delivery.follow_work import FollowOptions
+from ...core.delivery.foreground import ForegroundDelivery
+from ...core.records.findings import Finding
+from ...core.spool.ledger import by_owner
+from ...core.spool.owner import known_owners
+from ...core.spool.paths import SpoolPaths
+from ...core.spool.reader import SpoolReader
+from ...core.spool.recovery import Recovered, find_recoverable, recover
+from ...core.targets.cirron.batches import CirronTarget
+from ...core.targets.otlp.config import OtlpConfig, default_service_name
+from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import EndpointError, UsageError
-from ..config.exporters import Export, exports_of
-from ..config.resolve import resolve
-from ..records.findings import Finding
-from ..spool.ledger import by_owner
-from ..spool.owner import known_owners
-from ..spool.paths import SpoolPaths
-from ..spool.reader import SpoolReader
-from ..spool.recovery import Recovered, find_recoverable, recover
-from ..targets.cirron.batches import CirronTarget
-from ..targets.otlp.config import OtlpConfig, default_service_name
-from ..translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
-from .delivery_stats import ExportStats
-from .errors import StoppedError
-from .export_report import ExportReport
-from .follow import Follower, unsent
-from .follow_work import FollowOptions
-from .foreground import ForegroundDelivery
+from .report import ExportReport
 
 PATIENCE_S = 60.0
 """The time, in seconds, that a target may be unavailable before it is given up."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..records.findings import Finding
-from .delivery_stats import ExportStats
+from ...core.delivery.delivery_stats import ExportStats
+from ...core.records.findings import Finding
 
 _MAX_KEPT = 10_000
 _OTHER_LOSSES = "other losses"
