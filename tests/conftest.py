@@ -10,6 +10,7 @@ import fcntl
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -38,6 +39,10 @@ for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n 
     del os.environ[_name]
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+# Without compiled files, every program that a test starts compiles the whole package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 # A shell starts background commands with the keyboard's signals ignored, and `nohup` ignores
