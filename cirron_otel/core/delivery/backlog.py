@@ -22,17 +22,17 @@ from .retry_policy import RetryPolicy
 from .schedule import Schedule
 
 MOST_NAMES = 10_000
-"""The maximum number of batches queued by name. The directory is scanned again for others."""
+"""The maximum number of batches queued by name. A later scan of the directory finds the others."""
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]
-"""Maps a batch's name and content to the snapshot files that it names; see BlobSink.keys_of."""
+"""Takes a batch's name and content; returns its snapshot files. See BlobSink.keys_of."""
 
 
 class Backlog:
-    """An owner's unacknowledged batches and snapshot files, in order, under the lease to send them.
+    """An owner's unacknowledged batches and snapshot files, in order, with the lease to send them.
 
-    For one thread. Only names are kept in memory; the content stays in the spool.
+    Only one thread may use it. Only names are kept in memory; the content stays in the spool.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Backlog:
         self.unreadable: list[str] = []
         """Batches that were given up because they cannot be read; the caller may clear the list."""
         self.settled = 0
-        """Batches that left the queue permanently: sent, refused, evicted or unreadable."""
+        """The number of batches that were sent, refused, evicted or given up as unreadable."""
         self._paths, self._target, self._lease = paths, target, lease
         self._on_trouble = on_trouble
         self.queue = queue
@@ -75,11 +75,11 @@ class Backlog:
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
     ) -> Self | None:
-        """Return the backlog of an owner (a prefix) for the key of a target.
+        """Claim the backlog of an owner (a prefix) for a target (its key).
 
-        None if another process has it. A damaged file is set aside and reported to `on_trouble`.
-        No more than `most_names` batches are remembered; `letters` are the target's dead letters.
-        Raises TargetError if `state/` cannot be written.
+        Returns None if another process has claimed it. A damaged state file is set aside and
+        reported to `on_trouble`. At most `most_names` batches are queued by name. `letters` are the
+        target's dead letters. Raises TargetError if `state/` cannot be written.
         """
         lease = claim_delivery(paths, target, owner)
         if lease is None:
@@ -134,9 +134,9 @@ class Backlog:
         self.queue.forget(name)
 
     def take(self, names: Iterable[str], *, are_first: bool = False) -> int:
-        """Queue batches that the target has not received; return how many did not fit.
+        """Queue the batches that the target has not received; return how many did not fit.
 
-        `are_first` puts them ahead of the batches that are queued already.
+        `are_first` puts them ahead of the batches that are already queued.
         """
         left = 0
         for name in names:
@@ -149,7 +149,7 @@ class Backlog:
         return left
 
     def scan(self) -> int:
-        """Queue the owner's batches in the directory; return how many did not fit."""
+        """Queue the owner's batches that are in the directory; return how many did not fit."""
         return self.take(sorted(owned(self._paths, {self.owner})[self.owner]))
 
     def find_lost_blobs(self, blobs_of: BlobsOf = named_blobs) -> None:
@@ -163,10 +163,11 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """Return the next batches to send: one, or several of a lane with up to `limit` bytes.
+        """Return the next batches to send: one, or several of the same lane with up to `limit`
+        bytes.
 
-        The list is empty if none may be tried now. The caller passes them to `acknowledge`,
-        `refuse` or `put_back`.
+        The list is empty if no batch may be tried now. The caller must pass the batches to
+        `acknowledge`, `refuse` or `put_back`.
         """
         batches: list[SealedBatch] = []
         room = limit
@@ -191,7 +192,7 @@ class Backlog:
         return 0
 
     def _read(self, name: str) -> bytes | None:
-        """Return the content of a batch; None if it was evicted, or cannot be read now."""
+        """Return the content of a batch; None if the batch was evicted or cannot be read now."""
         try:
             return (self._paths.spool / name).read_bytes()
         except FileNotFoundError:
@@ -210,7 +211,7 @@ class Backlog:
     ) -> None:
         """Record that the target has a group, and queue the snapshot files that its batches name.
 
-        Raises TargetError if the record cannot be written; this process still remembers it.
+        Raises TargetError if this cannot be saved; this process still remembers it.
         """
         for batch in group:
             if with_blobs and self.blobs.add(blobs_of(batch.name, batch.data)):
@@ -223,7 +224,10 @@ class Backlog:
         self._save()
 
     def finish_blob(self, key: BlobKey) -> None:
-        """Record that a snapshot file was sent or never will be. Raises as `acknowledge` does."""
+        """Record that a snapshot file was sent or will never be sent.
+
+        Raises TargetError if this cannot be saved.
+        """
         self.blobs.finish(key)
         self._are_blobs_unsaved = True
         self._save()
@@ -237,10 +241,10 @@ class Backlog:
         self._is_unsaved = False
 
     def refuse(self, batch: SealedBatch, reason: str) -> None:
-        """Record that the target will never accept a batch, and keep it as a dead letter.
+        """Record that the target will never accept a batch, and keep the batch as a dead letter.
 
-        Raises as `acknowledge` does. A batch that cannot be kept waits for another attempt, and
-        other batches are sent first.
+        If the batch cannot be kept, it waits for another attempt while other batches are sent.
+        Raises TargetError if the dead letter or the record cannot be written.
         """
         attempts = self.queue.tries(batch.name) or 1
         try:
@@ -258,7 +262,7 @@ class Backlog:
             self.queue.put_back(batch.name, alone=singly)
 
     def remove(self) -> None:
-        """Remove the state of a dead owner that has no batches left."""
+        """Remove the state files of a dead owner that has no batches left."""
         state = self._paths.state
         for path in (queue_path(state, self._target, self.owner), self.cursor.path):
             with contextlib.suppress(OSError):

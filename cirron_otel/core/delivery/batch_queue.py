@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .schedule import Schedule
 
 _HELD_EVERY = 8
-"""One turn in this many goes to a batch that failed before, even if untried batches wait."""
+"""Every turn with a multiple of this number goes to a batch that failed before, if one is due."""
 
 
 @dataclass(slots=True)
@@ -20,27 +20,27 @@ class _Queue:
     """The batches of one lane."""
 
     fresh: list[tuple[bool, str]] = field(default_factory=list)
-    """A heap of (is not first, name): batches that may be tried whenever the lane is open."""
+    """A heap of (is not first, name) for batches that may be tried whenever the lane is open."""
     held: list[str] = field(default_factory=list)
-    """Batches that failed, sorted by name; each waits until its own next attempt."""
+    """Batches that failed, sorted by name; each waits for the time of its next attempt."""
 
 
 class BatchQueue:
-    """Batches in lanes, which take turns; within a lane batches are in the order of their names.
+    """A queue of batches in lanes, which take turns. Within a lane, batches are ordered by name.
 
-    A batch that failed comes after those that have not been tried. For one thread.
+    Batches that failed come after batches that have not been tried. Only one thread may use it.
     """
 
     def __init__(self, schedule: Schedule, lane_of: Callable[[str], str]) -> None:
-        """`lane_of` returns the lane of a batch, by its name."""
+        """`lane_of` takes a batch's name and returns its lane."""
         self._schedule, self._lane_of = schedule, lane_of
         self._queues: OrderedDict[str, _Queue] = OrderedDict()
         self._lanes: dict[str, str] = {}
-        """The lane of each batch by name, including batches that are being sent."""
+        """The lane of each batch, including batches that are being sent, by the batch's name."""
         self._taken: set[str] = set()
-        """Batches that were taken, and neither put back nor forgotten."""
+        """Batches that were taken and have been neither put back nor forgotten."""
         self._single: set[str] = set()
-        """Batches that are sent alone, because a request with them and others was refused."""
+        """Batches that are sent alone, because a request with several batches was refused."""
         self._releases = schedule.releases
         self._turn = 0
 
@@ -58,16 +58,16 @@ class BatchQueue:
         return set(self._lanes)
 
     def add(self, name: str, *, is_first: bool = False) -> None:
-        """Add a batch; `is_first` puts it ahead of the batches of its lane that wait already."""
+        """Add a batch; `is_first` puts it ahead of the batches that its lane already contains."""
         lane = self._lanes[name] = self._lane_of(name)
         heapq.heappush(self._queues.setdefault(lane, _Queue()).fresh, (not is_first, name))
 
     def tries(self, name: str) -> int:
-        """Return how often a batch failed."""
+        """Return how often a batch has failed."""
         return self._schedule.tries(name)
 
     def lane(self, name: str) -> str:
-        """Return the lane of a batch that was added and not forgotten."""
+        """Return the lane of a batch in this queue."""
         return self._lanes[name]
 
     def take(self) -> str | None:
@@ -90,7 +90,7 @@ class BatchQueue:
         return name
 
     def take_with(self, name: str) -> str | None:
-        """Take one more batch for the same request as `name`; None if there is none."""
+        """Take another batch for the same request as `name`; None if there is no such batch."""
         lane = self._lanes[name]
         queue = self._queues.get(lane)
         if queue is None or self._is_alone(name):
@@ -106,9 +106,9 @@ class BatchQueue:
         return nearest[1]
 
     def put_back(self, name: str, *, alone: bool = False) -> None:
-        """Put back a batch that was taken; one that failed waits until its next attempt.
+        """Put back a batch that was taken. If it has failed, it waits for its next attempt.
 
-        With `alone`, it is sent in a request of its own from now on.
+        With `alone`, later requests contain only this batch.
         """
         if alone:
             self._single.add(name)
@@ -122,7 +122,7 @@ class BatchQueue:
     def failed(self, name: str, error: Exception) -> bool:
         """Put back a batch after a local error, so that only this batch waits.
 
-        Returns whether to give it up.
+        Returns whether to give up the batch.
         """
         is_hopeless = self._schedule.held(self._lanes[name], name, error)
         self.put_back(name)
@@ -138,7 +138,7 @@ class BatchQueue:
         self._schedule.forget([name])
 
     def opens(self) -> float:
-        """Return the time of the next possible attempt, by the clock of the schedule."""
+        """Return the time of the next possible attempt, measured by the schedule's clock."""
         self._release()
         times = []
         for lane, queue in self._queues.items():
@@ -152,7 +152,7 @@ class BatchQueue:
         return name in self._single or self._schedule.is_alone(name)
 
     def _first(self) -> str | None:
-        """Return the first batch of the next open lane; None if there is none."""
+        """Return the first batch of the next open lane; None if no open lane has a batch."""
         now = self._schedule.clock()
         for lane, queue in self._queues.items():
             if self._schedule.opens(lane) > now:
@@ -164,7 +164,7 @@ class BatchQueue:
         return None
 
     def _due(self) -> str | None:
-        """Return a batch that failed before and may be tried again; None if there is none."""
+        """Return a batch that failed and may be tried again now; None if there is no such batch."""
         now = self._schedule.clock()
         for lane, queue in self._queues.items():
             if queue.held and self._schedule.opens(lane) <= now:
@@ -174,7 +174,7 @@ class BatchQueue:
         return None
 
     def _release(self) -> None:
-        """After a release, move held batches that may be tried at once back to `fresh`."""
+        """After the schedule released batches, move held ones that are due back to `fresh`."""
         if self._releases == self._schedule.releases:
             return
         self._releases = self._schedule.releases
@@ -193,7 +193,7 @@ class BatchQueue:
             heapq.heappop(queue.fresh)
         elif name in queue.held:
             queue.held.remove(name)
-        else:  # not at the top of the heap: a dead letter that was sent again
+        else:  # not at the top of the heap: it is a dead letter that was sent again
             queue.fresh = [each for each in queue.fresh if each[1] != name]
             heapq.heapify(queue.fresh)
         if not (queue.fresh or queue.held):

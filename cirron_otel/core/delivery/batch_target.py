@@ -13,7 +13,7 @@ class SealedBatch(NamedTuple):
     """A batch and its content in the spool."""
 
     name: str
-    """The name of its file."""
+    """The name of the batch's file."""
     data: bytes
 
 
@@ -21,9 +21,9 @@ class Receipt(NamedTuple):
     """A target's response to batches that it accepted."""
 
     rejected_spans: int = 0
-    """Spans of these batches that the target rejected."""
+    """The number of spans of these batches that the target rejected."""
     message: str = ""
-    """The target's message about them, in one line."""
+    """The target's message about the batches, in one line."""
 
 
 class BlobSink(Protocol):
@@ -37,20 +37,20 @@ class BlobSink(Protocol):
         """Return the files below `snapshots/` that a batch names; see `blobs.named_blobs`."""
 
     def upload(self, snapshots: Path, key: BlobKey) -> bool:
-        """Upload the next part of the file `key` below `snapshots`; return whether it is complete.
+        """Upload the next part of the file `key` below `snapshots`; return whether it was the last.
 
         Parts that the target already has are not sent again, even if another client sent them.
-        Raises FileNotFoundError if there is no such file, RefusedError if the target will never
-        accept it, and UnreachableError.
+        Raises FileNotFoundError if the file does not exist, RefusedError if the target will never
+        accept it, and UnreachableError if the caller should try again later.
         """
 
 
 class BatchTarget(Protocol):
-    """A destination of sealed batches. One thread uses it; any thread may call `interrupt`.
+    """A destination of sealed batches. Only one thread uses it, but any may call `interrupt`.
 
-    A target may have a method `lane_of`, which returns the lane of a batch by its name. A lane
-    consists of batches that the target treats the same, such as those of one tenant, and its
-    failures delay no other lane. `send` is called with batches of one lane.
+    A target may have a method `lane_of`, which takes a batch's name and returns its lane. A lane
+    consists of batches that the target treats equally, such as the batches of one tenant. Its
+    failures do not delay other lanes. `send` is called with batches of one lane.
 
     Batches are sent at least once: if the response to a request is lost, its batches are sent again
     with the same ids.
@@ -62,36 +62,36 @@ class BatchTarget(Protocol):
 
     @property
     def shown(self) -> str:
-        """The target's address for messages: without user, password and query."""
+        """The target's address as shown in messages: without user, password and query."""
 
     @property
     def request_bytes(self) -> int:
-        """The size limit of the batches in one `send`, in bytes; 0 for one batch at a time."""
+        """The maximum size in bytes of the batches in one `send`; 0 for one batch at a time."""
 
     @property
     def blobs(self) -> BlobSink | None:
         """The destination of snapshot files; None if the target accepts none."""
 
     def send(self, batches: list[SealedBatch]) -> Receipt:
-        """Send batches of one lane in one attempt, all or none of them.
+        """Send batches of one lane in one attempt, which succeeds for all of them or none.
 
-        Raises RefusedError if the target will never accept one of them, UnreachableError if the
-        caller should try again later (MisconfiguredError if the configuration seems wrong), and
+        Raises RefusedError if the target will never accept one of the batches, UnreachableError if
+        the caller should try again later (MisconfiguredError if the configuration seems wrong), and
         StoppedError after `interrupt`.
         """
 
     def interrupt(self) -> None:
-        """Cancel the `send` or `upload` in progress, if possible, and refuse all later ones."""
+        """Cancel the `send` or `upload` in progress, if possible, and refuse all later calls."""
 
     def close(self) -> None:
         """Close the connections."""
 
     def abandon(self) -> None:
-        """In a forked child: drop the parent's connections, and send nothing to the server."""
+        """In a forked child: drop the parent's connections without sending anything."""
 
 
 def lanes_of(target: object) -> Callable[[str], str]:
-    """Return the target's `lane_of`; without it, a function that puts all batches in one lane."""
+    """Return the target's `lane_of`; by default, a function that puts all batches in one lane."""
     lane_of: Callable[[str], str] = getattr(target, "lane_of", _one_lane)
     return lane_of
 

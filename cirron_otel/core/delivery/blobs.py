@@ -1,7 +1,7 @@
-"""Snapshot files that a target is to receive, and those that it has.
+"""The snapshot files to send to a target, and the ones that it already has.
 
-A file is sent after the batch that names it, by the same delivery, part by part. The list of files
-to send survives the process in `state/blobs-<target>-<owner>.json`.
+A delivery sends a file after the batch that names it, part by part. The list of files to send is
+stored in `state/blobs-<target>-<owner>.json`, so it survives the process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from .errors import RefusedError
 from .retry_policy import FailureKind, RetryGate, RetryPolicy, kind_of
 
 _KEPT = 10_000
-"""The maximum number of finished files to remember: several batches may name the same file."""
+"""The maximum number of finished files to remember, since several batches may name the same file.
+"""
 _AWAITED = 10_000
-"""The maximum number of awaited files: some clients never send the files of their batches."""
+"""The maximum number of awaited files, since some clients never send the files of their batches."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 _ALWAYS = float("-inf")
 
@@ -44,10 +45,10 @@ _batch_decoder = msgspec.json.Decoder(_Batch)
 
 
 def local_blobs(data: bytes) -> list[BlobKey]:
-    """Return the files below `snapshots/` that a batch names by `file://` URIs, in order.
+    """Return the files below `snapshots/` to which a batch refers by `file://` URIs, in order.
 
-    A URI with another scheme refers to a file that was sent already. No file outside that directory
-    is ever named, whatever the batch contains: only the last two parts of a path count.
+    A URI with another scheme refers to a file that was already sent. Whatever the batch contains,
+    the result never contains files outside that directory: only the last two parts of a path count.
     """
     if b"blob_uri" not in data:
         return []
@@ -60,7 +61,7 @@ def local_blobs(data: bytes) -> list[BlobKey]:
 
 
 def _uris(data: bytes) -> list[str | None]:
-    """Return the URIs of JSON that strict decoders reject, such as JSON with a lone surrogate."""
+    """Return the URIs in JSON that strict decoders reject, such as JSON with lone surrogates."""
     try:
         batch = exactjson.loads(data)
     except (InputError, RecursionError):
@@ -75,7 +76,7 @@ def _uris(data: bytes) -> list[str | None]:
 
 
 def named_blobs(name: str, data: bytes) -> list[BlobKey]:
-    """Return `local_blobs` of a batch; the name is not used. Implements BlobSink.keys_of."""
+    """Return `local_blobs` of a batch; ignore its name. Implements BlobSink.keys_of."""
     del name
     return local_blobs(data)
 
@@ -84,8 +85,8 @@ def named_blobs(name: str, data: bytes) -> list[BlobKey]:
 def open_blob(snapshots: Path, key: BlobKey) -> Iterator[BinaryIO]:
     """Open the file `key` below `snapshots`.
 
-    Raises FileNotFoundError, RefusedError if it is a link or not a regular file, and OSError if
-    reading fails.
+    Raises FileNotFoundError if it does not exist, RefusedError if it is a link or not a regular
+    file, and OSError if reading fails.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -111,9 +112,9 @@ def _shown(key: BlobKey) -> str:
 
 
 class AwaitedBlobs:
-    """Schedules the next look at each missing file: after 1 s, 2 s, 4 s and so on, up to 30 s.
+    """Schedules when to check for each missing file: after 1 s, 2 s, 4 s and so on, up to 30 s.
 
-    Only a process that receives files awaits them: clients send a batch before its files.
+    Only a process that receives files needs this, since clients send a batch before its files.
     """
 
     def __init__(self, most: int) -> None:
@@ -121,7 +122,8 @@ class AwaitedBlobs:
         self._most = most
         self._due: dict[BlobKey, float] = {}
         self._waits: dict[BlobKey, float] = {}
-        """The latest wait, in seconds, of each file awaited or returned by `take_due`."""
+        """The latest wait, in seconds, for each file that is awaited or that `take_due` returned.
+        """
         self._heap: list[tuple[float, BlobKey]] = []
 
     def __len__(self) -> int:
@@ -134,7 +136,7 @@ class AwaitedBlobs:
         return iter(self._due)
 
     def add(self, key: BlobKey, now: float) -> BlobKey | None:
-        """Await a file; above the limit, give up and return the one awaited longest."""
+        """Await a file. Above the limit, give up the file awaited longest and return it."""
         wait = min(max(2 * self._waits.get(key, 0.0), FIRST_WAIT_S), LONGEST_WAIT_S)
         self._waits[key], self._due[key] = wait, now + wait
         heapq.heappush(self._heap, (now + wait, key))
@@ -145,7 +147,7 @@ class AwaitedBlobs:
         return given_up
 
     def take_due(self, now: float) -> list[BlobKey]:
-        """Return the files whose next look is due, and stop awaiting them."""
+        """Return the files whose next check is due, and stop awaiting them."""
         due_keys = []
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -155,11 +157,11 @@ class AwaitedBlobs:
         return due_keys
 
     def opens(self) -> float:
-        """Return when the next look is due; infinity if no file is awaited."""
+        """Return when the next check is due; infinity if no file is awaited."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def remove(self, key: BlobKey) -> None:
-        """Forget a file that was sent or never will be."""
+        """Forget a file that was sent or will never be sent."""
         self._waits.pop(key, None)
         self._due.pop(key, None)
 
@@ -174,9 +176,9 @@ _queue_decoder = msgspec.json.Decoder(_SavedQueue)
 
 
 class BlobQueue:
-    """The snapshot files of one owner's batches that a target is to receive; `save` persists it.
+    """The queue of snapshot files of an owner's batches for a target; `save` persists it.
 
-    Only the holder of the lease of (target, owner) may use it.
+    Only the holder of the lease of (target, owner) may use the queue.
     """
 
     def __init__(self, state: Path, target: str, owner: str) -> None:
@@ -199,12 +201,15 @@ class BlobQueue:
 
     @classmethod
     def reset(cls, state: Path, target: str, owner: str) -> BlobQueue:
-        """Rename a damaged file to `.bad` and return an empty queue. Raises TargetError."""
+        """Rename a damaged file to `.bad` and return an empty queue.
+
+        Raises TargetError if the file cannot be renamed.
+        """
         set_aside(queue_path(state, target, owner))
         return cls(state, target, owner)
 
     def __len__(self) -> int:
-        """Return how many files are to be sent; awaited ones do not count."""
+        """Return the number of files to send, without awaited files."""
         return len(self._pending)
 
     def __iter__(self) -> Iterator[BlobKey]:
@@ -212,11 +217,11 @@ class BlobQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file is to be sent or awaited."""
+        """Whether there are no files to send or to await."""
         return not (self._pending or len(self._awaited))
 
     def add(self, keys: Iterable[BlobKey]) -> bool:
-        """Add the files that are new to the queue; return whether there were any."""
+        """Add the files that are new to the queue; return whether any file was new."""
         known = (self._done, self._pending, self._awaited)
         new = [key for key in keys if not any(key in each for each in known)]
         self._pending.update(dict.fromkeys(new))
@@ -229,15 +234,15 @@ class BlobQueue:
             self._pending[key] = None
 
     def await_file(self, key: BlobKey, now: float) -> BlobKey | None:
-        """Look for a file again later, because it is not in the spool yet.
+        """Check for a file again later, because it is not in the spool yet.
 
-        Returns the file that is given up instead if too many are awaited, else None.
+        If too many files are awaited, one of them is given up and returned; otherwise returns None.
         """
         self._pending.pop(key, None)
         return self._awaited.add(key, now)
 
     def rescan(self, now: float) -> None:
-        """Queue the awaited files whose next look is due by `now`."""
+        """Queue the awaited files whose next check is due at `now`."""
         self._pending.update(dict.fromkeys(self._awaited.take_due(now)))
 
     def rescan_at(self) -> float:
@@ -245,7 +250,7 @@ class BlobQueue:
         return self._awaited.opens()
 
     def finish(self, key: BlobKey) -> None:
-        """Record that the target has a file, or never will."""
+        """Record that the target has received a file, or will never receive it."""
         self._pending.pop(key, None)
         self._awaited.remove(key)
         self._done[key] = None
@@ -264,10 +269,10 @@ def queue_path(state: Path, target: str, owner: str) -> Path:
 
 
 class BlobGates:
-    """A retry gate for the target, and one for each tenant with a failed upload; for one thread.
+    """A retry gate for the target, and one per tenant with a failed upload. For one thread.
 
-    A failed upload delays the other files of its tenant. It delays all files if the target did not
-    respond.
+    A failed upload delays the other files of its tenant. If the target did not respond, it delays
+    all files.
     """
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
@@ -277,7 +282,7 @@ class BlobGates:
         self._tenants: dict[str, RetryGate] = {}
 
     def first(self, queue: BlobQueue) -> BlobKey | None:
-        """Return the first file of a queue that may be tried now; None if there is none."""
+        """Return the first file of a queue that may be tried now; None if no file may be tried."""
         if not self._target.is_open:
             return None
         if not self._tenants:
@@ -287,7 +292,7 @@ class BlobGates:
         return next(keys, None)
 
     def opens(self, queues: Iterable[BlobQueue]) -> float:
-        """Return when the first file of the queues may be tried; infinity if there is none."""
+        """Return when a file of the queues may be tried; infinity if the queues are empty."""
         times = {
             max(self._target.opens, self._opens_for(tenant))
             for queue in queues
@@ -301,7 +306,7 @@ class BlobGates:
         self._tenants.pop(tenant_of_directory(key.directory), None)
 
     def failed(self, key: BlobKey, error: Exception) -> None:
-        """Delay all files if the target did not respond, else the files of the same tenant."""
+        """Delay all files if the target did not respond, otherwise the files of the same tenant."""
         if kind_of(error) is FailureKind.NO_ANSWER:
             self._target.failed(error)
             return
@@ -309,7 +314,7 @@ class BlobGates:
         self._tenants.setdefault(tenant, RetryGate(self._policy, self._clock)).failed(error)
 
     def shorten_waits(self) -> None:
-        """Wait no longer than the target asked for, because the process is about to end."""
+        """Shorten all waits to what the target asked for, because the process is about to end."""
         for gate in (self._target, *self._tenants.values()):
             gate.shorten_waits()
 

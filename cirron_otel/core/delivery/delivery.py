@@ -1,7 +1,7 @@
 """The delivery engine on its own thread, in a recording process or a collector.
 
-The thread sends the batches of one owner. After these, it claims and sends the batches that dead
-owners left for the same target.
+The thread sends the batches of one owner. Afterwards, it claims and sends the batches for the same
+target that dead owners left behind.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .retry_policy import RetryGate, RetryPolicy
 
 _GRACE_S = 0.5
 _MOST_CLAIMED = 4
-"""The maximum number of dead owners claimed at once; each may queue MOST_NAMES."""
+"""The maximum number of dead owners claimed at a time; each may queue MOST_NAMES batches."""
 
 
 class OrphanedBacklogs:
     """The backlogs that a delivery has claimed from dead owners; the delivery sends them.
 
-    For the delivery's thread, but any thread may set `are_more` and read `claimed`.
+    Only the delivery's thread may use it, but any thread may set `are_more` and read `claimed`.
     """
 
     def __init__(self, paths: SpoolPaths, target: str, own: str, engine: DeliveryEngine) -> None:
-        """`target` is the target's key, and `own` the owner whose batches `engine` sends anyway."""
+        """`target` is the target's key; `own` is the owner whose batches `engine` sends anyway."""
         self._paths, self._target, self._own, self._engine = paths, target, own, engine
         self.settled: set[str] = set()
         """Dead owners that have nothing left to send."""
@@ -53,7 +53,7 @@ class OrphanedBacklogs:
         return claimed
 
     def sweep(self) -> None:
-        """Claim what dead owners left unsent, and remove the cursors of those that left nothing.
+        """Claim the unsent batches of dead owners; remove the cursors of owners without batches.
 
         Raises the errors of `DeliveryEngine.claim`.
         """
@@ -79,14 +79,14 @@ class OrphanedBacklogs:
             if backlog.waiting or not backlog.blobs.is_empty:
                 continue
             if owner not in known and not left:
-                # No process recovers it any more, so nothing can be added to it.
+                # No process will recover this owner, so it gets no further batches.
                 self.settled.add(owner)
                 if not names[owner]:
                     backlog.remove()
             self._engine.release(owner)
 
     def settle(self, backlog: Backlog) -> bool:
-        """Release a backlog once all of it is sent; return whether it is time to sweep for more."""
+        """Release a backlog if all of it is sent; return whether to sweep for more backlogs."""
         if backlog.waiting or not backlog.blobs.is_empty:
             return False
         self._engine.release(backlog.owner)
@@ -96,8 +96,8 @@ class OrphanedBacklogs:
 class Delivery(DeliveryEngine):
     """Sends the batches of `owner` in the spool at `paths` to `target`; see `start` and `finish`.
 
-    It holds the lease of (target, owner) while it runs. Its thread never raises: an error is logged
-    at WARNING, once for each cause, counted, and the operation is tried again.
+    It holds the lease of (target, owner) while it runs. Its thread never raises. After an error, it
+    retries the operation; the error is counted and, once per cause, logged at WARNING.
     """
 
     def __init__(
@@ -133,36 +133,40 @@ class Delivery(DeliveryEngine):
         self._noted: deque[str] = deque()
         self._most_noted = most_names if most_noted is None else most_noted
         self._unnoted = 0
-        """The number of own batches that were announced without space in `_noted`."""
+        """The number of the owner's batches that were announced while `_noted` was full."""
         self._is_scan_due = False
         self._sealed = self._settled = 0
-        """Own batches that were announced, and those settled before their lease was lost."""
+        """The number of the owner's batches that were announced, and the number that were settled
+        before their lease was lost.
+        """
         self._evicted = 0
-        """The number of own batches that left the spool before they were queued."""
+        """The number of the owner's batches that left the spool before they were queued."""
         self._is_idle = False
-        """Whether the thread waits, so that a new batch must wake it."""
+        """Whether the thread is waiting, so that a new batch must wake it."""
         self._is_flushing = False
         self._is_stopped = False
         self._deadline: float | None = None
         """When `finish` gives up; None before it is called."""
         self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
         self._own_gate = RetryGate(self._policy, clock)
-        """Closed for a while after a local error, such as a full disk."""
+        """The gate for the owner's batches, closed for some time after an error such as a full
+        disk.
+        """
         self._sweep_at = clock()
         self._thread = threading.Thread(
             target=self._run, name=f"cirron-otel-export-{target.shown[:40]}", daemon=True
         )
 
     def start(self) -> None:
-        """Take the lease and start the thread; call it once, before a batch is sealed.
+        """Take the lease and start the thread. Call this once, before the first batch is sealed.
 
-        Raises RuntimeError if no thread can be started.
+        Raises RuntimeError if the thread cannot be started.
         """
         self._guarded(self._claim_own)
         self._thread.start()
 
     def notify(self, name: str) -> None:
-        """Announce a batch that the owner sealed, once; cheap, and from any thread."""
+        """Announce a batch that the owner sealed. Call this once per batch, from any thread."""
         if os.getpid() != self._pid:
             return
         with self._changed:
@@ -176,7 +180,7 @@ class Delivery(DeliveryEngine):
                 self._changed.notify_all()
 
     def rescan(self) -> None:
-        """Look for batches of dead owners now, because a recovery has written some."""
+        """Look for batches of dead owners now, because a recovery has written new ones."""
         with self._changed:
             self._leftovers.are_more = True
             self._sweep_at = self._clock()
@@ -189,7 +193,7 @@ class Delivery(DeliveryEngine):
             self._changed.notify_all()
 
     def request_flush(self, timeout: float) -> None:
-        """Announce that `finish` follows, and give up in `timeout` seconds; do not wait."""
+        """Announce that `finish` follows; give up after `timeout` seconds. Returns immediately."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._deadline = self._clock() + timeout
@@ -198,9 +202,9 @@ class Delivery(DeliveryEngine):
     def finish(self, timeout: float) -> bool:
         """Send the remaining batches for at most `timeout` seconds; return whether all are sent.
 
-        The thread ends, and the next process sends any unsent batches. At the deadline a request in
-        flight is cancelled if that is possible, and otherwise abandoned. The method returns early
-        if the target asked for a longer wait.
+        The thread ends, and the next process sends any unsent batches. At the deadline, a request
+        in flight is cancelled if possible, and abandoned otherwise. The method returns early if the
+        target asked for a wait beyond the deadline.
         """
         if os.getpid() != self._pid:
             return False
@@ -223,8 +227,8 @@ class Delivery(DeliveryEngine):
     def stats(self) -> dict[str, Any]:
         """Return `target`, the counts of DeliveryStats, `waiting` batches and `waiting_blobs`.
 
-        `waiting` includes the claimed batches of dead owners. It contains no secrets. No lock is
-        taken, so during work the counts may be from different moments.
+        `waiting` includes the claimed batches of dead owners. The result contains no secrets. No
+        lock is taken, so while the thread works, the counts may be from different moments.
         """
         backlogs = self._held()
         counts = self._stats.counts()
@@ -242,7 +246,7 @@ class Delivery(DeliveryEngine):
 
     def _run(self) -> None:
         # Without this, an instrumented HTTP client would record each request as a span of the
-        # program, and its batch would be one more to send.
+        # program, whose batch would have to be sent as well.
         attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
         while not self._is_stopped:
             try:
@@ -257,23 +261,23 @@ class Delivery(DeliveryEngine):
                 if self._deadline is not None:
                     break
                 time.sleep(_GRACE_S)
-        for backlog in self._held():  # they stay in `backlogs`, for `finish` and `stats`
+        for backlog in self._held():  # the backlogs stay in `backlogs`, for `finish` and `stats`
             self._guarded(backlog.release)
         self._guarded(self._target.close)
 
     def _guarded(self, action: Callable[[], object]) -> bool:
-        """Return whether an action returned a true value; report its error instead of raising."""
+        """Run an action; return whether its result is true. Errors are recorded, not raised."""
         try:
             return bool(action())
         except StoppedError:
             return False
-        except Exception as error:  # the thread must go on, and no caller would see the error
+        except Exception as error:  # the thread must continue; no caller would see the error
             self._stats.failed(error)
             self._own_gate.failed(error)
             return False
 
     def _turn(self) -> bool:
-        """Perform the next action; return False if there is nothing to do now."""
+        """Perform the next action; return False if there is nothing to do at the moment."""
         if self._clock() >= self._sweep_at and (self._deadline is None or self._own is None):
             self._sweep_at = self._clock() + self._policy.sweep
             if self._own is None:
@@ -300,13 +304,13 @@ class Delivery(DeliveryEngine):
         return False
 
     def _settle(self, backlog: Backlog) -> None:
-        """Release the backlog of a dead owner once all of it is sent."""
+        """Release the backlog of a dead owner if all of it has been sent."""
         is_orphaned = backlog.owner != self._prefix and backlog.owner in self.backlogs
         if is_orphaned and self._leftovers.settle(backlog):
             self._sweep_at = self._clock()
 
     def _sent_again(self, batch: SealedBatch) -> None:
-        """Acknowledge a dead letter that the target accepted; the backlog may contain it, too."""
+        """Acknowledge a dead letter that the target accepted: the backlog may contain it too."""
         if self._own is not None:
             self._acknowledge(self._own, [batch])
 
@@ -319,10 +323,10 @@ class Delivery(DeliveryEngine):
     def _claim_own(self) -> None:
         backlog = self.claim(self._prefix)
         if backlog is not None and self._thread.ident is not None:
-            self._is_scan_due = True  # another process had the lease: look for batches that it left
+            self._is_scan_due = True  # another process had the lease and may have left batches
 
     def _take_noted(self) -> None:
-        """Queue the noted batches; if some announced ones were not noted, scan the directory."""
+        """Queue the noted batches; scan the directory if some batches did not fit in `_noted`."""
         own_backlog = self._own
         if own_backlog is None:
             return
@@ -340,8 +344,8 @@ class Delivery(DeliveryEngine):
     def _count_evicted(self) -> None:
         """Update `_evicted`: the announced batches that are neither settled nor waiting.
 
-        Only the delivery's thread calls this, between two turns: within a turn, a batch may be
-        counted in none of the three.
+        Only the delivery's thread calls this, between two turns. Within a turn, a batch may
+        temporarily be neither noted, waiting nor settled.
         """
         own_backlog = self._own
         with self._changed:
@@ -362,12 +366,12 @@ class Delivery(DeliveryEngine):
     # --- when to do the next thing --------------------------------------------------------------
 
     def _held(self) -> list[Backlog]:
-        """Return the own backlog, followed by those that were claimed from dead owners."""
+        """Return the owner's backlog, followed by the backlogs claimed from dead owners."""
         own_backlog, claimed = self._own, self._leftovers.claimed.values()
         return [*claimed] if own_backlog is None else [own_backlog, *claimed]
 
     def _backlogs(self) -> list[Backlog]:
-        """Return the backlogs to send, in order; after `request_flush` only the own one."""
+        """Return the backlogs to send, in order; after `request_flush`, only the owner's."""
         held = self._held()
         return held if self._deadline is None else [b for b in held if b.owner == self._prefix]
 
@@ -376,7 +380,7 @@ class Delivery(DeliveryEngine):
         if self._is_stopped or self._deadline is None:
             return self._is_stopped
         if not self._is_flushing:
-            self._is_flushing = self._is_scan_due = True  # some batch may never have been notified
+            self._is_flushing = self._is_scan_due = True  # some batches may not have been announced
             self._own_gate.shorten_waits()
             self._schedule.shorten_waits()
             self._blob_gates.shorten_waits()

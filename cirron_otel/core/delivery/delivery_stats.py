@@ -28,31 +28,31 @@ class DeliveryStats:
     """Counts the results of one delivery, and logs each cause of an error once, at WARNING."""
 
     _target: str
-    """The target's address for messages."""
+    """The target's address as shown in messages."""
     sent_batches: int = 0
     sent_bytes: int = 0
-    """The size of these batches in the spool."""
+    """The size in the spool of the batches that were sent, in bytes."""
     refused: int = 0
-    """Batches that the target will never accept, and batches that cannot be read."""
+    """The number of batches that the target will never accept or that cannot be read."""
     rejected_spans: int = 0
-    """Spans of accepted batches that the target rejected."""
+    """The number of spans in accepted batches that the target rejected."""
     evicted: int = 0
-    """Batches that left the spool before they were sent."""
+    """The number of batches that left the spool before they were sent."""
     sent_blobs: int = 0
     lost_blobs: int = 0
-    """Snapshot files that no longer exist, or that the target will never accept."""
+    """The number of snapshot files that no longer exist or that the target will never accept."""
     errors: int = 0
-    """Unexpected exceptions."""
+    """The number of unexpected exceptions."""
     last_error: str = ""
     last_error_ns: int = 0
-    """The time of the latest error, Unix ns; 0 if there was none."""
+    """The time of the latest error in Unix ns; 0 if there was no error."""
     last_success_ns: int = 0
     is_misconfigured: bool = False
     """Whether the latest error suggests a wrong key, URL or certificate."""
     _causes: set[str] = field(default_factory=set)
 
     def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
-        """Count batches that the target accepted, and log its message about them."""
+        """Count batches that the target accepted, and log the target's message about them."""
         self.succeeded()
         self.sent_batches += len(batches)
         self.sent_bytes += sum(len(batch.data) for batch in batches)
@@ -78,7 +78,7 @@ class DeliveryStats:
         self.is_misconfigured = False
 
     def failed(self, error: BaseException) -> None:
-        """Record an error, and log it if it is the first with its cause."""
+        """Record an error, and log it if it is the first error with this cause."""
         is_expected = isinstance(error, CirronOtelError | OSError)
         if not is_expected:
             self.errors += 1
@@ -93,8 +93,8 @@ class DeliveryStats:
         cause = _VARYING.sub("#", text)
         if cause not in self._causes and len(self._causes) < _MOST_CAUSES:
             self._causes.add(cause)
-            # Without it, a collector's log would treat the errors of all targets as one that
-            # repeats itself.
+            # Without this, a collector's log would treat the errors of all targets as repetitions
+            # of one error.
             extra = {"cause": f"export to {self._target}: {cause}"}
             _logger.warning(
                 "cirron-otel: export to %s: %s", self._target, text, exc_info=error, extra=extra
@@ -118,9 +118,9 @@ class ExportStats(DeliveryStats):
     snapshots: int = 0
     accepted_spans: int = 0
     messages: int = 0
-    """Requests that the target accepted."""
+    """The number of requests that the target accepted."""
     written_bytes: int = 0
-    """The size of these requests, uncompressed."""
+    """The uncompressed size in bytes of the accepted requests."""
     message: str = ""
     """The latest message of the target about batches that it accepted."""
     skipped: list[Finding] = field(default_factory=list)
@@ -151,4 +151,4 @@ class ExportStats(DeliveryStats):
         self.skip(Finding(name, code, str(error)))
 
     def failed(self, error: BaseException) -> None:
-        """Do nothing: errors are not logged."""
+        """Do nothing, since errors are not logged."""

@@ -1,12 +1,12 @@
-"""The delivery engine: claim batches, group them, send each group, acknowledge it or try it again.
+"""The delivery engine: claim batches, group them, send each group, and acknowledge or retry it.
 
-The spool is the queue. Sealed batches are read from it in order and recorded in a cursor once the
-target has accepted them, so an unavailable target costs no memory, and another process can send the
-batches that this one could not. Delivery is at least once: a request whose response was lost is
-sent again with the same ids.
+The spool is the queue. Sealed batches are read from it in order, and recorded in a cursor once the
+target has accepted them. So an unavailable target costs no memory, and another process can send the
+batches that this process could not send. Delivery is at least once: if a response is lost, the
+request is sent again with the same ids.
 
-The engine has two drivers: `Delivery` is a thread of its own, and `ForegroundDelivery` works while
-its caller waits.
+The engine has two drivers: `Delivery` has its own thread, and `ForegroundDelivery` works while its
+caller waits.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _BUDGET_S = 0.5
 
 
 class _Result(NamedTuple):
-    """The result of an attempt. If all fields are None, the batches are tried one by one next."""
+    """The result of an attempt. If all fields are None, the batches will be tried one by one."""
 
     receipt: Receipt | None = None
-    """Set if the target accepted the batches."""
+    """The target's response, if it accepted the batches."""
     refusal: Exception | None = None
-    """Set if the attempt's only batch was refused permanently, or given up."""
+    """The error, if the attempt's only batch was permanently refused or given up."""
     failure: Exception | None = None
-    """Set if the batches will be tried again when the schedule allows it."""
+    """The error, if the batches will be tried again when the schedule allows it."""
 
 
 def _attempt(
@@ -78,21 +78,21 @@ class Resubmission:
     def __init__(
         self, paths: SpoolPaths, target: BatchTarget, schedule: Schedule, letters: DeadLetters
     ) -> None:
-        """`letters` are the dead letters of `target`; `schedule` is that of its other batches."""
+        """`letters` are the target's dead letters; `schedule` also applies to its other batches."""
         self._paths, self._target = paths, target
         self._schedule, self._letters = schedule, letters
         self.every_s = 5.0
-        """The time between two checks for requests, seconds."""
+        """The time between two checks for requests, in seconds."""
         self.due_at = float("-inf")
-        """The time of the next check, by `time.monotonic`."""
+        """The time of the next check, measured by `time.monotonic`."""
         self._last = ""
         """The last name that the current round has reached; empty between rounds."""
 
     def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
-        """Try each requested dead letter once; call `on_sent` with each that the target accepts.
+        """Try each requested dead letter once; call `on_sent` for each one that the target accepts.
 
-        Returns whether some are left for the next call, so that other batches are sent in between.
-        A later call retries those that failed. Raises StoppedError and TargetError.
+        Returns whether some of them are left for the next call: other batches are sent in between.
+        A later call retries dead letters that failed. Raises StoppedError and TargetError.
         """
         now = time.monotonic()
         if now < self.due_at:
@@ -133,10 +133,10 @@ class Resubmission:
 
 
 class DeliveryEngine:
-    """Sends the batches of a spool to one target, those of each owner under the owner's lease.
+    """Sends the batches of a spool to one target; it claims a lease for each owner's batches.
 
     A driver decides which owners to claim and which batches to queue, and calls `send_group` and
-    `upload_part` until nothing is left. For one thread.
+    `upload_part` until nothing is left. Only one thread may use the engine.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class DeliveryEngine:
         most_names: int = MOST_NAMES,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Claim nothing yet.
+        """Prepare the engine, without claiming anything.
 
-        `clock` returns seconds and never goes back. At most `most_names` batches of an owner are
+        `clock` returns seconds and never goes back. At most `most_names` batches per owner are
         queued by name. `letters` are the target's dead letters.
         """
         self.backlogs: dict[str, Backlog] = {}
@@ -167,19 +167,19 @@ class DeliveryEngine:
     # --- the decisions of the driver ------------------------------------------------------------
 
     def _failed(self, _name: str, error: Exception) -> None:
-        """Handle a failed attempt at a batch or a snapshot file that will be tried again."""
+        """Handle a failed attempt to send a batch or a snapshot file, which will be retried."""
         self._stats.failed(error)
 
     def _had_trouble(self, error: Exception) -> None:
-        """Handle a local error: it delays one batch, or a damaged state file was set aside."""
+        """Handle a local error that delays one batch, or a damaged state file (now set aside)."""
         self._stats.failed(error)
 
     def _could_not_keep(self, error: TargetError) -> None:
-        """Handle a refused batch that could not be kept as a dead letter; called in an `except`."""
+        """Handle the error if a refused batch cannot be kept as a dead letter."""
         raise error
 
     def _was_answered(self, *, is_accepted: bool) -> None:
-        """Handle the target's answer to a group, which it accepted or refused permanently."""
+        """Handle the target's final answer to a group: acceptance or permanent refusal."""
 
     def _lost(self, backlog: Backlog) -> None:
         """Handle a backlog whose lease another process has taken."""
@@ -187,7 +187,7 @@ class DeliveryEngine:
     # --- claim ----------------------------------------------------------------------------------
 
     def claim(self, owner: str) -> Backlog | None:
-        """Return the backlog of an owner, or None if another process sends it.
+        """Claim the backlog of an owner; return None if another process has claimed it.
 
         Raises TargetError if `state/` cannot be written.
         """
@@ -214,7 +214,7 @@ class DeliveryEngine:
             backlog.release()
 
     def _is_held(self, backlog: Backlog) -> bool:
-        """Return whether the lease of a backlog is still held; if it is not, drop the backlog."""
+        """Return whether the lease of a backlog is still held; if not, drop the backlog."""
         if backlog.is_held():
             return True
         self.backlogs.pop(backlog.owner, None)
@@ -229,10 +229,10 @@ class DeliveryEngine:
         self._schedule.request_room()
 
     def send_group(self, backlog: Backlog) -> bool:
-        """Send the next group of a backlog; return whether there was one, or the lease was lost.
+        """Send the next group of a backlog.
 
-        Raises StoppedError, TargetError if the result cannot be saved, and the errors of the
-        driver.
+        Returns False if no batch may be tried now, and True otherwise, also if the lease was lost.
+        Raises StoppedError, TargetError if the result cannot be saved, and the driver's errors.
         """
         if not self._is_held(backlog):
             return True

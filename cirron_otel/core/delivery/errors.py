@@ -13,17 +13,17 @@ class PushResult:
 
     accepted_spans: int = 0
     rejected_spans: int = 0
-    """Refused by a partial success; sending them again is pointless."""
+    """The number of spans that partial successes rejected; sending them again is pointless."""
     error_message: str = ""
-    """The messages of partial successes; an endpoint may warn and still accept all spans."""
+    """The messages of partial successes. An endpoint may send one even if it accepts all spans."""
     warnings: tuple[str, ...] = ()
-    """Values that the encoding cannot express, and parts of answers that cannot be read."""
+    """Descriptions of values that the encoding cannot express, and of unreadable responses."""
     requests: int = 0
     """The number of accepted requests."""
 
 
 class PushError(EndpointError):
-    """The push failed; `result` has the spans that were accepted before the failure."""
+    """The push failed. `result` counts the spans that were accepted before the failure."""
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class PushError(EndpointError):
         status: str = "",
         retry_after: float | None = None,
     ) -> None:
-        """`status` is the endpoint's last answer, in the form of Response.status."""
+        """`status` is the endpoint's last answer, as in Response.status."""
         super().__init__(message)
         self.result = result or PushResult()
         self.status = status
         self.retry_after = retry_after
-        """Seconds that the endpoint asked to wait, if it did."""
+        """The wait in seconds that the endpoint asked for, if any."""
         self.unsent: tuple[bytes, ...] = ()
-        """The requests that were not accepted, in order: the failed one and all after it."""
+        """The requests that were not accepted, in order: the failed request and all later ones."""
 
 
 class RefusedError(PushError):
-    """The endpoint refused permanently: the same request will never be accepted."""
+    """The endpoint permanently refused the request: it will never accept the same request."""
 
 
 class UnreachableError(PushError):
@@ -56,7 +56,7 @@ class StoppedError(PushError):
 
 
 class MisconfiguredError(UnreachableError):
-    """The target refuses every request: a wrong key, URL, certificate or proxy.
+    """The target refuses every request, for example because of a wrong key, URL or certificate.
 
-    Nothing is lost: the delivery reports it, and tries again slowly until it is corrected.
+    Nothing is lost: the delivery reports the error, and retries slowly until it is corrected.
     """

@@ -1,4 +1,4 @@
-"""Export a spool over OTLP as it grows, or the batches that are left in it."""
+"""Export a spool over OTLP, either continuously as it grows, or once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Follower:
     """Exports the unsent batches of every owner whose lease is free to an endpoint.
 
     A batch that does not name its session waits on disk until the scopes that it refers to are
-    recorded, but no longer than `undecided_seconds`. Cursors record the batches that the endpoint
-    has, so that a restart continues; a request that was in flight may arrive twice. If several
-    processes export a spool to one target, only one works at a time; the next one starts when it
-    ends.
+    recorded, but no longer than `undecided_seconds`. Cursors record which batches the endpoint has,
+    so that an export continues after a restart; a request that was in flight may arrive twice. If
+    several processes export a spool to the same target, only one of them works at a time; when it
+    ends, another one takes over.
     """
 
     def __init__(
@@ -47,7 +47,10 @@ class Follower:
         say: Callable[[str], None],
         terms: FollowOptions | None = None,
     ) -> None:
-        """Find the spool; `say` receives messages for the user. Raises InputError."""
+        """Find the spool; `say` receives messages for the user.
+
+        Raises InputError if there is no spool at `source`.
+        """
         self._reader = SpoolReader(source, on_finding=self._found)
         self._paths = self._reader.paths
         self._config, self._options, self._stats = config, options, stats
@@ -75,7 +78,7 @@ class Follower:
         self._listing.note(names)
 
     def once(self) -> None:
-        """Send all batches that no other process sends, and wait for no parents.
+        """Send all batches that no other process sends, without waiting for scopes to be recorded.
 
         Raises StoppedError and the errors of `run`.
         """
@@ -94,7 +97,7 @@ class Follower:
         return unsent(self._reader, self._key, self._broken)
 
     def left(self) -> list[str] | None:
-        """Return the batches that may be unsent, from any thread; None if no export runs."""
+        """Return the batches that may be unsent; None if no export is running. For any thread."""
         work = self._at_work
         return None if work is None else work.left()
 
@@ -152,9 +155,9 @@ class Follower:
 
 
 def _index_at(path: Path) -> FollowIndex:
-    """Open the index of a continuous export; a damaged one is created again from the spool."""
+    """Open the index of a continuous export. A damaged index is rebuilt from the spool."""
     try:
-        # SQLite gives its other files the mode of this one.
+        # SQLite gives its other files the mode of this file.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise unwritable(path, error) from None
@@ -169,6 +172,6 @@ def _index_at(path: Path) -> FollowIndex:
 
 
 def unsent(reader: SpoolReader, key: str, broken: Container[str]) -> int:
-    """Count the unsent batches of a spool for a target, using the cursors that can be read."""
+    """Count the batches of a spool that no readable cursor records as received by the target."""
     with contextlib.closing(Ledger(reader.paths, key)) as ledger:
         return len(ledger.lacking(name for name in reader.names() if name not in broken))

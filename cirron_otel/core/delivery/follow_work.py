@@ -24,26 +24,27 @@ from .indexed import FollowIndex, IndexedTarget
 from .retry_policy import Backoff
 
 UNDECIDED_SECONDS = 60.0
-"""The longest time that a batch waits until the session of its records is known."""
+"""How long a batch waits at most until the session of its records is known."""
 _SEND_SECONDS = 0.5
-"""After sending for this time, new batches are queued, so that no long lane delays the others."""
+"""How long to send before new batches are queued, so that a long lane does not delay the others."""
 _AGAIN_SECONDS = 5.0
-"""The time after which leases that other processes hold are requested again."""
+"""How long to wait before requesting again the leases that other processes hold."""
 MOST_AT_ONCE = 2_000
-"""Batches without an owner that are queued before new batches are considered."""
+"""The maximum number of batches without an owner to queue before new batches are considered."""
 
 
 MOST_NOTED = 10_000
 """The maximum number of names that `note` keeps until `take`. Above it, the directory is read."""
 _REREAD_S = 5.0
-"""A directory that looks unchanged is read again after this time: some file systems do not store
-exact times."""
+"""How long until a directory that seems unchanged is read again: some file systems do not store
+exact modification times.
+"""
 _SHARE = 50.0
-"""Reading the directory takes at most one fiftieth of the time."""
+"""Reading the directory may take up to one fiftieth of the time."""
 _NOTED_SHARE = 1000.0
-"""If `note` is called, reading takes at most one thousandth of the time."""
+"""If `note` is called, reading may take only up to one thousandth of the time."""
 _GRAIN_NS = 10**9
-"""A change within this time of the last reading may not change the directory's time."""
+"""A change so soon after the last reading may not change the directory's modification time."""
 
 
 MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportStats], IndexedTarget]
@@ -55,14 +56,14 @@ class FollowOptions:
 
     undecided_seconds: float = UNDECIDED_SECONDS
     patience: float | None = None
-    """The time, in seconds, that the endpoint may be unavailable; None means forever."""
+    """How long the endpoint may be unavailable, in seconds; None means no limit."""
     backoff: Backoff | None = None
     clock: Callable[[], float] = time.monotonic
     is_noted: bool = False
     """Whether `Follower.note` is called for the batches that this process seals."""
     make_target: MakeTarget = IndexedTarget
     tries_on: bool = False
-    """Whether to retry if the endpoint refuses everything, for example because of a wrong key."""
+    """Whether to retry even if the endpoint refuses everything, as it does for a wrong key."""
     on_failure: Callable[[CirronOtelError], None] = lambda _: None
     """Receives the failures that are retried."""
     letters: DeadLetters | None = None
@@ -79,9 +80,9 @@ class Listing:
     """
 
     def __init__(self, reader: SpoolReader, *, is_noted: bool = False) -> None:
-        """Read nothing yet. `is_noted` means that `note` is called for most new batches."""
+        """Prepare the listing. `is_noted` means that `note` is called for most new batches."""
         self.present: set[str] = set()
-        """The batches in the directory, by the last reading and by `note`."""
+        """The batches in the directory, according to the last reading and to `note`."""
         self._reader, self._is_noted = reader, is_noted
         self._noted: deque[str] = deque()
         self._is_full = False
@@ -104,7 +105,7 @@ class Listing:
         return None
 
     def take(self) -> list[str]:
-        """Return the new names since the last call."""
+        """Return the names of the batches that are new since the last call."""
         new = []
         for _ in range(len(self._noted)):
             name = self._noted.popleft()
@@ -114,7 +115,7 @@ class Listing:
         return new
 
     def is_due(self) -> bool:
-        """Return whether the directory has to be read now."""
+        """Return whether the directory must be read now."""
         now = time.monotonic()
         if self._is_full:
             return True
@@ -133,7 +134,10 @@ class Listing:
             return time.time_ns()
 
     def read(self) -> list[str]:
-        """Read the directory; return the new names, in order. Raises InputError."""
+        """Read the directory; return the new names, in order.
+
+        Raises InputError if the directory cannot be read.
+        """
         begun = self._read_at = time.monotonic()
         self._seen_ns, self._is_full = self._modified_ns(), False
         names = list(self._reader.names())
@@ -148,7 +152,7 @@ class Listing:
 
 
 class FollowSession:
-    """The work of the process that holds the lease to export a spool to one target."""
+    """The export of a spool to one target by the process that holds the lease for it."""
 
     def __init__(
         self,
@@ -165,19 +169,20 @@ class FollowSession:
         self._index, self.delivery, self._stats = index, delivery, stats
         self._broken, self._terms, self._is_segmented = broken, terms, is_segmented
         self._left: set[str] = set(listing.present)
-        """Batches that may need more work."""
+        """The names of batches that may still have to be sent."""
         self._since: dict[str, float] = {}
-        """The time at which a batch was first found to be undecided, by name."""
+        """When each batch was first found to be undecided, by the batch's name."""
         self._again_at = float("-inf")
         self._is_begun = False
         """Whether `_left` is complete."""
         self._is_more = False
-        """Whether the last round left batches that can already be sent."""
+        """Whether the last round left batches that can be sent now."""
 
     def round(self, *, is_last: bool = False) -> bool:
-        """Send the batches that can be sent now; with `is_last`, wait for no parents and send all.
+        """Send the batches that can be sent now.
 
-        Returns whether the next round has work that is due at once.
+        With `is_last`, send all batches, without waiting for the scopes that they refer to. Returns
+        whether the next round can start immediately.
         """
         self._take_up(is_last)
         if is_last:
@@ -206,7 +211,7 @@ class FollowSession:
         self._is_begun = True
 
     def left(self) -> list[str] | None:
-        """Return the batches that may be unsent, from any thread; None if they are not known."""
+        """Return the batches that may be unsent; None if they are not known. For any thread."""
         if not self._is_begun or (noted := self._listing.noted()) is None:
             return None
         while True:
@@ -245,8 +250,8 @@ class FollowSession:
     ) -> None:
         """Queue the batches of an owner.
 
-        New batches without an owner that need no other batch come first, so that no earlier backlog
-        delays them.
+        New batches without an owner come first if they do not depend on other batches, so that an
+        earlier backlog does not delay them.
         """
         backlog = self.delivery.backlogs[owner]
         undone = backlog.cursor.undone(names)
@@ -269,7 +274,7 @@ class FollowSession:
         self._take(backlog, decided)
 
     def _release(self) -> None:
-        """Release the backlogs that have nothing to send and no waiting batch."""
+        """Release the backlogs that have nothing to send and no undecided batches."""
         for owner, backlog in list(self.delivery.backlogs.items()):
             if not (backlog.waiting or backlog.cursor.waiting & self._since.keys()):
                 self.delivery.release(owner)
@@ -293,7 +298,7 @@ class FollowSession:
             return None
 
     def _decided_alone(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` that need no other batch, in order."""
+        """Return the batches among `names` that do not depend on other batches, in order."""
         decided = []
         for name in sorted(names):
             batch = self._light(name)
@@ -304,7 +309,7 @@ class FollowSession:
         return decided
 
     def _decided(self, names: list[str], most: int, is_last: bool) -> list[str]:
-        """Return up to `most` of `names` that can be sent now."""
+        """Return up to `most` batches among `names` that can be sent now."""
         decided: list[str] = []
         for name in names:
             if name in self._broken:
@@ -317,13 +322,13 @@ class FollowSession:
         return decided
 
     def _take(self, backlog: Backlog, names: list[str], *, are_first: bool = False) -> None:
-        # Committed before the send: the trace of a batch must not depend on the result.
+        # Commit before sending: the trace of a batch must not depend on the result.
         self._index.commit()
         self.delivery.take(backlog, names, are_first=are_first)
         self._left.difference_update(names)
 
     def _is_decided(self, name: str, is_last: bool) -> bool:
-        """Whether a batch can be sent now; if so, its records are counted into segments."""
+        """Return whether a batch can be sent now; if so, count its records into segments."""
         batch = self._light(name)
         if batch is None:
             return name not in self._broken  # it disappeared; the delivery reports that

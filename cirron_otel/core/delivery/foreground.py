@@ -20,8 +20,9 @@ from .retry_policy import Backoff, RetryPolicy
 logger = logging.getLogger(__name__)
 
 _MOST_NAMES = 10_000_000
-"""The maximum number of batches in the queue by name. It exceeds the size of a spool: a batch above
-the limit would wait until batches of tenants that the target refuses leave the queue.
+"""The maximum number of batches in the queue by name. It exceeds the size of a spool: if the target
+refuses the batches of some tenants, they stay in the queue, and any batch above the limit would
+have to wait for them.
 """
 _FOREVER = float("inf")
 
@@ -42,30 +43,35 @@ class ForegroundDelivery(DeliveryEngine):
         on_failure: Callable[[CirronOtelError], None] = lambda _: None,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Claim nothing yet.
+        """Prepare the delivery, without claiming anything.
 
-        `patience` is how many seconds the target may be unavailable; None means forever. `say`
+        `patience` is how long the target may be unavailable, in seconds; None means no limit. `say`
         receives messages for the user, and `on_failure` the failures that are retried. `letters`
-        are the dead letters of the target.
+        are the target's dead letters.
         """
         policy = RetryPolicy(backoff or Backoff())
         super().__init__(
             paths, target, stats, policy=policy, most_names=_MOST_NAMES, letters=letters
         )
         self.lost: set[str] = set()
-        """Batches that were queued when another process took their lease; the caller clears it."""
+        """Batches that were queued when another process took their lease. The caller clears the
+        set.
+        """
         self._stop, self._say, self._on_failure = stop, say, on_failure
         self._patience = _FOREVER if patience is None else patience
         self._failure: EndpointError | None = None
         """The latest temporary failure."""
         self._give_up = _FOREVER
-        """The time when the target has been unavailable for too long."""
+        """The time at which the target counts as unavailable for too long."""
         self._keeps_trying = True
-        """Whether to retry although the target accepts nothing, such as with a wrong key."""
+        """Whether to retry even if the target refuses everything, as it does for a wrong key."""
         self._has_named_others = False
 
     def claim(self, owner: str) -> Backlog | None:
-        """Return the backlog of an owner, or None if its lease is taken. Raises TargetError."""
+        """Claim the backlog of an owner; return None if another process holds its lease.
+
+        Raises TargetError if `state/` cannot be written.
+        """
         backlog = super().claim(owner)
         if backlog is None and not self._has_named_others:
             self._has_named_others = True
@@ -73,14 +79,14 @@ class ForegroundDelivery(DeliveryEngine):
         return backlog
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all backlogs."""
         for owner in list(self.backlogs):
             self.release(owner)
 
     def take(self, backlog: Backlog, names: Iterable[str], *, are_first: bool = False) -> None:
-        """Queue the batches of an owner, except those that the target has.
+        """Queue the batches of an owner, except batches that the target has already received.
 
-        With `are_first`, they precede the batches that are already queued.
+        With `are_first`, they are placed ahead of the batches that are already queued.
         """
         if left := backlog.take(sorted(names), are_first=are_first):
             self._say(f"{left} batches are not queued until others are sent")
@@ -92,7 +98,7 @@ class ForegroundDelivery(DeliveryEngine):
     def send(self, seconds: float, *, tries_on: bool) -> bool:
         """Send the queued batches that are due, for about `seconds`.
 
-        Returns whether there may be more. Raises StoppedError, and without `tries_on`
+        Returns whether more batches may be due. Raises StoppedError and, without `tries_on`,
         MisconfiguredError if the target accepts nothing at all.
         """
         until = time.monotonic() + seconds
@@ -107,9 +113,9 @@ class ForegroundDelivery(DeliveryEngine):
     def finish(self) -> None:
         """Send all queued batches, and retry as often as necessary.
 
-        Raises UnreachableError if the target accepted nothing for too long, MisconfiguredError if
-        that is the latest failure and every remaining batch has failed, and StoppedError. The
-        cursors contain what the target has acknowledged by then.
+        Raises UnreachableError if the target has accepted nothing for too long, MisconfiguredError
+        if that is the latest failure and every remaining batch has failed, and StoppedError. In all
+        cases, the cursors record the batches that the target has acknowledged.
         """
         while self._resubmission.run(self._sent_again):
             pass
@@ -160,7 +166,7 @@ class ForegroundDelivery(DeliveryEngine):
         self._give_up = time.monotonic() + self._patience
 
     def _wait_until(self, opens: float) -> None:
-        """Wait for the next attempt; raise the latest failure if that is too late."""
+        """Wait for the next attempt; raise the latest failure if that attempt would be too late."""
         if self._failure is not None and opens >= self._give_up:
             raise self._failure
         self._stop.wait(min(max(opens - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
@@ -178,7 +184,7 @@ class ForegroundDelivery(DeliveryEngine):
     # --- the decisions of the driver ------------------------------------------------------------
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Raise an error if waiting cannot resolve it; else pass it to `on_failure`."""
+        """Raise an error that a retry cannot resolve; pass any other error to `on_failure`."""
         if not isinstance(error, EndpointError):
             if not isinstance(error, CirronOtelError):
                 logger.error("the export to %s failed", self._target.shown, exc_info=error)

@@ -18,24 +18,29 @@ from .delivery_stats import ExportStats
 from .errors import RefusedError
 
 MOST_PENDING = 50_000
-"""Scopes that batches wait for. If there are more, batches no longer wait for the older half."""
+"""The maximum number of scopes for which batches wait. Above it, batches no longer wait for the
+older half.
+"""
 MOST_SESSIONS = 20_000
-"""Sessions whose records are counted into segments. If there are more, the half that was counted
-least recently is dropped."""
+"""The maximum number of sessions whose records are counted into segments. Above it, the half that
+was counted least recently is dropped.
+"""
 MOST_NODES = 500_000
-"""Recorded scopes that later batches may refer to. If there are more, the older half is dropped."""
+"""The maximum number of recorded scopes to which later batches may refer. Above it, the older half
+is dropped.
+"""
 
 
 class FollowIndex(SessionIndex):
     """The index of a growing spool. It stores which batches it has read and counted.
 
-    Each batch is counted into segments once, so that it is in the same trace whether it is sent
+    Each batch is counted into segments only once, so that it gets the same trace whether it is sent
     now, later, or after a restart. Spans that arrived in OTLP have their own traces: they are not
-    counted, and no batch waits for their parents. The size of the index is bounded.
+    counted, and batches do not wait for their parents. The size of the index is bounded.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the index at `path`; only one process may have it open."""
+        """Open or create the index at `path`. Only one process may have it open."""
         super().__init__(path, durable=True)
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS followed (name TEXT PRIMARY KEY, counted INTEGER)"
@@ -70,7 +75,7 @@ class FollowIndex(SessionIndex):
             self._db.execute("REPLACE INTO followed VALUES (?, 1)", (_column(name),))
 
     def _find_pending(self, batch: BatchOutline) -> None:
-        """Add the scopes that earlier batches refer to, and nothing else."""
+        """Add only the scopes to which earlier batches refer."""
         by_id = {span.id: span for span in batch.spans}
         pending_ids = by_id.keys() & self._pending.keys()
         for some_id in pending_ids:
@@ -83,7 +88,7 @@ class FollowIndex(SessionIndex):
         self._nodes += 1
 
     def commit(self) -> None:
-        """Commit, and drop the oldest entries above the limits."""
+        """Commit the changes, and drop the oldest entries above the limits."""
         self._forget_pending()
         self._forget_nodes()
         self._segments.keep_latest(MOST_SESSIONS)
@@ -116,17 +121,21 @@ class FollowIndex(SessionIndex):
 
 
 def _column(name: str) -> str | bytes:
-    """Return a file name in a form that SQLite can store: as bytes if it is not valid UTF-8."""
+    """Return a file name as a value that SQLite can store: as bytes if it is not valid UTF-8."""
     return name if encodable(name) else os.fsencode(name)
 
 
 class IndexedTarget(OtlpTarget):
-    """An OTLP target for batches of any origin; the index supplies missing sessions."""
+    """An OTLP target for batches of any origin; the index supplies sessions that batches lack."""
 
     def __init__(
         self, config: OtlpConfig, options: Options, index: SessionIndex, stats: ExportStats
     ) -> None:
-        """Raise MissingExtraError, and UsageError if a certificate or header is unusable."""
+        """Prepare the target, without opening a connection.
+
+        Raises MissingExtraError if the `otlp` extra is not installed, and UsageError if a
+        certificate or header is unusable.
+        """
         super().__init__(config, options)
         self._index, self._stats = index, stats
 

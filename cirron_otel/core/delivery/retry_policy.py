@@ -1,4 +1,4 @@
-"""The retry policy: the kinds of failed attempts, and how long to wait after one."""
+"""The retry policy: the kinds of failures, and how long to wait after a failure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .errors import MisconfiguredError, PushError
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits between attempts: exponential, with jitter so that clients do not retry together."""
+    """Exponential waits between attempts, with jitter so that clients do not retry together."""
 
     first: float = 1.0
-    """Seconds before the second attempt."""
+    """The wait before the second attempt, in seconds."""
     longest: float = 30.0
     jitter: float = 0.2
-    """The largest deviation of a wait, as a fraction of it."""
+    """The maximum random deviation, as a fraction of the wait."""
 
     def wait(self, attempt: int) -> float:
-        """Return the seconds to wait after the failed attempt number `attempt`, from 0."""
+        """Return the seconds to wait after failed attempt number `attempt`, counted from 0."""
         wait = min(self.first * 2.0 ** min(attempt, 60), self.longest)
-        # Training code seeds the random module's generator, so all ranks would wait equally long.
+        # Training code seeds the global random generator, so all ranks would wait equally long.
         return wait * _random.uniform(1 - self.jitter, 1 + self.jitter)
 
 
@@ -36,18 +36,19 @@ class RetryPolicy:
     """The waits of a delivery, in seconds."""
 
     backoff: Backoff = field(default_factory=Backoff)
-    """Between attempts at an unavailable target."""
+    """The waits between attempts at an unavailable target."""
     misconfigured: float = 60.0
-    """Between attempts at a target that refuses everything; see MisconfiguredError."""
+    """The maximum wait between attempts at a target that refuses everything (MisconfiguredError).
+    """
     sweep: float = 10.0
-    """Between searches for batches of dead owners."""
+    """The time between searches for batches of dead owners."""
 
 
 class RetryGate:
-    """The time of the next attempt, by a given clock."""
+    """Determines the time of the next attempt, measured by a given clock."""
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        """Create an open gate: an attempt may be made at once."""
+        """Create an open gate: an attempt may be made immediately."""
         self._policy, self._clock = policy, clock
         self._failures = 0
         self._asked_until = float("-inf")
@@ -76,13 +77,13 @@ class RetryGate:
             wait = max(wait, self._policy.misconfigured)
         retry_after = error.retry_after if isinstance(error, PushError) else None
         if retry_after is not None:
-            # Jitter: other clients were asked to wait for the same time.
+            # Add jitter, since other clients may have been asked to wait for the same time.
             wait = max(wait, retry_after + min(self._policy.backoff.wait(0), 1.0))
             self._asked_until = now + retry_after
         self.opens = now + wait
 
     def shorten_waits(self) -> None:
-        """Wait no longer than the target asked for, and restart with short waits."""
+        """Shorten the wait to what the target asked for, and restart with short waits."""
         self._failures = 0
         self.opens = min(self.opens, self._asked_until)
 
@@ -98,22 +99,22 @@ _FINAL = re.compile(
 
 
 class FailureKind(Enum):
-    """The kinds of failures, by what they are evidence of."""
+    """The kinds of failures, by their probable cause."""
 
     NO_ANSWER = auto()
-    """Evidence against the target, or the network."""
+    """The target or the network is at fault."""
     RATE_LIMIT = auto()
-    """Evidence against the lane, for a while, and never against the batch."""
+    """The lane has exceeded a limit for now; the batch is not at fault."""
     UNAUTHORIZED = auto()
-    """Evidence against the credentials of the lane, or of the target."""
+    """The credentials of the lane, or of the target, are at fault."""
     FINAL = auto()
-    """An answer that does not change unless the request or the configuration does."""
+    """The answer will not change unless the request or the configuration changes."""
     SERVER_FAULT = auto()
-    """A fault of the server, perhaps caused by the batch."""
+    """The server failed, perhaps because of the batch."""
 
 
 def kind_of(error: Exception) -> FailureKind:
-    """Classify a failure of an attempt that is not a RefusedError."""
+    """Return the kind of a failure that is not a RefusedError."""
     status = error.status if isinstance(error, PushError) else None
     if status is None:
         return FailureKind.SERVER_FAULT
@@ -129,12 +130,12 @@ def kind_of(error: Exception) -> FailureKind:
 
 
 OF_TARGET = (FailureKind.NO_ANSWER, FailureKind.SERVER_FAULT)
-"""Kinds of failures that may concern the whole target."""
+"""The kinds of failures that may concern all lanes of the target."""
 
 
 def wait_after(policy: RetryPolicy, failures: int, error: Exception) -> float:
-    """Return how long to wait after an error that follows `failures` others, seconds."""
+    """Return how many seconds to wait after an error that follows `failures` earlier errors."""
     wait = policy.backoff.wait(failures)
-    if isinstance(error, MisconfiguredError):  # grows faster, to a longer limit
+    if isinstance(error, MisconfiguredError):  # the wait grows faster, up to a longer limit
         wait = min(2.0 ** min(failures, 60) * wait, policy.misconfigured)
     return wait

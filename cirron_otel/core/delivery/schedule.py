@@ -1,9 +1,9 @@
-"""The schedule of attempts at one target, in which a batch that fails delays no other.
+"""The schedule of attempts at one target, in which a failing batch does not delay other batches.
 
-A batch belongs to a lane: batches that the target treats the same, such as those of one tenant. A
-failure holds back the batch that failed, and the next one is tried at once. Only several failures
-in a row close the lane, and only failures in several lanes close the target. A batch that has
-failed before is no further evidence: its failures close nothing.
+A batch belongs to a lane, which consists of batches that the target treats equally, such as the
+batches of one tenant. A failure holds back only the batch that failed; the next batch is tried
+immediately. Only several failures in a row close the lane, and only failures in several lanes close
+the target. If a batch fails repeatedly, only its first failure counts for this.
 """
 
 from __future__ import annotations
@@ -15,40 +15,41 @@ from .errors import PushError
 from .retry_policy import OF_TARGET, FailureKind, RetryPolicy, kind_of, wait_after
 
 _LANE_PROBES = 3
-"""The number of batches of a lane that fail in a row before the lane waits."""
+"""The number of consecutive failing batches after which their lane is closed."""
 _TARGET_PROBES = 8
-"""The number of lanes that fail in a row before the target waits."""
+"""The number of consecutive failing lanes after which the target is closed."""
 _MOST_TRIES = 20
-"""A batch that failed this often, while others of its lane were accepted, is given up."""
+"""A batch is given up after this many failures, if other batches of its lane were accepted."""
 _MOST_FINAL_TRIES = 5
 """The limit instead of `_MOST_TRIES` for an answer that only the client can change, such as 404."""
 _MOST_GROUP_TRIES = 2
-"""A group that failed this often is sent batch by batch, to find the one that fails."""
+"""After this many failures, a group is sent batch by batch, to find the batch that fails."""
 _MOST_LANES = 10_000
-"""Lanes that are remembered although none of their batches waits."""
+"""The maximum number of lanes to remember that have no waiting batches."""
 _PRESSED_S = 10.0
 """How long a request for room lasts, in seconds."""
 _PATIENCE_S = {FailureKind.UNAUTHORIZED: 600.0, FailureKind.FINAL: 60.0}
-"""A lane that fails in this way for so many seconds, while others are accepted, is given up."""
+"""After this many seconds of such failures, a lane is given up, if other lanes are accepted."""
 _ANY_LATER_TIME = float("-inf")
 
 
 class _Level:
-    """The times at which attempts may be made at a lane, or at the target."""
+    """The state that determines when attempts may be made at a lane, or at the target."""
 
     def __init__(self, policy: RetryPolicy, probes: int) -> None:
         self._policy, self._probes = policy, probes
         self._streak = 0
-        """Failures in a row, each of a batch or lane that had not failed before."""
+        """The number of consecutive failures of batches or lanes that had not failed before."""
         self._closings = 0
-        """Closings since the last success; repeated failures are not counted."""
+        """How often this level was closed since the last success; repeated failures do not count.
+        """
         self._has_probed = False
-        """Whether the first attempt after the latest closing was made."""
+        """Whether the first attempt after the latest closing has been made."""
         self.opens = self._asked_until = _ANY_LATER_TIME
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed since the last success."""
+        """Whether this level has been closed since the last success."""
         return self._closings > 0
 
     @property
@@ -80,7 +81,7 @@ class _Level:
         self._has_probed = False
         wait = wait_after(self._policy, self._closings - 1, error)
         if retry_after is not None:
-            # Jitter: other clients were asked to wait for the same time.
+            # Add jitter, since other clients may have been asked to wait for the same time.
             wait = max(wait, retry_after + min(self._policy.backoff.wait(0), 1.0))
             self._asked_until = now + retry_after
         self.opens = now + wait
@@ -93,42 +94,42 @@ class _Level:
 
 @dataclass(slots=True)
 class _Tries:
-    """The record of a batch that failed."""
+    """The failures of a batch."""
 
     lane: str
     count: int
-    """The number of its failures."""
+    """The number of failures."""
     opens: float
-    """The time of its next attempt."""
+    """The time of the batch's next attempt."""
     lane_passes: int
-    """Requests of its lane that were accepted before its latest failure."""
+    """The number of the lane's requests that were accepted before the batch's latest failure."""
     blamed: int = 0
-    """Its failures after others of its lane were accepted."""
+    """The number of failures after other batches of the lane had been accepted."""
     is_alone: bool = True
-    """Whether it is sent in a request of its own."""
+    """Whether requests with this batch contain no other batch."""
 
 
 class _Lane(_Level):
     def __init__(self, policy: RetryPolicy) -> None:
         super().__init__(policy, _LANE_PROBES)
         self.passes = 0
-        """Requests that were accepted since this object was created."""
+        """The number of requests that were accepted since this object was created."""
         self.waiting = 0
-        """Batches that failed and are still to be sent."""
+        """The number of batches that failed and remain to be sent."""
         self.grouped = 0
-        """Waiting batches that failed in a group and are not sent alone yet."""
+        """The number of waiting batches that failed in a group and are not sent alone yet."""
         self.kind = FailureKind.NO_ANSWER
         """The kind of the latest failure."""
         self.failing_since: float | None = None
         """The time of the first failure since the last success."""
         self.target_passes = 0
-        """Requests that the target had accepted by `failing_since`."""
+        """The number of requests that the target had accepted by `failing_since`."""
 
 
 class Schedule:
-    """The state of a target's lanes, and of the batches that failed; for one thread.
+    """The state of a target's lanes and of the batches that failed. For one thread.
 
-    Its size is bounded by the number of batches that failed and still wait.
+    Its size is bounded by the number of batches that failed and remain to be sent.
     """
 
     def __init__(self, policy: RetryPolicy, clock: Callable[[], float]) -> None:
@@ -139,19 +140,19 @@ class Schedule:
         self._tries: dict[str, _Tries] = {}
         self._passes = 0
         self._accepted_last = ""
-        """The lane of the latest request that was accepted."""
+        """The lane of the request that was accepted last."""
         self.answers = 0
-        """Requests that the target accepted or refused permanently."""
+        """The number of requests that the target accepted or permanently refused."""
         self._pressed_at = _ANY_LATER_TIME
         self._is_relieved = True
         self.releases = 0
-        """Incremented whenever batches that were held back may be tried at once."""
+        """A counter, incremented whenever batches that were held back may be tried immediately."""
 
     def request_room(self) -> None:
         """Request room in the spool, from any thread.
 
-        For `_PRESSED_S` seconds, a lane that fails while others are accepted is given up, because a
-        full spool would stop all lanes.
+        For `_PRESSED_S` seconds, a lane that fails while other lanes are accepted is given up,
+        because a full spool would stop all lanes.
         """
         self._pressed_at, self._is_relieved = self.clock(), False
 
@@ -173,18 +174,18 @@ class Schedule:
 
     @property
     def failing(self) -> int:
-        """Batches that failed and still wait."""
+        """The number of batches that failed and remain to be sent."""
         return len(self._tries)
 
     def opens(self, lane: str) -> float:
-        """Return the time of the next attempt for batches of a lane that have not failed."""
+        """Return when the batches of a lane that have not failed may be tried next."""
         state = self._lanes.get(lane)
         return self._target.opens if state is None else max(self._target.opens, state.opens)
 
     def wants_head(self, lane: str) -> bool:
-        """Whether the lane's first batch is tried next, even one that failed before.
+        """Whether the lane's first batch is tried next, even if it failed before.
 
-        This is the case when a closed lane opens again, so that an outage hardly changes the order.
+        This is the case when a closed lane opens again, so that an outage hardly affects the order.
         """
         state = self._lanes.get(lane)
         return state is not None and state.wants_head
@@ -200,12 +201,12 @@ class Schedule:
         return _ANY_LATER_TIME if tries is None else tries.opens
 
     def is_alone(self, name: str) -> bool:
-        """Whether a batch is sent in a request of its own, because it may be at fault."""
+        """Whether to send a batch in a separate request, because it may be at fault."""
         tries = self._tries.get(name)
         return tries is not None and tries.is_alone
 
     def tries(self, name: str) -> int:
-        """Return how often a batch failed."""
+        """Return how often a batch has failed."""
         tries = self._tries.get(name)
         return 0 if tries is None else tries.count
 
@@ -221,9 +222,7 @@ class Schedule:
         self.answered(lane, names)
 
     def answered(self, lane: str, names: Sequence[str]) -> None:
-        """Record the target's final answer to batches: it accepted them, or refused them
-        permanently.
-        """
+        """Record the target's final answer to batches: acceptance or permanent refusal."""
         self.answers += 1
         self.forget(names)
         if self._target.is_closed:
@@ -244,10 +243,10 @@ class Schedule:
         found.grouped = 0
 
     def _release(self, lane: str, *, only_grouped: bool = False) -> None:
-        """Allow failed batches of a lane to be tried at once.
+        """Allow failed batches of a lane to be tried immediately.
 
-        After an outage these are all of them, since the batches did not cause it. With
-        `only_grouped` they are those that failed in a group; each is then sent alone.
+        This applies to all of them, as after an outage, which batches do not cause. With
+        `only_grouped`, it applies only to batches that failed in a group; each is then sent alone.
         """
         self.releases += 1
         for tries in self._tries.values():
@@ -256,7 +255,7 @@ class Schedule:
                 tries.is_alone |= only_grouped
 
     def failed(self, lane: str, names: Sequence[str], error: Exception) -> bool:
-        """Record a failed attempt; return whether its only batch is given up."""
+        """Record a failed attempt; return whether to give up its only batch."""
         now, kind = self.clock(), kind_of(error)
         state = self._lane(lane)
         state.kind = kind
@@ -307,9 +306,9 @@ class Schedule:
         return found.kind is not FailureKind.RATE_LIMIT and self._tries[name].blamed >= most
 
     def _is_given_up(self, found: _Lane, now: float) -> bool:
-        """Whether a lane is given up, because it fails while others are accepted.
+        """Return whether to give up a lane, because it fails while other lanes are accepted.
 
-        An acceptance stops being evidence when its lane, or the target, fails as well. Otherwise
+        An earlier acceptance does not count once its lane, or the target, fails as well. Otherwise,
         the lane that happened to fail first would lose its batches in an outage.
         """
         if found.failing_since is None or found.target_passes == self._passes:
@@ -340,7 +339,7 @@ class Schedule:
                 del self._lanes[lane]
 
     def shorten_waits(self) -> None:
-        """Wait only as long as the target asked for, and restart with short waits."""
+        """Shorten all waits to what the target asked for, and restart with short waits."""
         self._target.shorten_waits()
         for state in self._lanes.values():
             state.shorten_waits()
