@@ -163,8 +163,7 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """Return the next batches to send: one, or several of the same lane with up to `limit`
-        bytes.
+        """Return the next batches to send: one, or several of a lane with up to `limit` bytes.
 
         The list is empty if no batch may be tried now. The caller must pass the batches to
         `acknowledge`, `refuse` or `put_back`.

@@ -25,8 +25,7 @@ from .errors import RefusedError
 from .retry_policy import FailureKind, RetryGate, RetryPolicy, kind_of
 
 _KEPT = 10_000
-"""The maximum number of finished files to remember, since several batches may name the same file.
-"""
+"""The maximum number of finished files to remember: several batches may name the same file."""
 _AWAITED = 10_000
 """The maximum number of awaited files, since some clients never send the files of their batches."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
@@ -122,8 +121,7 @@ class AwaitedBlobs:
         self._most = most
         self._due: dict[BlobKey, float] = {}
         self._waits: dict[BlobKey, float] = {}
-        """The latest wait, in seconds, for each file that is awaited or that `take_due` returned.
-        """
+        """The latest wait, in seconds, for each file that is awaited or was returned as due."""
         self._heap: list[tuple[float, BlobKey]] = []
 
     def __len__(self) -> int:

@@ -112,10 +112,10 @@ class Delivery(DeliveryEngine):
         most_noted: int | None = None,
         letters: DeadLetters | None = None,
     ) -> None:
-        """Store the arguments, which are those of DeliveryEngine; `start` begins to send.
+        """Prepare the delivery; `start` starts it. For the other arguments, see DeliveryEngine.
 
-        Up to `most_noted` announced batches, by default `most_names`, wait for room in the queue by
-        name. The directory is scanned for others.
+        Up to `most_noted` announced batches, by default `most_names`, are remembered by name until
+        the queue has room for them. A scan of the directory finds the others.
         """
         super().__init__(
             paths,
@@ -149,9 +149,7 @@ class Delivery(DeliveryEngine):
         """When `finish` gives up; None before it is called."""
         self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
         self._own_gate = RetryGate(self._policy, clock)
-        """The gate for the owner's batches, closed for some time after an error such as a full
-        disk.
-        """
+        """The gate of the owner's batches, closed after a local error such as a full disk."""
         self._sweep_at = clock()
         self._thread = threading.Thread(
             target=self._run, name=f"cirron-otel-export-{target.shown[:40]}", daemon=True

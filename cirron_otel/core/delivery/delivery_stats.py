@@ -1,4 +1,4 @@
-"""The statistics of deliveries: those of a session or a collector, and those of a command."""
+"""The statistics of deliveries, for sessions and collectors (DeliveryStats) and for commands."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from .schedule import Schedule
 
 _ABOUT_THE_REQUEST = (FailureKind.SERVER_FAULT, FailureKind.FINAL, FailureKind.UNAUTHORIZED)
 _BUDGET_S = 0.5
-"""The time, in seconds, for which dead letters are sent again before other batches are sent."""
+"""How long to send dead letters, in seconds, before other batches are sent."""
 
 
 class _Result(NamedTuple):
@@ -59,7 +59,7 @@ def _attempt(
     except StoppedError:
         raise
     except Exception as error:
-        # A group that fails first is sent batch by batch, to find the one that fails.
+        # If a group is the lane's first failure, send it batch by batch to find the cause.
         is_first = len(batches) > 1 and not schedule.has_failed(lane)
         if is_first and kind_of(error) in _ABOUT_THE_REQUEST:
             return _Result()
@@ -70,9 +70,9 @@ def _attempt(
 
 
 class Resubmission:
-    """Sends the dead letters of one target for which a retry was requested; for one thread.
+    """Sends the dead letters of a target for which `spool dead-letters retry` was called.
 
-    The command is `spool dead-letters retry`.
+    Only one thread may use it.
     """
 
     def __init__(

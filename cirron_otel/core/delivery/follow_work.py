@@ -71,12 +71,12 @@ class FollowOptions:
 
 
 class Listing:
-    """The batches in the directory of a spool, without reading it for each new batch.
+    """Lists the batches of a growing spool without reading the directory for each new batch.
 
-    The process that seals batches passes their names to `note`. Other processes may write into the
-    same directory, and a batch that was sealed earlier may be renamed into place later. So the
-    directory is also read when it has changed, but so rarely that its size adds little to the cost
-    of a batch.
+    The process that seals batches passes their names to `note`. But other processes may write into
+    the same directory, and a batch that was sealed earlier may be renamed into place later. So the
+    directory is also read after it has changed, but rarely, so that a large directory costs little
+    per batch.
     """
 
     def __init__(self, reader: SpoolReader, *, is_noted: bool = False) -> None:

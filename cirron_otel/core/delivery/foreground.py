@@ -54,9 +54,7 @@ class ForegroundDelivery(DeliveryEngine):
             paths, target, stats, policy=policy, most_names=_MOST_NAMES, letters=letters
         )
         self.lost: set[str] = set()
-        """Batches that were queued when another process took their lease. The caller clears the
-        set.
-        """
+        """Batches that were queued when another process took their lease; the caller clears it."""
         self._stop, self._say, self._on_failure = stop, say, on_failure
         self._patience = _FOREVER if patience is None else patience
         self._failure: EndpointError | None = None
