@@ -148,7 +148,7 @@ cirron.session
     loss
 """)
 def copied_model(ci: Any) -> list[float]:
-    """copy.deepcopy(model), made during training, holds the average; evaluated after each epoch."""
+    """The average is a copy.deepcopy(model) made during training, evaluated after each epoch."""
     begin()
     model, criterion = Net(), nn.MSELoss()
     optimizer = sgd(model)

@@ -146,7 +146,7 @@ cirron.session
       optimizer_step
 """)
 def checkpoint_nested_non_reentrant(ci: Any) -> list[float]:
-    """A checkpoint within a checkpoint, non-reentrant."""
+    """A non-reentrant checkpoint within a non-reentrant checkpoint."""
     begin()
     return _train(CheckpointedTwice(use_reentrant=False))
 

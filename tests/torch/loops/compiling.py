@@ -416,7 +416,7 @@ cirron.session
     loss
 """)
 def compiled_validation(ci: Any) -> list[float]:
-    """A compiled model, validated under no_grad after each epoch, for which it is recompiled."""
+    """A compiled model is validated under no_grad after each epoch, which recompiles it."""
     _begin()
     net, criterion = Net(), nn.MSELoss()
     model = torch.compile(net, backend="aot_eager", fullgraph=True)

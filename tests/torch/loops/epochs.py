@@ -30,7 +30,7 @@ cirron.session
       optimizer_step
 """)
 def break_early(ci: Any) -> Any:
-    """A break after a step in the first epoch, then a full one."""
+    """A break after a step in the first epoch, then a complete epoch."""
     training = Training()
     loader = parts.loader()
     for epoch in range(2):

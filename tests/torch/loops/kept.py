@@ -578,7 +578,7 @@ cirron.session
       forward
 """)
 def eval_mode_after_the_only_fetch(ci: Any) -> Any:
-    """A validation of a single batch."""
+    """A validation of a single batch, with model.eval() after its fetch."""
     held_out = parts.loader(2)
 
     def evaluate(training: Training) -> None:

@@ -299,7 +299,7 @@ cirron.session
     forward
 """)
 def batches_by_their_number(ci: Any) -> Any:
-    """len(loader) explicit fetches; the validation has one batch, as has an earlier inspection."""
+    """Loops over range(len(loader)); the validation has one batch, as has an earlier inspection."""
     training = Training()
     batched, held_out = loader(), loader(2)
     look = next(iter(held_out))

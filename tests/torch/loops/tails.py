@@ -124,7 +124,7 @@ cirron.session
         backward
 """)
 def accumulation_by_epochs(ci: Any) -> Any:
-    """Batches are counted per epoch, with a progress bar: the remaining one is its own step."""
+    """Batches are counted per epoch, with a progress bar: the last batch is a step of its own."""
     training = Training()
     loader = parts.loader()
     for _ in range(2):
