@@ -15,8 +15,8 @@ try:
     import fcntl as _  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "cirron-otel needs a POSIX system, Linux or macOS, for it locks its spool with fcntl."
-        " On Windows use WSL"
+        "cirron-otel needs a POSIX system, Linux or macOS, because it locks its spool with fcntl."
+        " On Windows, use WSL"
     ) from error
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         if name not in __all__:
             missing = f"module {__name__!r} has no attribute {name!r}"
             if name in _OF_CIRRON_SDK:
-                missing += f": it is no part of tracing; `from cirron import {name}` (cirron-sdk)"
+                missing += f": it is not part of tracing; `from cirron import {name}` (cirron-sdk)"
             raise AttributeError(missing)
         module, attribute = _MODULES.get(name, (".sdk.session.api", name))
         value = globals()[name] = getattr(import_module(module, __name__), attribute)

@@ -98,7 +98,7 @@ def test_show_one_session(run: Run, tmp_path: Path) -> None:
     one = run("spool", "show", ranks, "--session", "93ecb398de12d695b8fdfd2be645de86")
     assert one.stdout.endswith("\n13 spans\n")
     unknown = run("spool", "show", ranks, "--session", "0" * 32)
-    assert "`spool ls` lists those it holds" in one_line(unknown, 3)
+    assert "`spool ls` lists its sessions" in one_line(unknown, 3)
 
 
 def test_verify_finds_nothing_in_a_good_spool(run: Run, spool: Path) -> None:

@@ -109,7 +109,7 @@ class TestMessages:
         [
             (Path.exists, "cannot be read: No such file"),
             (Path.mkdir, "cannot be read: Is a directory"),
-            (lambda file: file.write_bytes(b"\xff"), "is no UTF-8"),
+            (lambda file: file.write_bytes(b"\xff"), "is not UTF-8"),
             (lambda file: file.write_bytes(b"#" * 1_000_001), "is larger than 1,000,000 bytes"),
             (lambda file: file.write_text("[" * 100_000), "is nested too deep"),
             (lambda file: file.write_text("a: &a\n" + "b: *a\n" * 200), "more than 100 aliases"),

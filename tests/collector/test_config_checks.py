@@ -50,7 +50,7 @@ class TestProblems:
             ("exporters: [{type: cirron}]", "has neither of api_key and api_key_file"),
             ("exporters: [{type: cirron, api_key: a, api_key_file: FILE}]", "has both of"),
             ("exporters: [{type: cirron, api_key_file: TWO}]", "TWO has 2 lines"),
-            ("exporters: [{type: cirron, api_key_file: BINARY}]", "BINARY is no UTF-8"),
+            ("exporters: [{type: cirron, api_key_file: BINARY}]", "BINARY is not UTF-8"),
             ("exporters: [{type: cirron, api_key_file: LARGE}]", "LARGE is larger than 65,536"),
             (OTLP % "headers_file: none-such", "headers_file names 'none-such', which cannot be"),
             (OTLP % "headers_file: FILE", "FILE holds no headers: expected a line `name: value`"),

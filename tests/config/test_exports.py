@@ -57,7 +57,7 @@ def test_cirron_without_a_key_is_reported() -> None:
     found = exports_of(Config(exporters=("cirron", "otlp")), {})
     assert found.targets == (OTLP,)
     assert found.problems == (
-        "exporters names cirron, and there is no api_key: set CIRRON_API_KEY",
+        "exporters contains cirron, but there is no api_key: set CIRRON_API_KEY",
     )
 
 

@@ -50,12 +50,15 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("profiling: [1", "is wrong (ParserError in line 1)"),
-            ("profiling: 3", "has a 'profiling' that is no mapping"),
-            ("- 1", "holds no mapping, hence no 'profiling'"),
-            ("a: !!python/object/apply:os.system [true]", "is wrong (ConstructorError in line 1)"),
-            ("a: 2024-99-99", "is wrong (ValueError)"),
-            ("[" * 5000, "is nested too deep"),
+            ("profiling: [1", "is invalid (ParserError in line 1)"),
+            ("profiling: 3", "has a 'profiling' that is not a mapping"),
+            ("- 1", "is not a mapping, so it has no 'profiling'"),
+            (
+                "a: !!python/object/apply:os.system [true]",
+                "is invalid (ConstructorError in line 1)",
+            ),
+            ("a: 2024-99-99", "is invalid (ValueError)"),
+            ("[" * 5000, "is nested too deeply"),
             ("x: " + "y" * 1_000_001, "is larger than 1,000,000 bytes"),
         ],
     )
@@ -68,7 +71,7 @@ class TestFiles:
 
     def test_a_file_that_is_no_utf8_is_reported(self, place: Place) -> None:
         (place.project / "cirron.yaml").write_bytes(b"profiling:\n  run: \xff\n")
-        assert "is no UTF-8" in place.resolve().problems[0]
+        assert "is not UTF-8" in place.resolve().problems[0]
 
     def test_merge_keys_work_and_do_not_explode(self, place: Place) -> None:
         place.write_project("base: &b {sample_rate: 0.3}\nprofiling: {<<: *b, snapshots: full}")
@@ -132,7 +135,7 @@ class TestFiles:
     def test_an_unknown_keyword_of_profile_is_reported(self, place: Place) -> None:
         found = place.resolve({"flush_intervall": 9, "flush_interval": 2})
         assert found.config == place.resolve({"flush_interval": 2}).config
-        assert found.problems == ("flush_intervall= of profile() is no option; it is ignored",)
+        assert found.problems == ("flush_intervall= of profile() is not an option; it is ignored",)
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -146,7 +149,7 @@ class TestFiles:
         assert getattr(found.config, name) == BY_NAME[name].default
         (problem,) = found.problems
         assert problem.endswith(
-            f"is not read from there: say it in CIRRON_{name.upper()} or ~/.cirron/config.toml"
+            f"is ignored: set it in CIRRON_{name.upper()} or ~/.cirron/config.toml"
         )
         assert "sesame" not in problem
         place.write_home(f"[default]\n{name} = '{value}'\n")
@@ -158,7 +161,7 @@ class TestFiles:
         found = place.resolve()
         assert found.config.run_id is None
         assert len(found.problems) == 2
-        assert found.problems[0].endswith("say it in CIRRON_RUN_ID")
+        assert found.problems[0].endswith("set it in CIRRON_RUN_ID")
 
     def test_a_pipe_does_not_block(self, place: Place) -> None:
         os.mkfifo(place.project / "cirron.yaml")

@@ -72,7 +72,7 @@ def test_http_json() -> None:
             assert pusher.push(request) == PushResult(2, 1, "too old", requests=1)
             # What JSON cannot say is told; here the unknown field.
             assert pusher.push(traces(2)).warnings == (
-                "unknown protobuf fields cannot be said in JSON",
+                "unknown protobuf fields cannot be represented in JSON",
             )
             with pytest.raises(InputError, match="no TracesData"):
                 pusher.push(b"\x0a\x05")

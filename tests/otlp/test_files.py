@@ -64,8 +64,10 @@ def test_protobuf_messages_are_the_very_bytes_of_the_file() -> None:
 def test_the_json_writer_reports_what_json_cannot_say() -> None:
     with TracesWriter(io.BytesIO(), JSON) as writer:
         assert writer.write(traces("a").SerializeToString()) == []
-        assert writer.write(b"\xa0\x06\x01") == ["unknown protobuf fields cannot be said in JSON"]
-        with pytest.raises(InputError, match="2 bytes are no TracesData"):
+        assert writer.write(b"\xa0\x06\x01") == [
+            "unknown protobuf fields cannot be represented in JSON"
+        ]
+        with pytest.raises(InputError, match="2 bytes are not a protobuf TracesData"):
             writer.write(b"\x0a\x05")
 
 
@@ -144,8 +146,8 @@ def test_lines_of_other_signals_are_skipped_and_told() -> None:
     found, error = read_until_error(text, JSON, on_error=lambda *p: problems.append(p))
     assert (names(found), error) == (["a0", "b0"], "")
     assert problems == [
-        (2, "holds resourceMetrics, no traces: skipped"),
-        (3, "holds resourceLogs, no traces: skipped"),
+        (2, "contains resourceMetrics, not traces: skipped"),
+        (3, "contains resourceLogs, not traces: skipped"),
     ]
     found, error = read_until_error(text, JSON)
     assert (names(found), error) == (["a0", "b0"], "")

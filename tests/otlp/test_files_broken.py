@@ -33,13 +33,13 @@ def test_a_long_line_is_refused_or_skipped() -> None:
     text = line("a") + b'{"x":"' + b"y" * 5000 + b'"}\n' + line("b")
     found, error = read_until_error(text, JSON, max_bytes=1000)
     assert names(found) == ["a0"]
-    assert error == "line 2: longer than 1000 bytes, the most that is read"
+    assert error == "line 2: longer than the limit of 1000 bytes"
     problems: list[tuple[int, str]] = []
     found, error = read_until_error(
         text, JSON, max_bytes=1000, on_error=lambda *p: problems.append(p)
     )
     assert (names(found), error) == (["a0", "b0"], "")
-    assert problems == [(2, "longer than 1000 bytes, the most that is read")]
+    assert problems == [(2, "longer than the limit of 1000 bytes")]
     exact = len(line("b")) - 1
     assert names(list(read_messages(io.BytesIO(line("b")), JSON, max_bytes=exact))) == ["b0"]
     assert read_until_error(line("b"), JSON, max_bytes=exact - 1)[1] != ""
@@ -170,7 +170,7 @@ def _collector_zstd() -> bytes:
         (lambda: b"\xef\xbb\xbf" + line("a"), PROTO, "found OTLP/JSON"),
         (lambda: b"{}\n", PROTO, "it looks like JSON"),
         (lambda: b'{"schema_version":1}', PROTO, "it looks like JSON"),
-        (lambda: traces("abc", 5).SerializeToString(), PROTO, "one bare TracesData"),
+        (lambda: traces("abc", 5).SerializeToString(), PROTO, "a TracesData without a length"),
         (
             lambda: b"\0\0\1\x2c" + traces("x" * 200, 1).SerializeToString(),
             PROTO,
@@ -184,12 +184,12 @@ def _collector_zstd() -> bytes:
         (lambda: compressed(line("a"), Compression.ZSTD), PROTO, "suffix .zst"),
         (lambda: line("a"), Format(Encoding.JSON, Compression.GZIP), "expected gzip data"),
         (lambda: gzip.compress(b"{}"), Format(Encoding.JSON, Compression.ZSTD), "expected zstd"),
-        (_collector_zstd, Format(Encoding.JSON, Compression.ZSTD), "take out its `compression`"),
-        (_collector_zstd, JSON, "take out its `compression`"),
-        (_collector_zstd, PROTO, "take out its `compression`"),
+        (_collector_zstd, Format(Encoding.JSON, Compression.ZSTD), "remove `compression`"),
+        (_collector_zstd, JSON, "remove `compression`"),
+        (_collector_zstd, PROTO, "remove `compression`"),
         (lambda: b"hello world, this is text", PROTO, "message 1 at byte 0"),
         (lambda: b"hello world, this is text", JSON, "line 1: not JSON"),
-        (lambda: b"\x03\x0a\x05\x01", PROTO, "the 3 bytes are no TracesData"),
+        (lambda: b"\x03\x0a\x05\x01", PROTO, "the 3 bytes are not a protobuf TracesData"),
     ],
 )
 def test_what_is_not_what_it_claims_to_be(
@@ -207,11 +207,11 @@ def test_a_bad_protobuf_message_between_good_ones() -> None:
     data = good + framed(b"\x0a\x05\x01") + good
     found, error = read_until_error(data, PROTO)
     assert len(found) == 1
-    assert error == f"message 2 at byte {len(good)}: the 3 bytes are no TracesData in protobuf"
+    assert error == f"message 2 at byte {len(good)}: the 3 bytes are not a protobuf TracesData"
     problems: list[tuple[int, str]] = []
     found, error = read_until_error(data, PROTO, on_error=lambda *p: problems.append(p))
     assert ([m.position for m in found], error) == ([1, 3], "")
-    assert problems == [(2, "the 3 bytes are no TracesData in protobuf")]
+    assert problems == [(2, "the 3 bytes are not a protobuf TracesData")]
     unchecked, error = read_until_error(data, PROTO, validate=False)
     assert ([m.data for m in unchecked][1], error) == (b"\x0a\x05\x01", "")
 
@@ -221,7 +221,7 @@ def test_a_message_longer_than_the_limit() -> None:
     found, error = read_until_error(good + framed(bytes(1001)), PROTO, max_bytes=1000)
     assert len(found) == 1
     assert error.startswith(
-        f"message 2 at byte {len(good)}: 1001 bytes announced, more than the 1000 that are read"
+        f"message 2 at byte {len(good)}: its length is 1001 bytes, over the limit of 1000"
     )
 
 

@@ -223,7 +223,7 @@ def test_half_of_a_surrogate_pair_is_replaced_and_reported(
     assert only_value(message).string_value == expected
     reported = [line for line in losses if "surrogate" in line]
     halves = "1 half of a surrogate pair" if count == 1 else f"{count} halves of surrogate pairs"
-    assert reported == ([f"{halves} in texts replaced by U+FFFD"] if count else [])
+    assert reported == ([f"{halves} in strings replaced by U+FFFD"] if count else [])
 
 
 def test_null_is_an_absent_field() -> None:
@@ -302,7 +302,7 @@ def test_unknown_fields_are_found_wherever_they_are(message: TracesData, data: A
     )
     assert has_unknown_fields(marked)
     line = traces_to_json(marked)
-    assert json_losses(marked) == ["unknown protobuf fields cannot be said in JSON"]
+    assert json_losses(marked) == ["unknown protobuf fields cannot be represented in JSON"]
     assert json_losses(marked, line) == json_losses(marked)
     assert traces_from_json(line)[0] == message
 
@@ -330,5 +330,5 @@ def test_nan_bits_that_json_cannot_say_are_reported(nan: float) -> None:
         message = with_value(value)
         assert json_losses(message) == json_losses(message, traces_to_json(message))
         assert json_losses(message) == [
-            "the bits of a NaN other than the usual one cannot be said in JSON"
+            "the bits of a non-standard NaN cannot be represented in JSON"
         ]

@@ -43,7 +43,7 @@ class TestFind:
 
     def test_what_holds_no_spool(self, tmp_path: Path) -> None:
         (tmp_path / "package.json").write_bytes(b"{}")
-        with pytest.raises(InputError, match="holds no spool"):
+        with pytest.raises(InputError, match="contains no spool"):
             find_spool(tmp_path)
         with pytest.raises(InputError, match="is not a directory"):
             find_spool(tmp_path / "package.json")

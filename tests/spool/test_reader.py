@@ -176,7 +176,7 @@ class TestReadBatch:
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x1f\x8b"])
     def test_what_is_no_batch_is_an_input_error(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "x.json").write_bytes(content)
-        with pytest.raises(InputError, match=r"x\.json is no batch"):
+        with pytest.raises(InputError, match=r"x\.json is not a batch"):
             read_batch(tmp_path / "x.json")
 
     def test_what_cannot_be_read_is_one(self, tmp_path: Path) -> None:
@@ -184,5 +184,5 @@ class TestReadBatch:
             read_batch(tmp_path / "x.json")
         with pytest.raises(InputError, match="not a regular file"):
             read_batch(tmp_path)
-        with pytest.raises(InputError, match="cannot be opened"):
+        with pytest.raises(InputError, match="is not valid"):
             read_batch("a\0b")

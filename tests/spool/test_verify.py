@@ -121,12 +121,12 @@ def test_references_to_what_is_not_there(tmp_path: Path) -> None:
     )
     found = [(f.severity, f.code, f.message.split(",")[0]) for f in verified(root)]
     assert found == [
-        ("note", "parent-unknown", f"2 spans lie in '{span_id(50)}'"),
+        ("note", "parent-unknown", f"2 spans have the parent '{span_id(50)}'"),
         ("note", "owner-unknown", f"1 marks belong to '{span_id(60)}'"),
         ("note", "owner-unknown", f"1 snapshots belong to '{span_id(60)}'"),
-        ("note", "mark-missing", f"mark_ids of '{span_id(3)}' names 1 marks that no file holds: "
+        ("note", "mark-missing", f"mark_ids of '{span_id(3)}' lists 1 marks that are in no file: "
                                  "dropped"),
-        ("note", "mark-unlisted", f"1 marks of '{span_id(3)}' do not stand in its mark_ids"),
+        ("note", "mark-unlisted", f"1 marks of '{span_id(3)}' are not listed in its mark_ids"),
     ]  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def _disk_errors() -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise TargetError(
             f"the temporary index cannot be written: {error};"
-            " free some space, or set SQLITE_TMPDIR to a directory that has it"
+            " free some space, or set SQLITE_TMPDIR to a directory with enough space"
         ) from None
 
 

@@ -67,7 +67,7 @@ def step_traces(
         if node is None:
             raise InputError(
                 f"no scope {requested_id!a} in this run: `report` lists the ids of the slowest"
-                " steps, `spool show` all"
+                " steps, `spool show` lists all ids"
             )
         traces.setdefault(span_id, StepTrace("asked", node, _above(index, span_id)))
     for rank in ranks:

@@ -265,9 +265,7 @@ class _Builder:
             return None
         number: int | None = self.index.one("SELECT no FROM session WHERE key = ?", key_of(session))
         if number is None:
-            raise InputError(
-                f"no session {session!a} in this spool: `spool ls` lists those it holds"
-            )
+            raise InputError(f"no session {session!a} in this spool: `spool ls` lists its sessions")
         return number
 
     def roots(

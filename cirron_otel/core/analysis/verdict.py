@@ -77,7 +77,7 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     ),
     "start-up": (
         "judge the speed by a longer run: this one ended soon after it had started",
-        "keep what runs ahead of the first step from run to run: tokenized texts, decoded files",
+        "cache the preparation of the first step between runs: tokenized texts, decoded files",
     ),
     "stragglers": ("compare its phases with those of the other ranks in the table below",),
     "idle time": (
@@ -85,7 +85,7 @@ _TRY: dict[Bound, tuple[str, ...]] = {
         "name it with ci.scope(...), so that it has a row of its own",
     ),
     "unattributed time": (
-        "name what else a step does with ci.scope(...), so that it has a row of its own",
+        "name other work in a step with ci.scope(...), so that it has a row of its own",
         "avoid .item(), .cpu() and printing in every step",
     ),
     "other phases": ("look at the phases of the steps in the table below",),
@@ -206,7 +206,7 @@ def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
         set_up = sum(each.time.rows["set_up"] for each in ranks)
         warm_up = sum(each.time.rows["warm_up"] for each in ranks)
         if warm_up > _WARM_UP * (set_up + warm_up):
-            second = "keep compiled code from run to run (TORCHINDUCTOR_CACHE_DIR)"
+            second = "cache compiled code between runs (TORCHINDUCTOR_CACHE_DIR)"
     return [first, second]
 
 
@@ -239,8 +239,8 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
     """Return the figures that support a verdict, as a phrase."""
     if bound == "stragglers" and straggler is not None:
         return (
-            f"rank {straggler.rank} works {_ms(straggler.own_ns)} per step without the others,"
-            f" the middle rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
+            f"without waiting, rank {straggler.rank} works {_ms(straggler.own_ns)} per step, the"
+            f" median rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
         )
     steps = [each.steps for each in ranks]
     step_count = max(sum(len(each.steps.durations) for each in steps), 1)

@@ -61,7 +61,9 @@ def check_blobs(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
             if path is not None:
                 header = _header(path)
                 if header is None:
-                    finding = Finding(name, "blob-broken", f"{uri[:200]!a} is no safetensors file")
+                    finding = Finding(
+                        name, "blob-broken", f"{uri[:200]!a} is not a safetensors file"
+                    )
             if finding is not None:
                 yield finding
         if header is not None and tensor not in header:
@@ -90,9 +92,9 @@ def _find(
         return recorded, None
     moved = None if key is None else _beside(snapshots, key)
     if moved is None:
-        message = f"{uri[:200]!a} does not exist: the snapshot's values are gone"
+        message = f"{uri[:200]!a} does not exist: the snapshot's values are lost"
         return None, Finding(name, "blob-missing", message)
-    message = f"{uri[:200]!a} lies beside the spool now: blob_uri is where it was recorded"
+    message = f"{uri[:200]!a} is now next to the spool: blob_uri is its original location"
     return moved, Finding(name, "blob-moved", message, "note")
 
 
@@ -136,7 +138,7 @@ def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
             query = "SELECT count(*) FROM blob WHERE directory = ? AND file = ?"
             if not (index.one(query, directory, file) or index.one(query, span, file)):
                 name = os.fsdecode(os.path.join(b"snapshots", directory, file))  # noqa: PTH118
-                yield Finding(name, "blob-extra", "a file that no snapshot names", "note")
+                yield Finding(name, "blob-extra", "no snapshot references this file", "note")
 
 
 Check = Callable[[SpoolIndex, SpoolReader], Iterator[Finding]]
@@ -183,7 +185,7 @@ def _repeated_batches(index: SpoolIndex, reader: SpoolReader) -> Iterator[Findin
             if batch is None or original is None:
                 continue
             same = batch.data == original.data
-            text = "the same batch" if same else "another batch of the same batch_id"
+            text = "the same batch" if same else "a different batch with the same batch_id"
             yield Finding(name, "repeated-batch", f"{text} as {first}", _note_if(same))
 
 
@@ -222,7 +224,7 @@ def _repeated_ids(index: SpoolIndex, reader: SpoolReader) -> Iterator[Finding]:
             original = _record(parsed(first), key, position)
             for name, position in places:
                 same = exactjson.equal(original, _record(parsed(name), key, position))
-                text = f"{noun} that {first} holds too" if same else f"another one is in {first}"
+                text = f"{noun} that is also in {first}" if same else f"it differs in {first}"
                 message = f"{id_of(record_id)[:40]!a}: {text}"
                 path = f"$.{key}[{position}].id"
                 yield Finding(name, "repeated-id", message, _note_if(same), path)
@@ -260,7 +262,7 @@ def _clashes(index: SpoolIndex, _reader: SpoolReader) -> Iterator[Finding]:
         rows = index.rows(_CLASHING, half + bytes(8), half + b"\xff" * 8)
         for _, ids, name in rows:
             both = " and ".join(sorted(set(ids.lower().split()))[:4])
-            message = f"{both} have the same first half: one span id for them in OTLP"
+            message = f"{both} have the same first half: they have the same span id in OTLP"
             yield Finding(name, "id-clash", message)
 
 
@@ -282,7 +284,7 @@ _CHECKS: tuple[Check, ...] = (
     _clashes,
     _aggregate(
         "parent-unknown",
-        "{count} spans lie in {id}, which no file holds: it had not ended, or was dropped",
+        "{count} spans have the parent {id}, which is in no file: it had not ended, or was dropped",
         """
         SELECT parent, count(*), min(file)
         FROM span AS child WHERE parent IS NOT NULL AND parent != ?
@@ -292,7 +294,7 @@ _CHECKS: tuple[Check, ...] = (
     ),
     _aggregate(
         "owner-unknown",
-        "{count} marks belong to {id}, which no file holds: it had not ended, or was dropped",
+        "{count} marks belong to {id}, which is in no file: it had not ended, or was dropped",
         """
         SELECT span, count(*), min(file)
         FROM mark WHERE span IS NOT NULL AND span != ?
@@ -302,7 +304,7 @@ _CHECKS: tuple[Check, ...] = (
     ),
     _aggregate(
         "owner-unknown",
-        "{count} snapshots belong to {id}, which no file holds: it had not ended, or was dropped",
+        "{count} snapshots belong to {id}, which is in no file: it had not ended, or was dropped",
         """
         SELECT span, count(*), min(file)
         FROM snapshot WHERE span IS NOT NULL AND span != ?
@@ -312,7 +314,7 @@ _CHECKS: tuple[Check, ...] = (
     ),
     _aggregate(
         "mark-missing",
-        "mark_ids of {id} names {count} marks that no file holds: dropped, or not yet written",
+        "mark_ids of {id} lists {count} marks that are in no file: dropped, or not yet written",
         """
         SELECT span, count(*), min(file)
         FROM listed WHERE span IS NOT NULL AND span != ?
@@ -322,7 +324,7 @@ _CHECKS: tuple[Check, ...] = (
     ),
     _aggregate(
         "mark-unlisted",
-        "{count} marks of {id} do not stand in its mark_ids",
+        "{count} marks of {id} are not listed in its mark_ids",
         """
         SELECT span, count(*), min(file)
         FROM mark WHERE span != ? AND EXISTS (SELECT 1 FROM span WHERE span.id = mark.span)

@@ -126,11 +126,11 @@ def read_text_file(
         with os.fdopen(os.open(path, flags), "rb") as file:
             data = file.read(max_bytes + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "its name is none"
+        reason = getattr(error, "strerror", None) or "its name is not valid"
         raise TextFileError(f"cannot be read: {reason}") from None
     if len(data) > max_bytes:
         raise TextFileError(f"is larger than {max_bytes:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise TextFileError("is no UTF-8") from None
+        raise TextFileError("is not UTF-8") from None

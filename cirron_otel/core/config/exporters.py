@@ -45,7 +45,7 @@ def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
         otlp = Export.OTLP if _is_otlp_asked_for(environ) else None
         return Exports(tuple(each for each in (otlp, cirron) if each is not None))
     if "cirron" in config.exporters and cirron is None:
-        problem = "exporters names cirron, and there is no api_key: set CIRRON_API_KEY"
+        problem = "exporters contains cirron, but there is no api_key: set CIRRON_API_KEY"
         return Exports(_chosen(config, None), (problem,))
     return Exports(_chosen(config, cirron))
 

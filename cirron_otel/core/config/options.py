@@ -79,12 +79,12 @@ def _option(
 class Config:
     """The options of one process, each with a valid value."""
 
-    enabled: bool = _option(True, BOOLEAN, "off: nothing is traced, spooled or sent")
+    enabled: bool = _option(True, BOOLEAN, "false: nothing is traced, spooled or sent")
     output_dir: Path = _option(
         Path(".cirron"),
         DIRECTORY,
-        "the directory of the spool and the snapshots, from the working directory; `~/` is the"
-        " home directory. A Config holds it absolute",
+        "the directory of the spool and the snapshots, relative to the working directory; `~/` is"
+        " the home directory",
     )
     output: tuple[str, ...] = _option(
         ("spool",),
@@ -100,7 +100,7 @@ class Config:
     flush_interval: float = _option(
         1.0,
         number_above(0, _DAY, "seconds"),
-        "time between flushes; a killed process loses at most this",
+        "the time between flushes; a killed process loses at most the records of this time",
         unit="s",
     )
     spool_max_bytes: int = _option(
@@ -137,7 +137,7 @@ class Config:
         None,
         TEXT,
         "`cirron.run.name` of the resource; the default is the script's name and the beginning of"
-        " the run's id. `name=` of `profile()` sets the same",
+        " the run's id. `name=` of `profile()` sets it, too",
         in_project=False,
         in_user_file=False,
     )
@@ -155,10 +155,14 @@ class Config:
     deployment_id: str | None = _option(None, TEXT, "`cirron.deployment.id` of the resource")
     model_id: str | None = _option(None, TEXT, "`cirron.model.id` of the resource")
     frameworks: tuple[str, ...] | None = _option(
-        None, names(), "the frameworks to hook; `auto`: all that are installed; `none`: none"
+        None,
+        names(),
+        "the frameworks to instrument; `auto`: all that are installed; `none`: none",
     )
     workers: bool = _option(
-        False, BOOLEAN, "also trace the workers of a DataLoader: fetch and collate, one tree each"
+        False,
+        BOOLEAN,
+        "also trace the workers of a DataLoader (fetch and collate), each in its own session",
     )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
@@ -180,13 +184,13 @@ class Config:
     otlp_snapshots: str = _option(
         "summary",
         one_of("summary", "full"),
-        "the snapshots that this process sends over OTLP: one for all weights of an epoch and one"
-        " for all gradients, or all of them",
+        "the snapshots that this process sends over OTLP; `summary`: one for all weights of an"
+        " epoch and one for all gradients; `full`: all snapshots",
     )
     metrics: bool = _option(
         True,
         BOOLEAN,
-        "send OTLP metrics along with the spans, if OTLP is sent; off: none are measured",
+        "send OTLP metrics along with the spans, if OTLP is sent; false: no metrics are measured",
     )
     trace_layout: str = _option(
         "segmented",
@@ -202,25 +206,27 @@ class Config:
     join: str = _option(
         "parent",
         one_of("parent", "link", "none"),
-        "how the session joins the current span, or the one that the environment names",
+        "how the session joins the current span, or the span that the environment names: as its"
+        " child, by a link, or not",
     )
     detail_every: int | None = _option(
         None,
         DETAIL,
-        "keep the scopes inside every Nth step, and inside slow and failed ones; None or 0: of all"
-        " steps",
+        "keep the scopes inside every Nth step, and inside slow and failed steps; None or 0: inside"
+        " all steps",
         unit="steps",
         takes_none=True,
     )
     detail_slow_factor: float = _option(
         2.0,
         number(1),
-        "a step is slow, and keeps its scopes, above this factor of the median of recent steps",
+        "a step is slow, and keeps its scopes, if it takes more than this factor times the median"
+        " of recent steps",
     )
     overhead_marks: int = _option(
         1,
         EVERY,
-        "record the SDK's own time as a mark: true in every scope, N in every Nth, false in none",
+        "record the SDK's own time as a mark; true: in every scope; N: in every Nth; false: never",
     )
     cpu_time: bool = _option(False, BOOLEAN, "measure `cpu_ns`, the thread's CPU time, per scope")
     memory_peak: bool = _option(
@@ -229,17 +235,18 @@ class Config:
     mark_capacity: int = _option(
         65_536,
         integer(1),
-        "marks that may wait for the flush; above it the oldest are dropped",
-        unit="marks a thread",
+        "marks that may wait for the flush; beyond this number, the oldest are dropped",
+        unit="marks per thread",
     )
     scope_capacity: int = _option(
         262_144,
         integer(1),
-        "scopes that may wait for the flush; above it the oldest are dropped and counted",
-        unit="scopes a process",
+        "scopes that may wait for the flush; beyond this number, the oldest are dropped, and"
+        " counted",
+        unit="scopes per process",
     )
     trace_buffer_max_spans: int = _option(
-        10_000, integer(0), "scopes that `trace()` can show", unit="scopes"
+        10_000, integer(0), "the number of scopes that `trace()` can show", unit="scopes"
     )
     shutdown_timeout: float = _option(
         30.0,

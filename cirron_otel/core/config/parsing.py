@@ -135,7 +135,7 @@ def _size(value: object) -> int:
     return _integer_from(1)(size)
 
 
-SIZE = Parser("int", "bytes as in 1000000000, 500MB or 2GiB", _size)
+SIZE = Parser("int", "a number of bytes, such as 1000000000, 500MB or 2GiB", _size)
 
 
 def _one_of(words: Iterable[str]) -> Callable[[object], str]:
@@ -187,7 +187,7 @@ def names() -> Parser:
             return None
         return () if words == ("none",) else words
 
-    return Parser("list[str] or None", "names with commas between them, or a list of them", parse)
+    return Parser("list[str] or None", "comma-separated names, or a list of names", parse)
 
 
 _NOTHING = tuple((word,) for word in ("none", "off", "false", "no", "0"))
@@ -220,7 +220,7 @@ def _line(value: object) -> str:
     return line
 
 
-TEXT = Parser("str", f"text of one line, up to {_MAX_TEXT} characters", _line)
+TEXT = Parser("str", f"one line of text, up to {_MAX_TEXT} characters", _line)
 
 
 def _secret(value: object) -> str:
@@ -246,7 +246,7 @@ def _endpoint(value: object) -> str:
 
 
 ENDPOINT = Parser(
-    "str", "an http:// or https:// URL without user, password, query and fragment", _endpoint
+    "str", "an http:// or https:// URL without user, password, query or fragment", _endpoint
 )
 
 
@@ -257,7 +257,7 @@ def _url_path(value: object) -> str:
     return path if path.startswith("/") else f"/{path}"
 
 
-URL_PATH = Parser("str", "the path of a URL, as in /v1/traces", _url_path)
+URL_PATH = Parser("str", "the path of a URL, such as /v1/traces", _url_path)
 
 
 def _directory(value: object) -> str:

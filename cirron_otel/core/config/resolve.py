@@ -94,10 +94,10 @@ def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> 
     """
     if wrong & _DESTINATION and values["api_key"] is not None:
         values["api_key"] = None
-        problems.append("nothing is sent to Cirron: where to is said wrongly; mend it")
+        problems.append("nothing is sent to Cirron: its destination is invalid; correct it")
     if "exporters" in wrong:
         values["exporters"] = ()
-        problems.append("nothing is exported: exporters is said wrongly; mend it")
+        problems.append("nothing is exported: exporters is invalid; correct it")
 
 
 def is_sdk_disabled(environ: Mapping[str, str]) -> bool:
@@ -128,7 +128,7 @@ def _project(path: object, cwd: Path) -> OptionSource | None:
         raise SourceError(f"is a {type(path).__name__}: expected a path")
     name = os.fspath(path)
     if not isinstance(name, str) or "\0" in name:
-        raise SourceError("has a name that is none")
+        raise SourceError("has an invalid name")
     return _named(cwd / name, from_project_file)
 
 
@@ -151,7 +151,7 @@ def _given(given: object, problems: list[str]) -> OptionSource:
     source = from_mapping(given, _OF_PROFILE)
     known = {option.name for option in OPTIONS}
     unknown = [name for name in source.values if name not in known]
-    problems += [f"{name!s:.80}{_OF_PROFILE} is no option; it is ignored" for name in unknown]
+    problems += [f"{name!s:.80}{_OF_PROFILE} is not an option; it is ignored" for name in unknown]
     return source
 
 
@@ -197,7 +197,7 @@ def _misplaced(option: Option, source: OptionSource) -> str:
     where = option.variable
     if option.key.in_user_file:
         where += f" or ~/{USER_FILE}"
-    return f"{source.place(option)} is not read from there: say it in {where}"
+    return f"{source.place(option)} is ignored: set it in {where}"
 
 
 def _shown(value: object, is_hidden: bool) -> str:

@@ -105,7 +105,7 @@ def _is_file(path: Path) -> bool:
 
 def _read(path: Path) -> str:
     if not _is_file(path):
-        raise SourceError("is no file that can be read")
+        raise SourceError("is not a readable file")
     try:
         return read_text_file(path, blocks_on_pipe=False)
     except TextFileError as problem:
@@ -138,10 +138,10 @@ def _parsed(path: Path, load: Callable[[str], Any]) -> Any:
     try:
         return load(text)
     except RecursionError:
-        raise SourceError("is nested too deep") from None
+        raise SourceError("is nested too deeply") from None
     # YAML's constructors may raise any error, for example for an invalid date.
     except Exception as error:
-        raise SourceError(f"is wrong ({_reason(error)})") from None
+        raise SourceError(f"is invalid ({_reason(error)})") from None
 
 
 def _reason(error: Exception) -> str:
@@ -159,10 +159,10 @@ def _table(whole: object, name: str) -> Mapping[str, object]:
     if whole is None:
         return {}
     if not isinstance(whole, dict):
-        raise SourceError(f"holds no mapping, hence no {name!r}")
+        raise SourceError(f"is not a mapping, so it has no {name!r}")
     table = whole.get(name)
     if table is None:
         return {}
     if not isinstance(table, dict):
-        raise SourceError(f"has a {name!r} that is no mapping")
+        raise SourceError(f"has a {name!r} that is not a mapping")
     return table

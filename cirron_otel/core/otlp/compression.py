@@ -30,7 +30,7 @@ does not limit its output: this step size keeps the output of one step under 32 
 _ZSTD_MAX_WINDOW = 128 * 1024 * 1024
 """The largest window (`zstd --long=27`) that a frame may request, in bytes."""
 
-_CUT_OFF = "the {} data is cut off: the file is incomplete, get it again"
+_CUT_OFF = "the {} data is cut off: get a complete copy of the file"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -86,8 +86,8 @@ def collector_hint(head: bytes) -> str:
     if head[4:8] != _ZSTD_MAGIC:
         return ""
     return (
-        ": the Collector's file exporter writes each message compressed by itself, with lengths of"
-        " 4 bytes: take out its `compression`"
+        ": the Collector's file exporter compresses each message separately, with lengths of"
+        " 4 bytes: remove `compression` from its configuration"
     )
 
 
@@ -110,7 +110,7 @@ def _checked(pieces: Iterator[bytes], compression: Compression) -> Iterator[byte
     if compression_of_data(head) is not compression and not magic.startswith(head):
         raise InputError(
             f"expected {compression} data, found the bytes {head[:4].hex(' ')}"
-            + (collector_hint(head) or ": give the file the suffixes of what it holds")
+            + (collector_hint(head) or ": give the file the suffixes of its format")
         )
     yield from pieces
 

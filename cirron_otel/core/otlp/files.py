@@ -62,11 +62,11 @@ def proto_hint(head: bytes) -> str:
     if _JSON.match(head):
         return "; it looks like JSON"
     if head[:1] == b"\n":
-        return "; it looks like one bare TracesData: put its length, a varint, before it"
+        return "; it looks like a TracesData without a length: put its length, a varint, before it"
     if head[:1] == b"\0" and head[4:5] == b"\n":
         return (
-            "; it looks like what the Collector's file exporter writes as proto, with lengths of"
-            " 4 bytes: let it write json"
+            "; it looks like proto output of the Collector's file exporter, with lengths of"
+            " 4 bytes: set its format to json"
         )
     return ""
 
@@ -155,7 +155,7 @@ def _read_json(
     for number, line in numbered:
         try:
             if line is None:
-                raise InputError(f"longer than {max_bytes} bytes, the most that is read")
+                raise InputError(f"longer than the limit of {max_bytes} bytes")
             text = line.removeprefix(b"\xef\xbb\xbf").strip() if first else line.strip()
             if not text:
                 continue
@@ -182,8 +182,8 @@ def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_by
     for _, line in numbered:
         if line is None or len(text) + len(line) >= max_bytes:
             raise StreamError(
-                f"one document of more than {max_bytes} bytes, the most that is read:"
-                " write one TracesData a line"
+                f"one document longer than the limit of {max_bytes} bytes:"
+                " write one TracesData per line"
             )
         text += b"\n"
         text += line
@@ -203,7 +203,7 @@ def _check_keys(document: dict[str, Any]) -> None:
     if "resourceSpans" in document or "resource_spans" in document:
         return
     if others := _OTHER_SIGNALS.intersection(document):
-        raise _OtherSignalError(f"holds {', '.join(sorted(others))}, no traces: skipped")
+        raise _OtherSignalError(f"contains {', '.join(sorted(others))}, not traces: skipped")
     keys = ", ".join(ascii(key[:40]) for key in list(document)[:4])
     batch = "schema_version" in document and "batch_id" in document
     raise InputError(
@@ -239,7 +239,7 @@ def _problem(data: bytes) -> str | None:
     try:
         TracesData.FromString(data)
     except DecodeError:
-        return f"the {len(data)} bytes are no TracesData in protobuf"
+        return f"the {len(data)} bytes are not a protobuf TracesData"
     return None
 
 
@@ -271,7 +271,7 @@ class TracesWriter:
         try:
             message = TracesData.FromString(data)
         except DecodeError:
-            raise InputError(f"{len(data)} bytes are no TracesData in protobuf") from None
+            raise InputError(f"{len(data)} bytes are not a protobuf TracesData") from None
         return self.write_message(message)
 
     def write_message(self, message: TracesData) -> list[str]:

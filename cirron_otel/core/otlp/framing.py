@@ -60,12 +60,12 @@ def messages(pieces: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int
             if length is None:
                 return
             if length > max_bytes:
-                raise InputError(
-                    f"{length} bytes announced, more than the {max_bytes} that are read"
-                )
+                raise InputError(f"its length is {length} bytes, over the limit of {max_bytes}")
             data = source.take(length)
             if len(data) < length:
-                raise InputError(f"{length} bytes announced, {len(data)} left: the file is cut off")
+                raise InputError(
+                    f"its length is {length} bytes, {len(data)} are left: the file is cut off"
+                )
         except InputError as error:
             raise StreamError(f"message {number} at byte {start}: {error}") from None
         yield number, start, data
@@ -111,4 +111,4 @@ class _Source:
             value |= (byte[0] & 0x7F) << (7 * index)
             if byte[0] < 0x80:
                 return value
-        raise InputError("no length was found where one is due")
+        raise InputError("its length is not a valid varint")

@@ -47,9 +47,9 @@ def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
     losses = []
     nested = line is None or b'Value":{"values":[' in line
     if _shrinks(message) or (nested and _holds_unknown_deep_down(message)):
-        losses.append("unknown protobuf fields cannot be said in JSON")
+        losses.append("unknown protobuf fields cannot be represented in JSON")
     if (line is None or b'"NaN"' in line) and any(map(_holds_odd_nan, _values(message))):
-        losses.append("the bits of a NaN other than the usual one cannot be said in JSON")
+        losses.append("the bits of a non-standard NaN cannot be represented in JSON")
     return losses
 
 

@@ -96,7 +96,7 @@ def read_document(kind: Kind, document: Any, message: Any, unknown: Unknown) -> 
         path = "".join(reversed(bad.path)).removeprefix(".")
         raise InputError(f"{path}: {bad.reason}" if path else bad.reason) from None
     except UnicodeEncodeError:
-        raise InputError("a string holds a lone surrogate, which is no Unicode text") from None
+        raise InputError("a string contains a lone surrogate, which is not valid Unicode") from None
 
 
 def _camel(name: str) -> str:
@@ -139,7 +139,7 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
         else:
             unknown.add(kind.name, key)
     if len(scalars) != scalar_count or len({name for _, name, _ in others}) != len(others):
-        raise Bad(f"a field is given twice, under both spellings of its key, in {kind.name}")
+        raise Bad(f"a field of {kind.name} is given twice, under both spellings of its key")
     message = create(**scalars)
     for key, name, fill in others:
         try:

@@ -22,7 +22,7 @@ from ...errors import InputError
 _MINUS_ZERO = re.compile(rb"[:,\[]\s*-0\s*[,}\]]")
 _BARE_TOKEN = re.compile(rb"[:,\[]\s*(NaN|-?Infinity)\b")
 _LONGEST_INT = 20
-_TOO_DEEP = "JSON nested deeper than OTLP can say: flatten the attribute values"
+_TOO_DEEP = "JSON nested deeper than OTLP allows: flatten the attribute values"
 
 # An escaped surrogate pair, an escaped half of a pair (the group), or any other escape.
 _ESCAPE = re.compile(
@@ -67,7 +67,7 @@ def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
 
     data = _ESCAPE.sub(replacement, data)
     halves = "1 half of a surrogate pair" if count == 1 else f"{count} halves of surrogate pairs"
-    return data, [f"{halves} in texts replaced by U+FFFD"] if count else []
+    return data, [f"{halves} in strings replaced by U+FFFD"] if count else []
 
 
 def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
@@ -95,7 +95,7 @@ def _int(text: str) -> int | float:
 def _float(text: str) -> float:
     value = float(text)
     if value - value != 0.0:
-        raise InputError(f"not JSON that can be read: the number {text[:40]} is out of range")
+        raise InputError(f"the number {text[:40]} is out of range")
     return value
 
 

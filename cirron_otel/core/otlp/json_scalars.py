@@ -92,7 +92,7 @@ def hex_id(value: Any) -> bytes:
         return binascii.unhexlify(value)
     except ValueError:
         raise Bad(
-            f"expected hex digits, two a byte, found {len(value)} characters {shortened(value)!a}"
+            f"expected hex digits, two per byte, found {len(value)} characters {shortened(value)!a}"
         ) from None
 
 

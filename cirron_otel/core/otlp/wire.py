@@ -40,7 +40,7 @@ def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, position + 1
         shift += 7
-    raise InputError(f"not a protobuf message: no varint ends near byte {offset}")
+    raise InputError(f"not a protobuf message: invalid varint at byte {offset}")
 
 
 def fields(

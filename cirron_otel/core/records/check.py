@@ -69,7 +69,7 @@ def check_value_of(data: bytes) -> BatchProblem | None:
 def check_value(batch: Any) -> BatchProblem | None:
     """Return None if a value of `exactjson.loads` is a batch, or else the problem."""
     if isinstance(batch, exactjson.Raw) and batch.text.startswith("{"):
-        return BatchProblem("repeated-key", "a key stands twice at the top level: expected once")
+        return BatchProblem("repeated-key", "a key occurs twice at the top level: expected once")
     if not isinstance(batch, dict):
         return BatchProblem("not-batch", f"found {_kind(batch)}, expected a JSON object")
     if "schema_version" not in batch:

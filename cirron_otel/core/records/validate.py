@@ -101,7 +101,9 @@ def _time(value: Any, path: str) -> Iterator[Remark]:
     if type(value) is not int:
         yield from _wrong(value, "nanoseconds as an integer", path)
     elif not 0 <= value < _MAX_TIME:
-        yield Remark("out-of-range", f"{_short(value)} is no time: expected 0 to 2^63-1", path)
+        yield Remark(
+            "out-of-range", f"{_short(value)} is not a valid time: expected 0 to 2^63-1", path
+        )
 
 
 def _integer(value: Any, path: str) -> Iterator[Remark]:
@@ -117,7 +119,7 @@ def _count(value: Any, path: str) -> Iterator[Remark]:
 
 def _object(value: Any, path: str) -> Iterator[Remark]:
     if isinstance(value, Raw) and value.text.startswith("{"):
-        yield Remark("repeated-key", "a key stands twice in it", path, "note")
+        yield Remark("repeated-key", "a key occurs twice in it", path, "note")
     elif not isinstance(value, dict):
         yield from _wrong(value, "an object", path)
 
@@ -171,16 +173,20 @@ def _mark(mark: dict[str, Any], path: str) -> Iterator[Remark]:
         return
     if value is None:
         if mark.get("value_nonfinite") not in NONFINITE.words:
-            yield Remark("value-type", "null without value_nonfinite nan, inf or -inf", path)
+            yield Remark(
+                "value-type", "null: expected a value, or value_nonfinite nan, inf or -inf", path
+            )
     elif "value_nonfinite" in mark:
-        yield Remark("value-type", f"{_short(value)} beside value_nonfinite", path)
+        yield Remark(
+            "value-type", f"{_short(value)} in addition to value_nonfinite: expected null", path
+        )
     elif isinstance(value, Raw) and not value.text.startswith("{") and expected in (float, int):
         return
     elif type(value) is int and expected is float:
-        yield Remark("odd-type", f"{_short(value)} has no fraction: value_type is float",
+        yield Remark("odd-type", f"{_short(value)} is an integer: value_type is float",
                      path, "note")  # fmt: skip
     elif type(value) is not expected:
-        yield Remark("value-type", f"{_short(value)} is no {kind}", path)
+        yield Remark("value-type", f"{_short(value)} is not of type {kind}", path)
 
 
 def _snapshot(snapshot: dict[str, Any], path: str) -> Iterator[Remark]:
@@ -199,7 +205,7 @@ def _statistics(stats: Any, path: str) -> Iterator[Remark]:
         if value is not None and not _is_number(value):
             yield from _wrong(value, "a number or null", f"{path}.{key}")
         elif value is None and not isinstance(stats.get("nonfinite"), dict):
-            yield Remark("stats", f"{key} is not stated", path, "note")
+            yield Remark("stats", f"no {key}", path, "note")
     if "histogram" in stats:
         yield from _histogram(stats["histogram"], f"{path}.histogram")
     else:
@@ -248,14 +254,14 @@ def check_deep(value: Any, path: str) -> Iterator[Remark]:
     elif isinstance(value, float) and value - value != 0:
         yield Remark("nan-token", f"{_short(value)} is not JSON of RFC 8259", path, "note")
     elif isinstance(value, Raw) and value.text.startswith("{"):
-        yield Remark("repeated-key", "a key stands twice in an object", path, "note")
+        yield Remark("repeated-key", "a key occurs twice in an object", path, "note")
     elif isinstance(value, Raw) or (type(value) is int and not -(2**63) <= value < 2**64):
-        yield Remark("big-number", "a number that 64 bits do not hold exactly", path, "note")
+        yield Remark("big-number", "a number that does not fit exactly into 64 bits", path, "note")
 
 
 def _check_text(text: str, path: str) -> Iterator[Remark]:
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        yield Remark("lone-surrogate", "half of a surrogate pair in a text", path, "note")
+        yield Remark("lone-surrogate", "half of a surrogate pair in a string", path, "note")
 
 
 def _short(value: Any) -> str:
@@ -327,7 +333,7 @@ def validate_batch(data: bytes, name: str = "") -> list[Finding]:
     try:
         remarks += _check_batch(value)
     except RecursionError:
-        remarks.append(Remark("deep", "nested too deep to be looked at as a whole", "$", "note"))
+        remarks.append(Remark("deep", "nested too deeply to be checked completely", "$", "note"))
     return _summed_up(name, remarks)
 
 
@@ -336,14 +342,14 @@ def _check_name(name: str, created_ns: Any, batch_id: Any) -> Iterator[Remark]:
         return
     parts = parse_name(name)
     if parts is None:
-        yield Remark("file-name", "not <created_ns in 20 digits>-<batch_id>.json", "")
+        yield Remark("file-name", "expected <created_ns in 20 digits>-<batch_id>.json", "")
         return
     if type(created_ns) is int and parts[0] != created_ns:
         yield Remark(
-            "file-name", f"its created_ns is {created_ns}: order is by name", "$.created_ns"
+            "file-name", f"created_ns is {created_ns}: files are read by name", "$.created_ns"
         )
     if isinstance(batch_id, str) and parts[1] != batch_id:
-        yield Remark("file-name", f"its batch_id is {batch_id[:40]!a}", "$.batch_id")
+        yield Remark("file-name", f"batch_id is {batch_id[:40]!a}", "$.batch_id")
 
 
 def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
@@ -352,9 +358,9 @@ def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
         for number, record in enumerate(batch.get(key, ())):
             path = f"$.{key}[{number}]"
             if isinstance(record, exactjson.Raw):
-                yield Remark("repeated-key", "a key stands twice in the record", path)
+                yield Remark("repeated-key", "a key occurs twice in the record", path)
             elif not isinstance(record, dict):
-                yield Remark("wrong-type", "the record is no object", path)
+                yield Remark("wrong-type", "the record is not an object", path)
             else:
                 yield from rules.check(record, path)
     yield from check_deep(batch, "$")

@@ -84,12 +84,12 @@ class Cursor:
             return
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
-                f"cursor {self.path} cannot be read ({error}): remove it to send all again"
+                f"cursor {self.path} cannot be read ({error}): remove it to send all batches again"
             ) from None
         if (content.target, content.owner) != (self._target, self._owner):
             raise InputError(
-                f"cursor {self.path} is of {content.target} {content.owner}, expected"
-                f" {self._target} {self._owner}: remove it to send all again"
+                f"cursor {self.path} belongs to {content.target} {content.owner}, expected"
+                f" {self._target} {self._owner}: remove it to send all batches again"
             )
         self.mark, self.refused, self._done = (
             content.low_water_mark,

@@ -255,8 +255,8 @@ class Delivered:
             if about is None or about[:2] != (VERSION, self._target):
                 db.close()
                 raise InputError(
-                    f"cursor {self.path} is of {about and about[:2]}, expected"
-                    f" {(VERSION, self._target)}: remove it to send all again"
+                    f"cursor {self.path} belongs to {about and about[:2]}, expected"
+                    f" {(VERSION, self._target)}: remove it to send all batches again"
                 )
             self._use(db)
             self._earlier = None
@@ -338,7 +338,7 @@ class Delivered:
             raise self._error(error) from None
         except sqlite3.DatabaseError as error:
             raise InputError(
-                f"cursor {self.path} cannot be read ({error}): remove it to send all again"
+                f"cursor {self.path} cannot be read ({error}): remove it to send all batches again"
             ) from None
         except OSError as error:
             raise unwritable(self.path, error) from None

@@ -98,7 +98,7 @@ class Eviction:
                     return
         except OSError as error:
             raise TargetError(
-                f"{self._paths.spool} cannot be held below its cap: {error.strerror or error}"
+                f"{self._paths.spool} cannot be kept below its cap: {error.strerror or error}"
             ) from None
 
     def added(self, name: str, size: int) -> None:
@@ -212,7 +212,7 @@ class Eviction:
         if self._is_wanted is not None and self._is_wanted(oldest):
             raise TargetError(
                 f"{self._paths.spool} is at its cap of {self._max_bytes} bytes, and {oldest} is not"
-                " delivered yet: nothing is evicted; see that what it is for can be reached, or"
+                " delivered yet: nothing is evicted; check that its targets can be reached, or"
                 " raise the cap"
             )
         name, size = heapq.heappop(self._oldest)

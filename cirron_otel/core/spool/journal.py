@@ -106,7 +106,7 @@ def read_journal(paths: SpoolPaths, prefix: str) -> ReadJournal | None:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise InputError(f"over {_MAX_BYTES} bytes")
+            raise InputError(f"larger than {_MAX_BYTES} bytes")
         exact = exactjson.loads(data)
         state = msgspec.convert(exact, JournalState, strict=True)
         if state.next_batch is not None:
@@ -116,5 +116,5 @@ def read_journal(paths: SpoolPaths, prefix: str) -> ReadJournal | None:
     except (OSError, ValueError, RecursionError, InputError, TargetError) as error:
         raise InputError(f"journal {path} cannot be read: {error}") from None
     if state.owner != prefix:
-        raise InputError(f"journal {path} is of owner {state.owner}, expected {prefix}")
+        raise InputError(f"journal {path} belongs to owner {state.owner}, expected {prefix}")
     return ReadJournal(state, exact)

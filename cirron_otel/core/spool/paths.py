@@ -57,7 +57,7 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
         if not directory.is_dir():
             problem = "is not a directory" if directory.exists() else "does not exist"
             raise InputError(
-                f"{directory} {problem}: expected a directory that holds spool/ or is it"
+                f"{directory} {problem}: expected a spool, or a directory that contains spool/"
             )
         for root in (directory, directory / ".cirron"):
             if (root / "spool").is_dir():
@@ -69,8 +69,8 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
     except OSError as error:
         raise InputError(f"{directory} cannot be read: {_reason(error)}") from None
     raise InputError(
-        f"{directory} holds no spool: expected a directory that holds spool/ or .cirron/spool/, or"
-        f" batch files named <created_ns>-<batch_id>.json"
+        f"{directory} contains no spool: expected a directory with spool/ or .cirron/spool/, or"
+        f" with batch files named <created_ns>-<batch_id>.json"
     )
 
 
@@ -100,9 +100,9 @@ def file_name(created_ns: int, batch_id: str) -> str:
     Raises UsageError if `created_ns` or `batch_id` cannot be used in a name.
     """
     if not 0 <= created_ns < 10**20:
-        raise UsageError(f"created_ns {created_ns} does not fit 20 digits: give a file name")
+        raise UsageError(f"created_ns {created_ns} does not fit into 20 digits: give a file name")
     if not _BATCH_ID.fullmatch(batch_id):
-        raise UsageError(f"batch_id {batch_id[:80]!r} cannot stand in a file name: give a name")
+        raise UsageError(f"batch_id {batch_id[:80]!r} cannot be used in a file name: give a name")
     return f"{created_ns:020d}-{batch_id}{BATCH_SUFFIX}"
 
 
@@ -125,14 +125,14 @@ def checked_name(name: str) -> str:
             f"file name {name!r} cannot be encoded: choose another name"
         ) from None
     if "/" in name or "\\" in name or "\0" in name:
-        raise RefusedNameError(f"file name {name!r} holds a path separator: give a plain name")
+        raise RefusedNameError(f"file name {name!r} contains a path separator: give a plain name")
     if not name.endswith(BATCH_SUFFIX):
         raise RefusedNameError(
             f"file name {name!r} does not end in .json: readers would not see it"
         )
     if size > _MAX_NAME_BYTES:
         raise RefusedNameError(
-            f"file name of {size} bytes: {_MAX_NAME_BYTES} can be written at most"
+            f"file name of {size} bytes: at most {_MAX_NAME_BYTES} bytes are possible"
         )
     return name
 

@@ -153,7 +153,7 @@ def read_batch(path: str | os.PathLike[str], max_bytes: int = MAX_BATCH_BYTES) -
         raise InputError(f"{file}: {error.problem.message}") from None
     problem = check_batch(data)
     if problem is not None:
-        raise InputError(f"{file} is no batch: {problem.message}")
+        raise InputError(f"{file} is not a batch: {problem.message}")
     return BatchFile(file.name, file, data)
 
 
@@ -193,7 +193,7 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
         reason = error.strerror or str(error)
         raise _RefusedError(BatchProblem("unreadable", f"cannot be read: {reason}")) from None
     except ValueError:
-        raise _RefusedError(BatchProblem("unreadable", "its name cannot be opened")) from None
+        raise _RefusedError(BatchProblem("unreadable", "its name is not valid")) from None
 
 
 def _read_regular(descriptor: int, max_bytes: int) -> bytes:
@@ -205,7 +205,7 @@ def _read_regular(descriptor: int, max_bytes: int) -> bytes:
         if len(data) <= max_bytes:
             return data
     raise _RefusedError(
-        BatchProblem("too-large", f"over {max_bytes} bytes: no batch is that large; not read")
+        BatchProblem("too-large", f"larger than {max_bytes} bytes, the limit for a batch; not read")
     )
 
 

@@ -152,8 +152,8 @@ def name_of(data: bytes) -> str:
     except UsageError as error:
         raise TargetError(str(error)) from None
     raise TargetError(
-        "batch has no created_ns (an integer) and batch_id (a string) to name its file by:"
-        " give a file name"
+        "the batch's file name cannot be derived from its created_ns (an integer) and batch_id"
+        " (a string): give a file name"
     )
 
 
