@@ -47,13 +47,13 @@ def holds_phases(name: str | None) -> bool:
 
 
 def ends_closure(name: str | None) -> bool:
-    """Return whether a phase can come last in an optimizer's closure: backward, or one after it."""
+    """Return whether a phase can come last in an optimizer's closure: from the backward pass on."""
     return name in _CLOSURE_ENDS
 
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """The durations of one phase over all steps, or of the part that no phase covers."""
+    """The durations of one phase over all steps, or of the parts of steps that no phase covers."""
 
     name: str
     durations: list[int] = field(default_factory=list)
@@ -204,7 +204,7 @@ def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
 
 
 def _inside(phase: TreeNode) -> Iterator[TreeNode]:
-    """Yield the phases directly inside another one."""
+    """Yield the phases directly inside another phase."""
     todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
     while todo:
         node = todo.pop()

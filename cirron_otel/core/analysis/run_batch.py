@@ -55,7 +55,7 @@ class RunBatchOutline:
     """The run and the session of a batch, and a summary of its spans."""
 
     session: str | None = None
-    """The session of all its records; None if the batch does not name one."""
+    """The session of all records; None if the batch does not name its session."""
     session_trace_id: str | None = None
     is_foreign: bool = False
     """Whether its spans were received as OTLP from another service."""

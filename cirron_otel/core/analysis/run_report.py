@@ -236,7 +236,7 @@ def report_run(
     assign_sessions(index)
     sessions = sessions_of(index)
     if reader is not None:
-        # A process without a batch may belong to a different run from the one that is read.
+        # A process without a batch may belong to a run other than the one being read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
     for function in (is_phase, holds_phases, ends_closure):
         index.function(function)

@@ -266,7 +266,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
 def _joined(
     groups: list[list[_Session]], are_one: Callable[[list[_Session], list[_Session]], bool]
 ) -> list[list[_Session]]:
-    """Join groups that overlap in time if `are_one` returns that they form one run."""
+    """Join groups that overlap in time and that form one run according to `are_one`."""
     joined: list[list[_Session]] = []
     for group in groups:
         begun = min(each.began for each in group)

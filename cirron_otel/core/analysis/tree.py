@@ -110,9 +110,10 @@ class Forest:
 def build_trees(
     reader: SpoolReader, *, session: str | None = None, limits: TreeLimits | None = None
 ) -> Forest:
-    """Rebuild the trees of a spool within `limits`, or only those of the session with an id.
+    """Rebuild the trees of a spool within `limits`.
 
-    Memory is bounded by the limits, since the spool is indexed on disk.
+    With `session` (an id), only the trees of that session are built. Memory is bounded by the
+    limits, since the spool is indexed on disk.
     """
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
@@ -322,7 +323,7 @@ class _Builder:
     def _children(
         self, node: TreeNode, key: bytes | None, level: int
     ) -> list[tuple[TreeNode, bytes | None]]:
-        """Return the children of a node up to the limits; count those beyond."""
+        """Return the children of a node up to the limits; count the rest."""
         limit = min(self.limits.children, self.limits.spans - self.shown)
         if level >= self.limits.depth or key is None:
             limit = 0

@@ -167,7 +167,7 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
 
 
 def _choose(shares: dict[Bound, float]) -> Bound:
-    """Return the bound with the largest avoidable share if that is large enough, or the largest.
+    """Return the bound with the largest share; large avoidable bounds are preferred.
 
     If one rank is slow in a phase, the other ranks need not change, so stragglers take precedence
     over phases.

@@ -40,7 +40,7 @@ class Key(NamedTuple):
     """SDK: an explicit None is a value; for other options, None means that no value is given."""
     in_project: bool = True
     """SDK: cirron.yaml may set it. The file is found by walking up the directories and may belong
-    to another user, so it must not decide where a key is sent.
+    to another user, so it must not decide where an API key is sent.
     """
     in_user_file: bool = True
     """SDK: ~/.cirron/config.toml may set it."""

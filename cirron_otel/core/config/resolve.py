@@ -109,7 +109,7 @@ def is_sdk_disabled(environ: Mapping[str, str]) -> bool:
 
 
 def _of_process(where: Callable[[], Path]) -> Path | None:
-    """Return a directory of the process; None if it has none."""
+    """Return the working or home directory of the process; None if it is unavailable."""
     try:
         return where()
     except (OSError, RuntimeError):

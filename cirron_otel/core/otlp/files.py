@@ -99,9 +99,9 @@ _OTHER_SIGNALS = frozenset(
 )
 _DOCUMENT_GOES_ON = b"{[,:"
 _HINTED_MESSAGES = 5
-"""If a message with a lower number is bad, the stream may have another format: for example, a
-Collector's 4-byte lengths start with zero bytes, which are read as empty messages. A bad message
-with a higher number means that the file is damaged.
+"""If a message with a number below this limit is bad, the stream may have another format: for
+example, a Collector's 4-byte lengths start with zero bytes, which are read as empty messages. A bad
+message further on means that the file is damaged.
 """
 
 
@@ -275,7 +275,7 @@ class TracesWriter:
         return self.write_message(message)
 
     def write_message(self, message: TracesData) -> list[str]:
-        """Write one TracesData object; everything else is the same as in `write`."""
+        """Write one TracesData object; the result and the errors are those of `write`."""
         if not self._json:
             return self.write(message.SerializeToString())
         line = traces_to_json(message)

@@ -65,7 +65,7 @@ def _shrinks(message: TracesData) -> bool:
 
 
 def _holds_unknown_deep_down(message: TracesData) -> bool:
-    """Return whether attribute values, which alone can nest that deep, have unknown fields."""
+    """Return whether attribute values have unknown fields: only they nest below the 64th level."""
     return any(
         _holds_unknown(value)
         for value in _values(message)

@@ -1,8 +1,8 @@
 """TracesData → OTLP/JSON (opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding").
 
-Ids are hex, 64-bit integers decimal strings, enums integers, other bytes base64. A field with its
-default value is omitted, as proto3 JSON allows; a sub-message that is present but empty is written
-as `{}`, so that its presence is kept.
+Ids are written as hex, 64-bit integers as decimal strings, enums as integers, and other bytes as
+base64. A field with its default value is omitted, as proto3 JSON allows. A sub-message that is set
+but empty is written as `{}`, so that it is also set after decoding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The placement of records: session, depth below it, and trace of every span of a batch.
+"""The placement of records: the session of every span of a batch, its depth, and its trace.
 
 A batch alone is not sufficient: the record of an open epoch comes later, in another batch. A `Plan`
 contains the places of scopes outside the batch; `session_index` builds plans from a complete spool.

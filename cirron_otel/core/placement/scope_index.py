@@ -96,7 +96,7 @@ class ScopeIndex:
         self._resolved[some_id] = position
 
     def forget_resolved(self) -> None:
-        """Drop the cached positions, which scopes that have been added since may change."""
+        """Drop the cached positions, because scopes added since then may change them."""
         self.resolve.cache_clear()
         self._resolved.clear()
 

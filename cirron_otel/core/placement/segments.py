@@ -104,7 +104,7 @@ class Segmenter:
             self._weights[session] += number
 
     def count_at_once(self, session: str, records: int) -> bool:
-        """Count a batch's records in one step, unless a segment may open in it: return False."""
+        """Count a batch's records in one step, or return False if a segment may open in it."""
         weight = self._weights.get(session, 0) + records
         if weight > SEGMENT_RECORDS:
             return False

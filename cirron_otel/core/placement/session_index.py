@@ -43,7 +43,7 @@ class SessionIndex(ScopeIndex):
     """The sessions of a spool and their scopes, in an SQLite file."""
 
     def __init__(self, path: str | Path = ":memory:", *, durable: bool = False) -> None:
-        """Open or create the index at `path`; `durable` is for an index that is used again."""
+        """Open or create the index at `path`; pass `durable=True` to reopen the file later."""
         self.path = str(path)
         db = open_database(self.path, WAL if durable else "journal_mode=OFF", "synchronous=OFF")
         db.executescript(_SCHEMA + SEGMENT_SCHEMA)

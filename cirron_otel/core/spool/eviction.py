@@ -225,7 +225,7 @@ class Eviction:
         return True
 
     def _evict_blob(self, before: str) -> bool:
-        """Drop a snapshot file whose last batch sorts below `before`, or return False."""
+        """Drop a snapshot file whose last batch sorts below `before`; False if there is none."""
         while self._blob_ends and self._blob_ends[0][0] < before:
             end, key = heapq.heappop(self._blob_ends)
             if end < self._last_namer.get(key, "") or key not in self._blobs:
@@ -243,7 +243,7 @@ class Eviction:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files in `directory` with their status; none if it does not exist."""
+    """Yield the regular files in `directory` with their status; a missing directory is empty."""
     try:
         entries = os.scandir(directory)
     except FileNotFoundError:
