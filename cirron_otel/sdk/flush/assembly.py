@@ -52,7 +52,7 @@ def ids_of(
         if scope is not last:
             last = scope
             if not scope._id and scope._inside is not None:
-                scope = recorded_above(scope)  # it was not a step after all
+                scope = recorded_above(scope)  # the scope turned out not to be a step
             low = scope._trace.low
             span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
             if scope is NO_SESSION:

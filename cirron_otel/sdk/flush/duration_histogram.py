@@ -78,7 +78,7 @@ class Durations:
         self._least = least if self._least is None else min(least, self._least)
 
     def exemplify(self, lengths: Iterable[int], scopes: Iterable[Scope], *, all_: bool) -> None:
-        """Retain the last scope of each bucket of BOUNDS_NS; only sampled ones unless `all_`.
+        """Retain the last scope of each bucket of BOUNDS_NS; only sampled scopes unless `all_`.
 
         `scopes` are the scopes whose durations are `lengths`.
         """

@@ -218,7 +218,7 @@ def holds_phases(scope: Any) -> bool:
 
 
 def _is_outermost(step: Any) -> bool:
-    """Return whether a step is not inside another one, as in `cirron-otel report`."""
+    """Return whether a step is not inside another step, as in `cirron-otel report`."""
     parent = step._above
     while parent._depth and parent is not NO_SESSION:
         name = parent._name

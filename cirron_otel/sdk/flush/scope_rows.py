@@ -133,7 +133,7 @@ _end = attrgetter("_end")
 
 
 def sort_scopes(ended: list[Scope]) -> None:
-    """Sort scopes by end time; those with the same time are sorted by id as records."""
+    """Sort scopes by end time; scopes with the same end time are sorted by id later, as records."""
     ended.sort(key=_end)
 
 
@@ -144,7 +144,7 @@ def default_trace(ended: list[Scope], current: Trace) -> Trace:
     follows another, so the trace of the middle scope is used.
     """
     trace = ended[len(ended) // 2]._trace if ended else current
-    return current if trace.is_apart else trace  # its flags are the session's
+    return current if trace.is_apart else trace  # `current` has the session's flags
 
 
 def unpacked(halves: bytearray, low: str) -> list[str]:

@@ -18,7 +18,7 @@ logger = logging.getLogger("cirron_otel")
 DROPS = "drops."
 """Prefix of the session's attributes that count dropped records, one for each reason."""
 THINNED = "scopes_thinned"
-"""The reason of drops that an option requests; drops for all other reasons are unwanted."""
+"""The reason for drops that an option requests; drops for all other reasons are unwanted."""
 
 
 def process_drops() -> tuple[int, int, int]:

@@ -144,7 +144,7 @@ class Exits:
             self._before[number] = before
 
     def remove(self) -> None:
-        """Restore the previous handlers wherever ours are still installed."""
+        """Restore the previous handlers where this object's handlers are still installed."""
         if not self._is_installed:
             return
         self._is_installed = False

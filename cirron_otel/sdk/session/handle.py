@@ -214,7 +214,7 @@ class Active:
         self.waiting: Any = None
         """The session that will open with the first record (`waiting.Waiting`), or None."""
         self.default: Callable[[], Any] = _none
-        """Returns the default `Cirron`; set by the module of that class."""
+        """Returns the default `Cirron`; set by the module that defines this class."""
 
 
 active = Active()

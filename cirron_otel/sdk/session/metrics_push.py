@@ -335,7 +335,7 @@ def metrics_of(
     resource: Callable[[], Resource],
     drops: Callable[[], Mapping[str, int]],
 ) -> MetricsPush:
-    """Create the metrics thread without starting it. Raises the errors of MetricsPush."""
+    """Create the metrics thread without starting it. Raises the same errors as `MetricsPush`."""
     push = MetricsPush(environ, resource, drops)
     for warning in push._exporter.config.warnings:
         if "_METRICS_" in warning:  # the span exporter reports the other warnings

@@ -1,8 +1,8 @@
 """The resource of the SDK's provider, and the part of it that a batch contains.
 
-It merges three sources, in ascending precedence: the host, the cluster, and the interpreter; OTel
-Python's `Resource.create()`, which includes `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`; and
-Cirron's ids.
+The resource merges three sources, in ascending precedence: the host, the cluster, and the
+interpreter; OTel Python's `Resource.create()`, which includes `OTEL_RESOURCE_ATTRIBUTES` and
+`OTEL_SERVICE_NAME`; and Cirron's ids.
 
 """
 

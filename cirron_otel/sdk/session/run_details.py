@@ -168,7 +168,7 @@ _OTHERS: Final = {
     "cirron.gpu.": DEVICES,
     "cirron.launcher": LAUNCHER,
 }
-"""The kind of detail of an attribute that every resource has, by the prefix of its name."""
+"""The kinds of detail of the attributes that every resource has, by name prefix."""
 _DESCRIPTIONS: Final = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
 })  # fmt: skip
@@ -198,7 +198,7 @@ def run_attributes(
 
 
 def is_wanted(attribute: str, config: Config) -> bool:
-    """Return False if a resource attribute is a kind of detail that is switched off."""
+    """Return whether a resource attribute is recorded: its kind of detail is not switched off."""
     details = (kind for prefix, kind in _OTHERS.items() if attribute.startswith(prefix))
     return all(kind in config.run_details for kind in details)
 

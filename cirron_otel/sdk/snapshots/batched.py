@@ -3,7 +3,7 @@
 Tensors are split into pieces, and pieces of similar length become the rows of a matrix of doubles.
 Every operation processes a complete matrix: first it computes the range of each tensor, then its
 sums and its histogram. The result is one small tensor on the device. No operation depends on a
-value that the host would have to read, so none of them synchronises (docs/snapshots.md, "On a
+value that the host would have to read, so no operation synchronises (docs/snapshots.md, "On a
 GPU").
 """
 

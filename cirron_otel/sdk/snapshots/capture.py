@@ -54,9 +54,10 @@ class _Result:
     numbers: list[int]
     rows: Any
     arrived: Any
-    """A tensor in pinned memory that becomes 1 after the rows; None if they are in host memory.
+    """A tensor in pinned memory that becomes 1 once the rows have arrived in host memory.
 
-    Reading it makes no CUDA call: a query in another thread would break a graph capture.
+    None if the rows need no copy. Reading the tensor makes no CUDA call: a query in another thread
+    would break a graph capture.
     """
 
     @property

@@ -77,7 +77,7 @@ class TakenSnapshot:
         if not span_id:
             return []  # the scope was dropped
         records = list(self._capture.records())
-        # Sorted ids make the canonical order that of the model.
+        # With sorted ids, the canonical order is the model's order.
         halves = sorted(urandom(8 * len(records)).hex(" ", 8).split(" "))
         rows = []
         for half, record in zip(halves, records, strict=False):

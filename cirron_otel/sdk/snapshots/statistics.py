@@ -14,7 +14,7 @@ BINS = 16
 NUDGE = 1 + 2.0**-50
 """Factor for bin numbers, so that rounding does not move a value on an edge to a lower bin."""
 LARGE = 2.0**400
-"""Larger values, and values below its inverse, are scaled so that a double can hold squares."""
+"""Values above this limit, or below its inverse, are scaled so that their squares fit a double."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Select and name the tensors of a snapshot: a model's parameters and gradients.
 
-docs/snapshots.md, "Which tensors", documents these decisions and the reasons.
+docs/snapshots.md, "Which tensors", documents the selection and its reasons.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 DEADLINE_S = 10.0
 """Longest wait for a value, seconds: a device that hangs must not block the flush thread."""
 SHORT_S = 0.05
-"""Longest wait for a value, seconds, if the previous value did not arrive: many may be waiting."""
+"""Longest wait for a value after another has failed to arrive, seconds: many more may follow."""
 
 
 class CapturedError(RuntimeError):

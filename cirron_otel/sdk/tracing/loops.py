@@ -178,7 +178,7 @@ def _leave(scope: Any, base: Any, failed: Exception | None = None) -> None:
             scope._end = scope._end or scope._start
         if not scope._end:
             end = now()
-            # No exception was caught here: the loop was left by `break`, or one propagates.
+            # No exception was caught here: `break` left the loop, or an exception propagates.
             place = loop_left(2)
             if place is not None:
                 keep(scope, place, end)

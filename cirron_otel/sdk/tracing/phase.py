@@ -38,7 +38,7 @@ class Phase(Scope):
     _until: int
     """End of the phase, monotonic ns; 0 while it runs."""
     _before: int
-    """State of the instrumentation that opened the phase: the phase that was open before it."""
+    """The kinds of phases that were open before this phase, as bits (used by instrumentations)."""
     _stamps: Any
     """Events recorded on a device's stream at its start and end; None without a device."""
 
@@ -80,7 +80,7 @@ class LoaderPassSpan(Phase):
 
 
 class LastEnd:
-    """The latest end of child scopes and spans, which call the same methods as of `Intervals`."""
+    """The latest end of child scopes and spans, with the methods of `Intervals` they use."""
 
     __slots__ = ("last", "open")
 
@@ -113,7 +113,7 @@ class Step(Phase):
     _is_detailed: bool | None
     """With `detail_every`, whether the step's inside is retained in any case; None: not decided."""
     _is_known: bool | None
-    """Whether it is certain, before the step ends, that it remains its children's parent."""
+    """Whether it is certain, before the step ends, that the step remains its children's parent."""
     _rest: int | None
     """The step's `unattributed_ns`, unless its attributes already contain it."""
 

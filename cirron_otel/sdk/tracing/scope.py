@@ -281,7 +281,7 @@ class Scope(RecordedScope):
         """Enter a scope that was used before: each `with` block records a separate scope."""
         entries: list[tuple[Scope, Any]] = self.__dict__.setdefault("entries", [])
         if self._token is not None:
-            # It is open: from now on, `_leave_again` also handles its exit.
+            # The scope is open: from now on, `_leave_again` also handles its exit.
             entries.append((self, self._token))
             self._token = None
         inner = self.again()

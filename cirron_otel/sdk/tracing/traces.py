@@ -1,4 +1,4 @@
-"""The trace of a scope: the session's first one, a later segment, or a caller's trace.
+"""The trace of a scope: the session's first trace, a later segment, or a caller's trace.
 
 docs/otlp-mapping.md, "Trace layout": a trace is complete once it contains 4,000 records or is 10
 minutes old. When the next child or grandchild of the session starts, it opens a new segment.
@@ -125,7 +125,7 @@ class Segments:
             units = max(self._units - self.tick, 1)
             each = max((count - self._counted) // units, 1)
             self._counted = count
-            # At most twice the previous number: the first units predict little about the next ones.
+            # At most twice the previous number: the first units predict little about later units.
             foreseen = min(_MOST_UNITS, (self._limit - used) // (2 * each), 2 * self._units + 1)
             self._units = self.tick = foreseen
             return self.trace

@@ -209,7 +209,7 @@ class Clock:
         try:
             if (
                 self._source.is_off()
-            ):  # checked under the lock, which the beginning of a capture waits for
+            ):  # checked while holding the lock, which the beginning of a capture waits for
                 return
             while queue.expired:
                 queue.expired.popleft().release()
@@ -291,7 +291,7 @@ class Clock:
 
 
 class _ThreadQueue(threading.local):
-    """The queue of the calling thread, as `queue`."""
+    """The calling thread's queue, as the attribute `queue`."""
 
     def __init__(self, all_queues: set[EventQueue]) -> None:
         self.queue = EventQueue()

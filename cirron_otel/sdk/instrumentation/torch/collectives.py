@@ -46,7 +46,10 @@ class Collectives:
 
 
 def _of_operation(name: str, original: Any) -> Any:
-    """Return the function for a call's attributes: None if the call does not wait for its end."""
+    """Return a function that returns a call's attributes.
+
+    It returns None for an asynchronous call, which does not wait for the operation.
+    """
     parameters = list(inspect.signature(original).parameters)
     place = parameters.index("async_op") if "async_op" in parameters else len(parameters)
 

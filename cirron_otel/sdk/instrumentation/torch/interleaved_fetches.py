@@ -31,12 +31,13 @@ _MOST_SUSPENDED = 8
 
 
 class InterleavedFetches:
-    """Decides about other iterators during the training passes of one thread."""
+    """Decides how fetches of other iterators are recorded during one thread's training passes."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
         self._suspended: list[tuple[Any, Any]] = []
-        """Iterators whose pass was suspended, and the data that took over, as weak references."""
+        """Weak references to iterators whose pass was suspended, each with one to the data of the
+        iterator that took over."""
         self.aside: Any = None
         """A weak reference to an iterator whose only batch so far was fetched before an evaluation
         and not used."""
@@ -51,7 +52,10 @@ class InterleavedFetches:
         self._suspended = [pair for pair in self._suspended if pair[0]() not in (None, iterator)]
 
     def goes_on(self, training: Pass) -> None:
-        """Note a fetch of the iterator that drives the steps: another was read inside the pass."""
+        """Note a fetch of the iterator that drives the steps.
+
+        Another iterator that was fetched before is now known to be read inside the pass.
+        """
         other = training.other
         if other is None:
             return
@@ -81,7 +85,7 @@ class InterleavedFetches:
     # --- another iterator -----------------------------------------------------------------------
 
     def fetch(self, training: Pass, iterator: Any, context: Any, current: Any) -> None:
-        """Decide about a fetch of another iterator while `training` is open."""
+        """Decide how to record a fetch of another iterator while `training` is open."""
         other, iteration = training.other, self._tracker.iteration
         if other is None or other.iterator() is not iterator:
             self._begin_other(training, iterator, context, current)

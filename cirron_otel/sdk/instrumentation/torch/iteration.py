@@ -83,7 +83,7 @@ class Iteration:
             self.stamp(phase._stamps)
         self.count(phase)
         if self.is_held:
-            self.is_odd = True  # `release` has to settle it
+            self.is_odd = True  # `release` has to settle the phase
         else:
             self.settle(phase)
 

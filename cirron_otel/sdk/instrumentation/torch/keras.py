@@ -1,4 +1,4 @@
-"""Record `optimizer_step` for Keras on torch, whose optimizers are not those of torch."""
+"""Record `optimizer_step` for Keras on torch, which has its own optimizers."""
 
 from __future__ import annotations
 

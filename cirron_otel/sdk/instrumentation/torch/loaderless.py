@@ -1,4 +1,4 @@
-"""Loops without a loader: an optimizer step ends a step, which begins after the previous step.
+"""Record steps in loops without a loader: each optimizer step ends a step.
 
 If no optimizer of torch.optim steps, a step ends with a change of the weights. Forwards of a
 trained model in evaluation mode, without gradients, form an evaluation.
@@ -43,7 +43,7 @@ Waiting = tuple[Phase, int, bool]
 
 
 class LoaderlessSteps:
-    """Assigns those phases of one thread to steps that are outside of every pass."""
+    """Assigns the phases of one thread to steps if the phases are outside of every pass."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
@@ -54,7 +54,7 @@ class LoaderlessSteps:
         """Whether changes of the weights end the steps."""
         self.gradients = Gradients(tracker.torch_state)
         self.iteration: Iteration | None = None
-        """The last step, in which a further optimizer may step."""
+        """The last step, in which another optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
         """Whether the forward in progress is part of an evaluation."""
@@ -157,7 +157,7 @@ class LoaderlessSteps:
         return last
 
     def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
-        """Return whether an optimizer belongs to the last step, in which another has stepped."""
+        """Return whether an optimizer's step belongs to the last step, as another's step does."""
         if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
             return False
         is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at

@@ -71,7 +71,7 @@ def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
 
 
 def _is_none(tracker: Tracker) -> bool:
-    """Return whether not to record a fetch: it is part of an open phase, or recording is off."""
+    """Return True if a fetch is not recorded: it is part of an open phase, or recording is off."""
     if tracker.inside & NO_FETCH:
         try:
             if tracker.inside & PARTIAL:

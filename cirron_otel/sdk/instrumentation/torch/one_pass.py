@@ -240,7 +240,7 @@ class Pass:
 
 
 class OtherFetches:
-    """Fetches of another iterator within a step, whose purpose only later fetches show."""
+    """Fetches of another iterator within a step. Only later fetches show their purpose."""
 
     __slots__ = ("at", "had_stepped", "is_between", "iterator", "stepped", "was_backward",
                  "was_forward", "was_trainable")  # fmt: skip
@@ -256,8 +256,8 @@ class OtherFetches:
         self.is_between = False
         """Whether no step was open at the first of these fetches."""
         self.was_forward = self.was_trainable = self.was_backward = False
-        """Whether, since then, a model was called, a model with gradients on was called, and a
-        backward ran."""
+        """Whether, since the first of these fetches, a model was called, a model was called in
+        training mode with gradients on, and a backward ran."""
 
     @property
     def is_evaluated(self) -> bool:
@@ -276,7 +276,7 @@ class FirstBatch:
 
     def __init__(self, iteration: Iteration, count: int) -> None:
         self.iteration = iteration
-        """The first step. It has ended, but is not sealed."""
+        """The first step of the pass. It has ended, but is not sealed."""
         self.count = count
         """Number of the step's phases before the other iterator's first fetch."""
         self.over = 0

@@ -114,7 +114,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             iteration.stepped(optimizer)
             tracker.into(None)
         elif tracker.clock is not None and iteration.is_held:
-            iteration.release()  # from now on, their events are queried
+            iteration.release()  # from now on, the events of the held phases are queried
         elif len(iteration.children) > MANY:
             if iteration.is_held and not iteration.is_waiting:
                 iteration.release()
@@ -141,7 +141,7 @@ def begin_step(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             end_partial_forward(tracker)
         is_alone = tracker.iteration is None and tracker.stepping is None
         if tracker.has_failed and is_alone:
-            start_over(tracker)  # there is no fetch that would do so
+            start_over(tracker)  # without a loader, no fetch starts over
         elif tracker.inside & ~OPTIMIZER and is_abandoned(tracker):
             start_over(tracker)
         tracker.stepped += 1

@@ -39,7 +39,10 @@ class PassEnds:
     # --- after the pass -------------------------------------------------------------------------
 
     def step(self, optimizer: Any) -> Step | None:
-        """Return the last step of the unfinished pass, which `optimizer` belongs to, or None."""
+        """Return the last step of the unfinished pass, to which the optimizer step belongs.
+
+        Returns None if no pass is unfinished.
+        """
         if self.unfinished is None:
             return None
         iteration = self.unfinished.iteration

@@ -389,7 +389,7 @@ class Passes(OpenPasses):
                 self._end_evaluation(at, left)
                 return
         if training.unused is not None and not training.unused.was_used:
-            self.prefetching.give_up(training)  # its batches were fetched but never used
+            self.prefetching.give_up(training)  # the batches were fetched but never used
         iteration = tracker.iteration
         if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
             iteration.stepped(None)

@@ -273,7 +273,7 @@ class Tracker(OpenStep):
         elif loaderless is not None and parent_scope is loaderless.step:
             loaderless.add(phase)
         elif self.passes.pass_ends.takes(phase):
-            pass  # it belongs to the last step of an unfinished pass
+            pass  # the phase belongs to the last step of an unfinished pass
         elif not self.loaderless.takes(phase, kind):
             if type(parent_scope) is EnclosingSpan:
                 parent_scope.note_phase()

@@ -73,7 +73,7 @@ def _is_free(tracker: Tracker, inside: int) -> bool:
     """Return whether a call is not part of a phase, although a phase is open."""
     try:
         if inside & PARTIAL:
-            end_partial_forward(tracker)  # a partial forward ends when something else begins
+            end_partial_forward(tracker)  # a partial forward ends when other work begins
             inside = tracker.inside
         if inside & OPTIMIZER and not inside & NO_UPKEEP:
             stepping = tracker.stepping
@@ -134,7 +134,7 @@ class Upkeep:
         self._wrapper, self._patches = wrapper, patches
 
     def zero_grad(self) -> None:
-        """Replace `zero_grad` in both classes. Raises AttributeError if torch has changed."""
+        """Replace `zero_grad` of optimizers and modules. Raises AttributeError if torch changed."""
         from torch.nn import Module  # noqa: PLC0415
         from torch.optim import Optimizer  # noqa: PLC0415
 
