@@ -145,7 +145,7 @@ def test_files(command: str, said: str, tmp_path: Path) -> None:
         ("frameworks='torhc'", "'torhc' is not hooked: expected torch, auto, none"),
         ("frameworks=[], flush_interval=-1", "expected a number of seconds above 0"),
         ("frameworks=[], output_dir='file/x'", "cannot be written: Not a directory"),
-        ("frameworks=[]", "a mark's value is a number, a bool or a string"),
+        ("frameworks=[]", "a mark's value must be a number, a bool or a string"),
     ],
 )
 def test_what_a_program_logs(options: str, said: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_device_that_hangs_holds_up_one_flush_and_not_each_mark(
     waited: list[float] = []
     monkeypatch.setattr(device_scalar, "sleep", waited.append)
     lost = [copy(1.0, is_here=False)[0] for _ in range(3)]
-    with pytest.raises(TimeoutError, match="did not come"):
+    with pytest.raises(TimeoutError, match="did not arrive"):
         lost[0]()
     assert waited
     waited.clear()

@@ -47,7 +47,7 @@ def test_killed_three_times_in_a_minute_it_writes_the_spool_alone(tmp_path: Path
         assert agent.do("kill_flush") == 3
         health = agent.do("health")
         assert health["flush_mode"] == "spool_only"
-        assert "three deaths" in health["last_errors"]["degraded"]
+        assert "failed three times" in health["last_errors"]["degraded"]
         assert agent.do("flush")
         until(lambda: not agent.do("health")["targets"][0]["waiting"])
         sealed, sent = len(batch_files(tmp_path)), len(backend.span_ids)

@@ -304,7 +304,7 @@ class TestFailure:
         with SINKS[HTTP](Sink(takes_metrics=False)) as sink:
             said, log = run(tmp_path, to(sink, HTTP, OTEL_METRICS_EXPORTER="otlp"))
         assert said["health"]["swallowed_errors"] == {"metrics export": 1}
-        assert "/v1/metrics did not take them: HTTP 404 (Not Found)" in log
+        assert "/v1/metrics did not accept the metrics: HTTP 404 (Not Found)" in log
 
     @both
     def test_an_endpoint_that_never_answers_is_given_up(
@@ -316,7 +316,7 @@ class TestFailure:
             env = to(sink, protocol, OTEL_EXPORTER_OTLP_METRICS_TIMEOUT="3000", **quick)
             said, log = run(tmp_path / "run", env, timeout=0.3, told=str(told))
             assert sink.metrics, "it came, and nobody answered"
-        assert log.count("has not taken the last ones in time") == 1
+        assert log.count("did not accept the last metrics in time") == 1
         assert said["health"]["swallowed_errors"] == {"metrics export": 1}
 
     @pytest.mark.parametrize(

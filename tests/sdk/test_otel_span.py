@@ -225,7 +225,7 @@ class UnencodableError(Exception):
         (ValueError("bad"), "ValueError: bad"),
         (KeyError("k"), "KeyError: 'k'"),
         (ExceptionGroup("several", [ValueError(1)]), "ExceptionGroup: several (1 sub-exception)"),
-        (UnencodableError(), "UnencodableError: <UnencodableError whose text cannot be had>"),
+        (UnencodableError(), "UnencodableError: <UnencodableError: str() failed>"),
     ],
 )
 def test_an_exception_closes_the_scope_and_goes_on(

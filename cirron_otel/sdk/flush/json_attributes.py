@@ -55,7 +55,7 @@ def text_of(value: object) -> str:
         text = str.__str__(value) if isinstance(value, str) else str(value)
         return text if type(text) is str else str.__str__(text)
     except Exception:
-        return f"<{type(value).__name__} whose text cannot be had>"
+        return f"<{type(value).__name__}: str() failed>"
 
 
 def _plain(value: Any, depth: int, room: list[int]) -> Any:

@@ -200,8 +200,8 @@ class Measures:
             self._marks[name] = at, value
         elif not self._left_out:
             self._left_out.add(name)
-            problem = f"more than {MOST_NAMES} names of marks: {name:.60} and further ones get"
-            report_problem("metrics", f"{problem} no gauge; the spool has all of them")
+            problem = f"more than {MOST_NAMES} mark names: {name:.60} and later names get no gauge"
+            report_problem("metrics", f"{problem}; the spool contains all marks")
 
 
 def holds_phases(scope: Any) -> bool:

@@ -182,7 +182,7 @@ class Pipeline:
             return  # another thread is replacing the flush thread
         try:
             if not self._thread.is_alive():
-                self._died("the thread was gone")
+                self._died("the thread ended unexpectedly")
                 thread = self._new_thread()
                 thread.start()
                 self._thread = thread
@@ -289,6 +289,7 @@ class Pipeline:
         if len(lately) >= DEATHS and self.mode == NORMAL:
             self.mode = SPOOL_ONLY
             record_error(
-                "degraded", "three deaths of the flush thread in 60 s: spool only from here"
+                "degraded",
+                "the flush thread failed three times in 60 s: now only the spool is written",
             )
         self._rest = _BACKOFF_S[min(len(lately), len(_BACKOFF_S)) - 1]

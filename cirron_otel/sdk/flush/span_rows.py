@@ -183,7 +183,8 @@ def is_encodable(value: Any) -> bool:
             record_error("mark value", error)
             return False
     if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
-        record_error("mark value", f"an integer of {value.bit_length()} bits")
+        bits = value.bit_length()
+        record_error("mark value", f"integer of {bits} bits: expected at most {MAX_INTEGER_BITS}")
         return False
     return True
 
@@ -194,7 +195,7 @@ def mark_row(entry: MarkEntry, mark_id: str, span_id: str) -> MarkRow:
     if type(value) is Deferred:
         value = value.value()
     if type(kind) is not str or kind not in (POINT, SUMMARY):
-        record_error("mark kind", f"{text_of(kind):.40}: expected point or summary; taken as point")
+        record_error("mark kind", f"{text_of(kind):.40}: expected point or summary; using point")
         kind = POINT
     row = MarkRow(
         mark_id, span_id, name if type(name) is str else text_of(name), "float", value,

@@ -196,4 +196,4 @@ def _import(name: str) -> None:
         try:
             __import__(name)
         except ImportError as error:
-            report_problem("frameworks", f"{name} is to be hooked and cannot be imported: {error}")
+            report_problem("frameworks", f"{name} cannot be imported, so it is not hooked: {error}")

@@ -75,7 +75,7 @@ class Cirron:
         """Return the current value of an option that is a named parameter of the constructor."""
         if name not in _GIVEN_TO_CIRRON:
             missing = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(f"{missing}; docs/migrating.md says what is cirron-sdk's alone")
+            raise AttributeError(f"{missing}; docs/migrating.md lists what only cirron-sdk has")
         value = getattr(self.config, name)
         return str(value) if isinstance(value, Path) else value
 

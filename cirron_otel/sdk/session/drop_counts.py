@@ -73,7 +73,7 @@ class DropCounts:
         counts = ", ".join(f"{number:,} {reason}" for reason, number in self._unwanted())
         if counts:
             logger.warning(
-                "cirron-otel: dropped while recording: %s; what the spool holds is incomplete",
+                "cirron-otel: dropped while recording: %s; the data in the spool is incomplete",
                 counts,
             )
 

@@ -33,7 +33,9 @@ def record_error(cause: str, error: BaseException | str) -> None:
     if errors.counts[cause] == 1:
         # The application's handlers may raise anything.
         with contextlib.suppress(Exception):
-            logger.warning("cirron-otel: %s: %s (more of this kind is only counted)", cause, text)
+            logger.warning(
+                "cirron-otel: %s: %s (further errors of this kind are only counted)", cause, text
+            )
 
 
 def report_problem(cause: str, problem: str) -> None:

@@ -51,7 +51,7 @@ HISTOGRAMS = {
     sc.STEP_DURATION: "How long steps took",
     sc.PHASE_DURATION: "How long the phases of steps took",
     sc.PHASE_GPU_DURATION: "How long phases of steps took on the device",
-    sc.REQUEST_DURATION: "How long requests for inference took",
+    sc.REQUEST_DURATION: "How long inference requests took",
 }
 """Description of each histogram."""
 
@@ -154,7 +154,7 @@ def _marks(marks: Mapping[str, float], now_ns: int) -> Iterable[sdk.Metric]:
             sdk.NumberDataPoint({sc.MARK_NAME: text_of(name)[:_LONGEST_NAME]}, 0, now_ns, value)
             for name, value in values
         ]
-        meaning = "The last value of the marks of that name"
+        meaning = "The last value of the marks with this name"
         yield sdk.Metric(gauge, meaning, "", sdk.Gauge(points))
 
 
@@ -170,11 +170,11 @@ class Instruments:
         self._memory: dict[str, int] = {}
         meter.create_observable_counter(
             sc.DROPS, [_read(_by(sc.REASON, drops))], "{record}",
-            "What was dropped, by reason: the keys of health()['drops']",
+            "Dropped records, by reason: the keys of health()['drops']",
         )  # fmt: skip
         meter.create_observable_counter(
             sc.ERRORS, [_read(_by(sc.REASON, lambda: dict(errors.counts)))], "{error}",
-            "Errors kept from the program, by cause: health()['swallowed_errors']",
+            "Errors that were caught and not raised, by cause: health()['swallowed_errors']",
         )  # fmt: skip
         meter.create_observable_up_down_counter(
             sc.MEMORY_USAGE, [_read(_resident)], "By", "The resident set of the process"
@@ -187,13 +187,13 @@ class Instruments:
             self._known.add(sc.STEP_MEMORY_PEAK)
             self._meter.create_observable_gauge(
                 sc.STEP_MEMORY_PEAK, [_read(_by(sc.MEMORY_KIND, lambda: self._memory))], "By",
-                "The highest peak of memory of the steps since the last export",
+                "The highest memory peak of the steps since the last export",
             )  # fmt: skip
         if self._measures.samples and sc.SAMPLES not in self._known:
             self._known.add(sc.SAMPLES)
             self._meter.create_observable_counter(
                 sc.SAMPLES, [_read(lambda: [Observation(self._measures.samples)])], "{sample}",
-                "Samples that the steps took, where they say so",
+                "Samples of the steps that report their number of samples",
             )  # fmt: skip
 
 
@@ -281,9 +281,9 @@ class MetricsPush:
         if self._thread.is_alive():
             self._thread.join(min(timeout, threading.TIMEOUT_MAX))
         if self._thread.is_alive() and not self._is_over:
-            record_error("metrics export", f"{self._where} has not taken the last ones in time")
+            record_error("metrics export", f"{self._where} did not accept the last metrics in time")
         elif not self._has_ended and not self._is_over:
-            record_error("metrics", "the thread that sends them was gone")
+            record_error("metrics", "the thread that sends metrics ended unexpectedly")
         self._is_over = True
         try:
             self._exporter.shutdown()
@@ -320,12 +320,12 @@ class MetricsPush:
 
     def _failed(self, why: str, is_not_taken: bool) -> None:
         if not is_not_taken or self._is_named:
-            record_error("metrics export", f"{self._where} did not take them: {why}")
+            record_error("metrics export", f"{self._where} did not accept the metrics: {why}")
             return
         # The endpoint was set for all signals, but this backend (Jaeger, Tempo) accepts only spans.
         self._is_over = self.measures.is_off = True
         logger.info(
-            "cirron-otel: metrics: %s takes none (%s): no more are sent",
+            "cirron-otel: metrics: %s does not accept metrics (%s): no more are sent",
             self._where, why,
         )  # fmt: skip
 
@@ -363,6 +363,6 @@ def _milliseconds(environ: Mapping[str, str], variable: str, default: float) -> 
     if milliseconds > 0:
         return min(milliseconds, _LONGEST_MS)
     report_problem(
-        "metrics", f"{variable} is {value!a:.60}: expected milliseconds; {default:g} are used"
+        "metrics", f"{variable} is {value!a:.60}: expected milliseconds above 0; using {default:g}"
     )  # fmt: skip
     return default

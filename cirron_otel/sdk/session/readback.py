@@ -205,7 +205,7 @@ def _frame(nodes: list[Node], roots: list[Node]) -> Any:
         import pandas as pd  # noqa: PLC0415 - only for a data frame
     except ImportError:
         raise UsageError(
-            "trace(format='df') needs pandas: run `pip install pandas`, or ask for 'dict'"
+            "trace(format='df') needs pandas: run `pip install pandas`, or use format='dict'"
         ) from None
     return pd.DataFrame(_frame_rows(nodes, roots))
 

@@ -114,7 +114,7 @@ def take(model: Any, most_bytes: int | None = None) -> Capture:
     """
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a CUDA graph is being captured: no snapshot is taken in it")
+        raise RuntimeError("a CUDA graph is being captured: no snapshot is taken")
     with torch.no_grad():
         capture = Capture(subjects_of(model))
         _measure(torch, capture)

@@ -196,7 +196,7 @@ class Snapshots:
             record_error(
                 "snapshot file",
                 f"more than {MOST_BYTES} bytes, or {MOST_WAITING} snapshots,"
-                " would wait to be written",
+                " would be waiting for the disk: the file is not written",
             )
         snapshot = TakenSnapshot(scope, captured, self._mode)
         # Segments count records (docs/otlp-mapping.md, "Trace layout"): use this thread's counter.

@@ -63,7 +63,7 @@ def coerce(value: Any) -> Any:
     if isinstance(value, (numbers.Real, Decimal)):
         return float(value)
     raise RefusedValueError(
-        f"a mark's value is a number, a bool or a string, not {type(value).__name__}"
+        f"a mark's value must be a number, a bool or a string, not {type(value).__name__}"
     )
 
 
@@ -117,11 +117,11 @@ def _scalar(value: Any) -> Any:
         size *= int(length)
     if size != 1:
         raise RefusedValueError(
-            f"a mark's value has one element, not the shape {tuple(shape)}: use a snapshot"
+            f"a mark's value must have one element, not the shape {tuple(shape)}: use a snapshot"
         )
     device = getattr(getattr(value, "device", None), "type", "cpu")
     if device == "meta":
-        raise RefusedValueError("a mark's value on the meta device has no value")
+        raise RefusedValueError("a tensor on the meta device has no value to mark")
     if device != "cpu" and hasattr(value, "detach"):
         try:
             read = arriving(value)

@@ -46,7 +46,7 @@ class Arriving:
         while int(self._arrived.item()) != 1:
             if monotonic() >= until:
                 waited, patience.seconds = patience.seconds, SHORT_S
-                raise TimeoutError(f"the device did not come to it within {waited:g} s")
+                raise TimeoutError(f"the value did not arrive from the device within {waited:g} s")
             sleep(0.001)
         patience.seconds = DEADLINE_S
         return self._copy.item()

@@ -254,8 +254,8 @@ class Scope(RecordedScope):
         drops.too_deep += 1
         if drops.too_deep == 1:
             logger.warning(
-                "cirron-otel: scope %r lies deeper than %d: it and what follows below is not"
-                " recorded", self._name, MAX_DEPTH,
+                "cirron-otel: scope %r is nested deeper than %d levels: it and the scopes inside it"
+                " are not recorded", self._name, MAX_DEPTH,
             )  # fmt: skip
         self._id, self._start = 0, begun
         return self

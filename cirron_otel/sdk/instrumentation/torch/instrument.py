@@ -198,7 +198,7 @@ class TorchHooks(FrameworkHooks):
         for problem, names in failed.items():
             lost = ", ".join(names)
             self.not_recorded += names
-            message = f"torch {version} is not as expected ({problem}): not recorded: {lost}"
+            message = f"torch {version} is not fully supported ({problem}): not recorded: {lost}"
             report_problem(f"torch: {lost}", message)
 
     def health(self) -> dict[str, Any]:

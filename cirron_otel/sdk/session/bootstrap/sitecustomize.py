@@ -68,7 +68,7 @@ def _met(name, finder):
         wait_for_session(_BEGUN)
     except Exception as error:
         _say(
-            "%s cannot import cirron-otel (%s: %s): it is not recorded"
+            "%s cannot import cirron-otel (%s: %s): this process is not recorded"
             % (sys.executable, type(error).__name__, " ".join(str(error).split()))
         )
 
