@@ -40,7 +40,7 @@ def test_the_copy_of_one_that_has_a_gradient_has_none() -> None:
         value = torch.empty((), device="cuda", requires_grad=True) * 2
         read = arriving(value)
     assert read is not None
-    assert not read._told.requires_grad
+    assert not read._copy.requires_grad
 
 
 def test_what_is_in_the_hosts_memory_is_no_business_of_it() -> None:
