@@ -44,7 +44,7 @@ class Exporter(Protocol):
         """Look for batches that were recovered from dead processes."""
 
     def request_flush(self, timeout: float) -> None:
-        """Announce without waiting that `finish` follows, with `timeout` seconds from now."""
+        """Announce, without waiting, that `finish` follows and has `timeout` seconds from now."""
 
     def finish(self, timeout: float) -> bool:
         """Send the remaining batches within `timeout` seconds; return whether all are sent."""

@@ -22,7 +22,7 @@ THINNED = "scopes_thinned"
 
 
 def process_drops() -> tuple[int, int, int]:
-    """Return the drops of this process: scopes and marks (buffer full), scopes (too deep)."""
+    """Return this process's drops: scopes and marks (buffer full), and scopes (too deep)."""
     return (*buf.dropped(), drops.too_deep)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .metrics_push import MetricsPush
 
 _SEAL_S = 5.0
-"""Maximum seconds to wait for the seal of existing records when the program sets its provider."""
+"""Maximum seconds to wait for existing records to be sealed when the program sets a provider."""
 
 
 def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:

@@ -80,7 +80,10 @@ class LoaderPassSpan(Phase):
 
 
 class LastEnd:
-    """The latest end of child scopes and spans, with the methods of `Intervals` they use."""
+    """The latest end of child scopes and spans.
+
+    The class has those methods of `Intervals` that scopes and spans call.
+    """
 
     __slots__ = ("last", "open")
 

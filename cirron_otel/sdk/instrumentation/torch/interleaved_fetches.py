@@ -36,7 +36,7 @@ class InterleavedFetches:
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
         self._suspended: list[tuple[Any, Any]] = []
-        """Weak references to iterators whose pass was suspended, each with one to the data of the
+        """Pairs of weak references: to an iterator whose pass was suspended, and to the data of the
         iterator that took over."""
         self.aside: Any = None
         """A weak reference to an iterator whose only batch so far was fetched before an evaluation

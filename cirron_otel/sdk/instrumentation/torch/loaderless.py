@@ -157,7 +157,7 @@ class LoaderlessSteps:
         return last
 
     def _joins(self, last: Iteration, optimizer: Any, parent_scope: Any) -> bool:
-        """Return whether an optimizer's step belongs to the last step, as another's step does."""
+        """Return whether an optimizer steps within the last step, after another optimizer."""
         if id(optimizer) in last.optimizers or last.step._above is not parent_scope:
             return False
         is_new = self._tracker.torch_state.number_of(optimizer) > self._made_at

@@ -23,7 +23,7 @@ class TorchState:
         self.is_over = False
         """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
-        """The inside of one in every `detail_every` steps is recorded; with 0, of every step."""
+        """The inside of one in every `detail_every` steps is recorded; 0 means every step."""
         self.clock: Any = None
         """Measures time on a device; None if there is no device."""
         self.memory: Any = None

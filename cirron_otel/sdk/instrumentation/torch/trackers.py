@@ -99,7 +99,7 @@ def _enclosing_tracker(context: Any, trackers: list[Tracker]) -> Tracker | None:
 
 
 def _of_task(thread_tracker: Tracker, tasks: Any) -> Tracker:
-    """Return the current task's tracker, which is created if necessary, or else the thread's."""
+    """Return the current task's tracker, creating it if necessary; without a task, the thread's."""
     task = _current_task()
     if task is None:
         return thread_tracker
