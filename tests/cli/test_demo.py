@@ -73,7 +73,7 @@ def test_the_recording_is_shown(run: Run, temporary: Path) -> None:
     assert f"spool   {made}/spool  (" in result.stdout
     assert f"OTLP    {made}/trace.jsonl  (" in result.stdout
     assert (made / "trace.jsonl").is_file()
-    assert f"SQLite  {made}/trace.db  (143 spans by way of a collector; " in result.stdout
+    assert f"SQLite  {made}/trace.db  (143 spans through a collector; " in result.stdout
 
 
 def test_what_it_says_to_try_next_works(run: Run, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_without_torch_it_says_so(run: Run, tmp_path: Path) -> None:
         ("raise ImportError('libcudart.so.13: no such file')", "ImportError: libcudart.so.13: no "),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "it was ended by SIGSEGV"),
         ("import sys; sys.exit(3)", "it ended with 3"),
-        ("import sys; sys.exit()", "nothing of it was recorded: "),
+        ("import sys; sys.exit()", "nothing was recorded: "),
         ("raise OSError('\\x1b[31m' + 300 * 'x')", r"OSError: \x1b[31mxxx"),
     ],
 )

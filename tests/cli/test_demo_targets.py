@@ -68,7 +68,7 @@ def test_without_the_extra_it_says_so_and_goes_on(run: Run, tmp_path: Path) -> N
     hidden = python_path(tmp_path, "sitecustomize.py", _WITHOUT_AIOHTTP)
     result = run("demo", "--replay", "--output", "kept", env=hidden)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "SQLite  left out, because the extra 'collector' is not installed: pip" in result.stdout
+    assert "SQLite  skipped, because the extra 'collector' is not installed: pip" in result.stdout
     assert "cirron-otel convert kept kept/trace.binpb.zst" in result.stdout
     assert "└── epoch 2" in result.stdout
 
@@ -77,7 +77,7 @@ def test_a_collector_that_does_not_start_is_reported(run: Run, tmp_path: Path) -
     broken = python_path(tmp_path, "sitecustomize.py", _BROKEN_COLLECTOR)
     result = run("demo", "--replay", "--output", "kept", env=broken)
     assert "the collector did not store the run: no such luck" in one_line(result, 1)
-    assert "SQLite  left out, because no such luck" in result.stdout
+    assert "SQLite  skipped, because no such luck" in result.stdout
     kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert kept == ["spool", "trace.jsonl"]
 
@@ -85,7 +85,7 @@ def test_a_collector_that_does_not_start_is_reported(run: Run, tmp_path: Path) -
 def test_a_directory_that_no_url_can_name(run: Run) -> None:
     result = run("demo", "--replay", "--output", "what?")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "SQLite  left out, because " in result.stdout
+    assert "SQLite  skipped, because " in result.stdout
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
@@ -93,7 +93,7 @@ def test_no_proxy_is_asked_for_the_way_to_the_collector(run: Run, name: str) -> 
     settings = {"no_proxy": "", "NO_PROXY": "", name: "http://127.0.0.1:1"}
     result = run("demo", "--replay", "--output", "kept", env=settings)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "143 spans by way of a collector" in result.stdout
+    assert "143 spans through a collector" in result.stdout
 
 
 def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> None:
@@ -116,7 +116,7 @@ def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> No
 def test_what_an_endpoint_rejects_is_told(run: Run, server: OtlpServer) -> None:
     server.rejected = 3
     result = run("demo", "--replay", "--output", "kept", env=server.environ)
-    assert one_line(result, 1).endswith("the endpoint says: too many spans")
+    assert one_line(result, 1).endswith("the endpoint reports: too many spans")
     assert re.search(r", [1-9] rejected; look for trace ", result.stdout)
 
 
@@ -132,7 +132,7 @@ def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) 
     result = run("demo", "--replay", "--output", "kept", env=settings)
     assert reason in one_line(result, 5)
     assert "sent    NOT: " in result.stdout
-    assert "143 spans by way of a collector" in result.stdout
+    assert "143 spans through a collector" in result.stdout
 
 
 def alive(process: int) -> bool:

@@ -115,15 +115,15 @@ class TestVariables:
             "warning",
             ["CIRRON_WEATHER", "OTEL_WEATHER"],
         )
-        assert "CIRRON_WEATHER is no option" in check.found
+        assert "not an option: CIRRON_WEATHER" in check.found
 
 
 class TestConfiguration:
     @pytest.mark.parametrize(
         ("environ", "said"),
         [
-            ({"OTEL_SDK_DISABLED": "true"}, "tracing is off, by OTEL_SDK_DISABLED"),
-            ({"CIRRON_ENABLED": "no"}, "tracing is off, by CIRRON_ENABLED"),
+            ({"OTEL_SDK_DISABLED": "true"}, "tracing is disabled by OTEL_SDK_DISABLED"),
+            ({"CIRRON_ENABLED": "no"}, "tracing is disabled by CIRRON_ENABLED"),
             ({"CIRRON_FLUSH_INTERVAL": "-1"}, "CIRRON_FLUSH_INTERVAL is '-1': expected a number"),
             (
                 {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"},
@@ -195,7 +195,7 @@ class TestSpool:
         for directory in (spool, spool / "spool"):
             directory.chmod(0o755)
         check = checks_of(run)["spool"]
-        assert "others on this machine may read what is recorded" in check["found"]
+        assert "other users of this machine can read the recordings" in check["found"]
         assert check["advice"] == f"chmod 700 {spool}"
         spool.chmod(0o700)
         assert "others on this machine" not in checks_of(run)["spool"]["found"]
@@ -270,10 +270,10 @@ class TestHooks:
         hidden = without_torch(tmp_path)
         result = run("doctor", env=hidden)
         assert result.returncode == 0
-        assert "ok       hooks            PyTorch is not installed: scopes by hand" in result.stdout
+        assert "ok       hooks            PyTorch is not installed: only manual scopes" in result.stdout
         result = run("doctor", env={**hidden, "CIRRON_FRAMEWORKS": "torch"})
         assert result.returncode == 1
-        assert "torch is to be hooked, and is not installed → pip install" in result.stdout
+        assert "`frameworks` names torch, which is not installed → pip install" in result.stdout
 
     @pytest.mark.parametrize(
         ("code", "reason"),
@@ -299,14 +299,14 @@ class TestHooks:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
         check = examine_hooks(config, os.environ)
         assert (check.state, "TMPDIR" in check.advice) == ("warning", True)
-        assert "could not be tried: No such file" in check.found
+        assert "could not be tested: No such file" in check.found
 
     @pytest.mark.torch
     def test_a_step_is_seen_and_all_put_back(self, tmp_path: Path) -> None:
         config = resolve(environ={}, cwd=tmp_path, home=tmp_path).config
         check = examine_hooks(config, {**os.environ, "CIRRON_ENABLED": "false"})
         assert check.state == "ok", check.found
-        assert "a step is seen, and all of " in check.found
+        assert "a step is recorded, and all " in check.found
         assert check.details["hooked"] > 3
         assert check.details["left"] == []
 

@@ -191,7 +191,7 @@ class TestWhatIsRight:
             checked({ENDPOINT: otelcol_file.otlp_http}),
             checked({**HTTP, ENDPOINT: f"http://{otelcol_file.otlp_grpc}"}),
         ]
-        assert "answers HTTP/1.1, and no gRPC" in last(crossed[0]).found
+        assert "answers HTTP/1.1, not gRPC" in last(crossed[0]).found
         assert "answers HTTP/2, as gRPC does" in last(crossed[1]).found
         doubled = checked({**HTTP, ENDPOINT: f"{otelcol_file.otlp_http}/v1/traces"})
         assert "is doubled" in doubled["otlp settings"].found
@@ -219,26 +219,26 @@ class TestTheWay:
             environ = {PROTOCOL: protocol, ENDPOINT: f"http://127.0.0.1:{port}"}
             check = last(checked(environ, timeout=1.5))
         assert (check.name, check.is_endpoint) == ("otlp protocol", True)
-        assert "takes the connection, and says nothing" in check.found
+        assert "accepts the connection, but sends nothing" in check.found
 
     @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
     def test_one_that_speaks_something_else(self, protocol: str) -> None:
         with listening(b"220 mail.example ESMTP\r\n") as port:
             check = last(checked({PROTOCOL: protocol, ENDPOINT: f"http://127.0.0.1:{port}"}))
-        assert "answers with what is no " in check.found
+        assert "answers with something other than " in check.found
 
     @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
     def test_one_that_hangs_up(self, protocol: str) -> None:
         with listening(b"") as port:
             check = last(checked({PROTOCOL: protocol, ENDPOINT: f"http://127.0.0.1:{port}"}))
-        assert "hangs up without an answer" in check.found
+        assert "closes the connection without an answer" in check.found
 
     def test_a_password_in_the_endpoint(self) -> None:
         with http_receiver(Answer(401)) as receiver:
             place = f"127.0.0.1:{receiver.port}"
             found = checked({**HTTP, ENDPOINT: f"http://user:{SECRET}@{place}"})
         assert f"http/protobuf to http://{place}/v1/traces" in found["otlp settings"].found
-        assert "not taken: 401" in last(found).found
+        assert "not accepted: 401" in last(found).found
 
     def test_a_name_that_is_not_known(self) -> None:
         check = last(checked({ENDPOINT: "http://no-such-host.invalid:4317"}))
@@ -262,7 +262,7 @@ class TestTheProtocol:
     def test_grpc_asked_for_and_http_spoken(self) -> None:
         with http_receiver() as receiver:
             check = last(checked({ENDPOINT: f"http://127.0.0.1:{receiver.port}"}))
-        assert "answers HTTP/1.1, and no gRPC" in check.found
+        assert "answers HTTP/1.1, not gRPC" in check.found
         assert f"set {PROTOCOL}=http/protobuf" in check.advice
 
     def test_http_asked_for_and_grpc_spoken(self) -> None:
@@ -308,11 +308,11 @@ class TestTheSettings:
         ("settings", "said"),
         [
             ({ENDPOINT: "http://localhost:1/v1/traces"}, "gRPC does not use its path /v1/traces"),
-            ({ENDPOINT: "http://localhost"}, "without a port gRPC takes 443"),
+            ({ENDPOINT: "http://localhost"}, "without a port, gRPC uses 443"),
             ({**HTTP, ENDPOINT: "http://localhost:1/v1/traces"}, "/v1/traces is doubled"),
             (
                 {**HTTP, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://localhost:1"},
-                "its path is /, and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is taken as it stands",
+                "its path is /, and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used unchanged",
             ),
             (
                 {**HTTP, ENDPOINT: "http://localhost:1", "OTEL_EXPORTER_OTLP_TIMEOUT": "soon"},
@@ -356,20 +356,20 @@ class TestTheSettings:
     def test_credentials_without_tls(self) -> None:
         environ = {ENDPOINT: "http://no-such-host.invalid:1", HEADERS: f"x-api-key={SECRET}"}
         check = checked(environ)["otlp headers"]
-        assert (check.state, check.advice) == ("warning", "say https:// in the endpoint")
+        assert (check.state, check.advice) == ("warning", "use https:// in the endpoint")
 
 
 class TestTheAnswer:
     @pytest.mark.parametrize(
         ("status", "headers", "advice"),
         [
-            (401, "", f"it wants credentials: set {HEADERS}"),
-            (401, f"authorization=Bearer%20{SECRET}", "it does not know the credentials in "),
-            (403, f"x-api-key={SECRET}", "who may not write there"),
+            (401, "", f"it requires credentials: set {HEADERS}"),
+            (401, f"authorization=Bearer%20{SECRET}", "it does not accept the credentials in "),
+            (403, f"x-api-key={SECRET}", "it does not allow the sender to write"),
             (405, "", "check the path in"),
             (415, "", f"check {PROTOCOL}"),
-            (429, "", "it is asked too much"),
-            (503, "", "it cannot take anything now"),
+            (429, "", "its rate limit is exceeded"),
+            (503, "", "it cannot accept data now"),
             (308, "", "check the path in"),
         ],
     )
@@ -379,22 +379,22 @@ class TestTheAnswer:
             environ = {**HTTP, ENDPOINT: f"http://127.0.0.1:{receiver.port}", HEADERS: headers}
             found = checked(environ)
         assert (last(found).name, last(found).is_endpoint) == ("otlp span", True)
-        assert f"not taken: {status}" in last(found).found
+        assert f"not accepted: {status}" in last(found).found
         assert advice in last(found).advice
 
     @pytest.mark.parametrize(
         ("code", "advice"),
         [
-            (grpc.StatusCode.UNAUTHENTICATED, "it wants credentials"),
-            (grpc.StatusCode.PERMISSION_DENIED, "who may not write there"),
+            (grpc.StatusCode.UNAUTHENTICATED, "it requires credentials"),
+            (grpc.StatusCode.PERMISSION_DENIED, "it does not allow the sender to write"),
             (grpc.StatusCode.UNIMPLEMENTED, f"set {PROTOCOL}=http/protobuf"),
-            (grpc.StatusCode.UNAVAILABLE, "it cannot take anything now"),
+            (grpc.StatusCode.UNAVAILABLE, "it cannot accept data now"),
         ],
     )
     def test_grpc(self, code: grpc.StatusCode, advice: str) -> None:
         with grpc_receiver(fails(code, "no such luck")) as receiver:
             check = last(checked({ENDPOINT: f"http://127.0.0.1:{receiver.port}"}))
-        assert f"not taken: {code.name}: no such luck" in check.found
+        assert f"not accepted: {code.name}: no such luck" in check.found
         assert advice in check.advice
 
     def test_a_span_that_is_rejected(self, server: OtlpServer) -> None:
@@ -425,6 +425,6 @@ class TestTheAnswer:
         with http_receiver(*[only_there] * 9) as receiver:
             place = f"http://127.0.0.1:{receiver.port}"
             check = last(checked({**HTTP, ENDPOINT: place}))
-        assert check.advice == f"traces are taken at {place}/otlp/v1/traces: set {ENDPOINT}=" + (
+        assert check.advice == f"traces are accepted at {place}/otlp/v1/traces: set {ENDPOINT}=" + (
             f"{place}/otlp"
         )

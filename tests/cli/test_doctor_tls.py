@@ -93,7 +93,7 @@ def test_a_ca_that_is_not_known(
         monkeypatch.delenv(name, raising=False)
     with secure(made) if protocol else secure_grpc(made) as place:
         check = failing({**protocol, ENDPOINT: place})
-    assert "a CA that is not known here; trusted are " in check.found
+    assert "an unknown CA; the trusted CAs are " in check.found
     assert check.advice == f"set {CA} to a file with the certificate of its CA"
 
 
@@ -107,7 +107,7 @@ def test_a_certificate_that_expires_soon(made: Certificates) -> None:
     with secure(made, "soon") as place:
         found = checked({**HTTP, CA: made.path("ca.pem"), ENDPOINT: place})
     assert found["otlp tls"].state == "warning"
-    assert "have it renewed" in found["otlp tls"].advice
+    assert "renew it" in found["otlp tls"].advice
     assert last(found).state == "ok"
 
 
@@ -125,7 +125,7 @@ def test_a_client_certificate_is_wanted(made: Certificates, protocol: dict[str, 
     with served as place:
         without = failing({**ours, ENDPOINT: place})
         found = checked({**ours, **pair, ENDPOINT: place})
-    assert "wants a client certificate" in without.found
+    assert "requires a client certificate" in without.found
     assert without.advice.startswith(f"set {CLIENT}")
     assert last(found).state == "ok"
 
@@ -135,7 +135,7 @@ def test_a_client_certificate_that_is_not_trusted(made: Certificates, tmp_path: 
     pair = {CLIENT: strange.path("client.pem"), KEY: strange.path("client.key")}
     with secure(made, wants_client=True) as place:
         check = failing({**HTTP, **pair, CA: made.path("ca.pem"), ENDPOINT: place})
-    assert "does not take our client certificate" in check.found
+    assert "does not accept our client certificate" in check.found
     assert CLIENT in check.advice
 
 
@@ -154,7 +154,7 @@ def test_http_where_tls_is_spoken(made: Certificates, protocol: dict[str, str]) 
         check = last(checked({**protocol, ENDPOINT: place.replace("https", "http")}))
     assert (check.name, check.is_endpoint) == ("otlp protocol", True)
     assert "speaks TLS" in check.found
-    assert check.advice == f"say https:// in {ENDPOINT}"
+    assert check.advice == f"use https:// in {ENDPOINT}"
 
 
 def test_files_that_hold_no_certificates(made: Certificates, tmp_path: Path) -> None:

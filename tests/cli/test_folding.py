@@ -216,8 +216,8 @@ def test_what_cannot_be_folded_is_cut_and_the_output_has_it(
     monkeypatch.setattr(spool_show, "_FOLDED_SPANS", 30)
     root = str(long_run(tmp_path / "varied", 20, "step_{}"))
     cut = [
-        "the others are left out, lower levels and later scopes first: scopes may differ by",
-        "that alone; --limit N reads more, --depth N leaves lower levels out of all",
+        "the others are omitted, lower levels and later scopes first: equal scopes may seem to",
+        "differ; --limit N reads more, --depth N omits the lower levels of all scopes",
     ]
     for options in ([], ["--limit", "30"]):
         assert run_here(["spool", "show", root, "--fold", *options]) == 0

@@ -88,7 +88,7 @@ def test_what_the_page_says_of_old_runs(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{tempo.otlp_grpc}")
     [check] = examine_search(old_run, os.environ)
     assert check.state == (CheckState.OK if is_raised else CheckState.WARNING)
-    assert ("batches that were not sent are up to 3 days old" in check.found) is not is_raised
+    assert ("unsent batches are up to 3 days old" in check.found) is not is_raised
     assert run_here(["export", str(old_run)]) == 0
     assert run_here(["export", str(old_run), "--json"]) == 0
     shown = capsys.readouterr()

@@ -24,7 +24,7 @@ logger = logging.getLogger("cirron_otel.collector.service")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-@click.command(short_help="Receive OTLP and Cirron, keep it, and hand it on.")
+@click.command(short_help="Receive OTLP and Cirron batches, store them, and forward them.")
 @click.option(
     "--config",
     "file",
@@ -32,23 +32,33 @@ _LEVELS = ("debug", "info", "warning", "error")
     type=click.Path(),
     help="A YAML file with all options (docs/collector.md).",
 )
-@click.option("--spool", metavar="DIR", help="Where batches are kept; default: .cirron.")
+@click.option("--spool", metavar="DIR", help="The directory of the spool; default: .cirron.")
 @click.option(
-    "--storage", metavar="URL", help="Write the platform's tables: sqlite:///FILE, postgresql://…"
-)
-@click.option("--blobs", metavar="URL", help="Keep snapshot files in a directory or s3://BUCKET/…")
-@click.option(
-    "--grpc", metavar="HOST:PORT", help="Listen for gRPC there; default: localhost:4317; off: not."
+    "--storage",
+    metavar="URL",
+    help="The database for the platform's tables: sqlite:///FILE or postgresql://…",
 )
 @click.option(
-    "--http", metavar="HOST:PORT", help="Listen for HTTP there; default: localhost:4318; off: not."
+    "--blobs", metavar="URL", help="The store of snapshot files: a directory or s3://BUCKET/…"
 )
 @click.option(
-    "--log-level", type=click.Choice(_LEVELS), help="The least that is logged; default: info."
+    "--grpc",
+    metavar="HOST:PORT",
+    help="The address for gRPC; default: localhost:4317; `off` disables it.",
 )
-@click.option("--check", is_flag=True, help="Check the configuration, and start nothing.")
 @click.option(
-    "--print-config", is_flag=True, help="Print the configuration without secrets; start nothing."
+    "--http",
+    metavar="HOST:PORT",
+    help="The address for HTTP; default: localhost:4318; `off` disables it.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS),
+    help="The lowest level that is logged; default: info.",
+)
+@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+@click.option(
+    "--print-config", is_flag=True, help="Print the configuration without secrets and exit."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document to stdout.")
 def collector(
@@ -62,7 +72,6 @@ def collector(
 
     Acknowledged data is stored in a spool and, if configured, in a database, a blob store and other
     endpoints. Port 0 picks a free port; the addresses are printed once all servers are listening.
-    Put options before FILE.
     """
     from ...collector.service.config_file import ConfigError, load_options
     from ...collector.service.extra import require

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ..convert.report import Report
 
 
-@click.command(cls=PlacesCommand, has_target=True, short_help="Spool to OTLP, or OTLP to spool.")
+@click.command(
+    cls=PlacesCommand, has_target=True, short_help="Convert a spool to OTLP, or OTLP to a spool."
+)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @from_option
@@ -46,7 +48,10 @@ if TYPE_CHECKING:
     " epoch=A..B, name=NAME. May be given several times.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Workers; default: all cores."
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of worker processes; default: one per core.",
 )
 @json_option
 def convert(
@@ -93,7 +98,7 @@ def convert(
     output.shortfalls(report)
     if report.backend is not None:
         losses = "; ".join(report.backend.not_kept)
-        output.message(f"{report.backend.backend} never gives back: {losses}")
+        output.message(f"{report.backend.backend} never returns: {losses}")
     return report.exit_code
 
 
@@ -105,9 +110,9 @@ def summary(report: Report) -> str:
         f"{size(report.bytes_written)} written to {printable(report.target)}",
     ]
     if report.unchanged:
-        parts.append(f"{count(report.unchanged, 'file')} there already")
+        parts.append(f"{count(report.unchanged, 'file')} already there")
     if report.duplicates:
-        parts.append(f"{count(report.duplicates, 'duplicate')} left out")
+        parts.append(f"{count(report.duplicates, 'duplicate')} omitted")
     return ", ".join(parts)
 
 

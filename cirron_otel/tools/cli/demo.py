@@ -81,15 +81,15 @@ class _Outcome:
     "directory",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Keep the files in DIR; by default in a new temporary directory.",
+    help="The directory for the files; by default a new temporary directory.",
 )
 @click.option("--replay", is_flag=True, help="Show the recording that ships with this program.")
 @json_option
 def demo(directory: str | None, replay: bool, as_json: bool) -> int:
-    """Train a small network for a few seconds with the hooks on; show its tree and its times.
+    """Train a small network for a few seconds, instrumented; show its tree and its times.
 
-    The run goes to a collector, which is started for it, and into an SQLite file; where
-    OTEL_EXPORTER_OTLP_ENDPOINT is set, there as well. Without PyTorch a recording of the same
+    The run is stored in an SQLite file by a collector that is started for the demo, and also sent
+    to OTEL_EXPORTER_OTLP_ENDPOINT if that is set. Without PyTorch, a recording of the same
     training is shown. Nothing is downloaded.
     """
     from ...core.analysis.breakdown import break_down
@@ -120,7 +120,7 @@ def _exit_code(run: _Run, gone: _Outcome) -> int:
         output.message(f"the collector did not store the run: {gone.stored.reason}")
     sent = gone.sent
     if sent is not None and sent.message:
-        output.message(f"the endpoint says: {sent.message}")
+        output.message(f"the endpoint reports: {sent.message}")
     if sent is not None and sent.hint:
         output.message(sent.hint)
     if sent is not None and sent.failure:
@@ -157,7 +157,7 @@ def _unwritable(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise TargetError(f"{what} cannot be made or written: {reason}") from None
+        raise TargetError(f"{what} cannot be created or written: {reason}") from None
 
 
 def _run(place: Path, replay: bool) -> _Run:
@@ -171,7 +171,7 @@ def _run(place: Path, replay: bool) -> _Run:
     except training.TrainingError as error:
         return _recorded(str(error), has_failed=True)
     except InputError as error:
-        return _recorded(f"nothing of it was recorded: {error}", has_failed=True)
+        return _recorded(f"nothing was recorded: {error}", has_failed=True)
 
 
 def _recorded(reason: str | None, *, has_failed: bool = False) -> _Run:
@@ -303,7 +303,7 @@ def _next(place: Path, gone: _Outcome) -> list[str]:
         f"  {second}",
         f"    # {what}",
         f"  {third}",
-        "    # is all ready to send a run to a backend?",
-        "and with a training program of yours, as it is:",
+        "    # checks whether a run can be sent to a backend",
+        "and with your own training program, unchanged:",
         f"  {shlex.quote(_command())} run -- python train.py",
     ]

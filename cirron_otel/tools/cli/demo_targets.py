@@ -55,8 +55,8 @@ class Stored:
     def line(self) -> str:
         """Return the line for the terminal."""
         if not self.is_there:
-            return f"SQLite  left out, because {printable(self.reason)}"
-        detail = f"{count(self.spans, 'span')} by way of a collector"
+            return f"SQLite  skipped, because {printable(self.reason)}"
+        detail = f"{count(self.spans, 'span')} through a collector"
         if self.slowest:
             epoch, step = self.slowest["epoch"], self.slowest["step"]
             detail += f"; the slowest step is {step} of epoch {epoch}:"

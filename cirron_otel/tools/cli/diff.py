@@ -42,7 +42,7 @@ class _Run(NamedTuple):
     code: int
 
 
-@click.command(cls=PlacesCommand, short_help="Where two runs spent their time differently.")
+@click.command(cls=PlacesCommand, short_help="Compare how two runs spent their time.")
 @click.argument("first", metavar="[A]", default=DEFAULT_NAME)
 @click.argument("second", metavar="[B]", required=False)
 @from_option
@@ -61,15 +61,16 @@ def diff(
     runs: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """The steps of A and of B by phase, all ranks together, and how their marks ended.
+    """Compare the steps of A and B by phase, over all ranks, and the last values of their marks.
 
-    A is .cirron by default, and B is A. One of them may be - for stdin; --from then applies to it.
+    A is .cirron by default, and B is A by default. One of them may be - for stdin; --from then
+    applies to it.
     """
     if len(runs) > _SIDES:
-        raise UsageError("--run is given twice at most: for A and for B")
+        raise UsageError("--run can be given at most twice: for A and for B")
     if second is None:
         if len(runs) < _SIDES:
-            raise UsageError("B is missing: name it, or name two runs of A with --run")
+            raise UsageError("B is missing: name a source, or two runs of A with --run")
         second = first
     if first == second == "-":
         raise UsageError("only one of A and B can be standard input")

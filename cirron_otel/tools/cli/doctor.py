@@ -23,13 +23,15 @@ _MEND = 1
 
 def _a_time(_: click.Context, __: click.Parameter, seconds: float) -> float:
     if math.isnan(seconds):  # FloatRange accepts nan
-        raise click.BadParameter("'nan' is no number of seconds.")
+        raise click.BadParameter("'nan' is not a number of seconds.")
     return seconds
 
 
 @click.command(short_help="Check endpoint, spool, hooks and versions.")
-@click.option("--no-send", is_flag=True, help="Ask the endpoint, but send no span.")
-@click.option("--no-hooks", is_flag=True, help="Leave PyTorch alone, which takes seconds to start.")
+@click.option("--no-send", is_flag=True, help="Contact the endpoints, but send no span.")
+@click.option(
+    "--no-hooks", is_flag=True, help="Skip the check of PyTorch, which takes several seconds."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 600),
@@ -37,15 +39,15 @@ def _a_time(_: click.Context, __: click.Parameter, seconds: float) -> float:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="The most that the checks of one endpoint may take.",
+    help="The time limit for the checks of one endpoint.",
 )
 @json_option
 def doctor(no_send: bool, no_hooks: bool, timeout: float, as_json: bool) -> int:
-    """Check what a training run needs, send one span, and say what came back.
+    """Check what a training run needs, send one span, and report the answer.
 
-    Looked at are versions, clock, variables, configuration, the spool's directory, PyTorch's hooks,
-    and the endpoints that the environment names: name, connection, TLS, protocol, headers. Exit
-    code 5 where an endpoint fails, 1 where something else is to be mended.
+    The checks cover versions, clock, variables, configuration, the spool's directory, PyTorch's
+    hooks, and the configured endpoints: name, connection, TLS, protocol, headers. Exit code 5 if an
+    endpoint fails, 1 if something else needs to be corrected.
     """
     from ..doctor import DoctorRequest, examine
 

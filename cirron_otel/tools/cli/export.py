@@ -23,7 +23,9 @@ _INTERRUPTED = 130
 
 @click.command(cls=PlacesCommand, short_help="Push to an OTLP endpoint.")
 @click.argument("source", metavar="SRC")
-@click.option("--follow", is_flag=True, help="Keep on as new batches arrive, until Ctrl-C.")
+@click.option(
+    "--follow", is_flag=True, help="Continue to send batches as they arrive, until Ctrl-C."
+)
 @from_option
 @layout_option
 @run_option
@@ -38,8 +40,9 @@ def export(
 ) -> int:
     """Push SRC to OTEL_EXPORTER_OTLP_ENDPOINT.
 
-    Every OTEL_EXPORTER_OTLP_* variable and its _TRACES_ form is honoured. With --follow a cursor
-    file beside the spool remembers what was accepted: after a stop or an outage it goes on there.
+    All OTEL_EXPORTER_OTLP_* variables and their _TRACES_ forms are honoured. With --follow, a
+    cursor file records which batches were accepted: after a stop or an outage, export continues
+    there.
     """
     from ..convert.export import ExportRequest
     from ..convert.export import export as export_request
@@ -58,7 +61,7 @@ def export(
         output.result(_summary(report))
     output.shortfalls(report)
     if report.message:
-        output.message(f"the endpoint says: {report.message}")
+        output.message(f"the endpoint reports: {report.message}")
     if report.hint:
         output.message(f'{report.hint}; docs/backends.md, "Old runs in Tempo", describes a remedy')
     if stop.is_set():

@@ -25,7 +25,7 @@ def size_in_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(
-            f"{text!a} is no size: expected bytes, as in 1000000, 500MB or 1GiB"
+            f"{text!a} is not a size: expected bytes, as in 1000000, 500MB or 1GiB"
         )
     prefix = match[2].lower()
     base = 1024 if prefix.endswith("i") else 1000
@@ -38,7 +38,7 @@ def age_in_ns(text: str) -> int:
     match = _AGE.fullmatch(text.strip())
     if match is None:
         raise click.BadParameter(
-            f"{text!a} is no age: expected a number and s, m, h, d or w, as in 7d"
+            f"{text!a} is not an age: expected a number and s, m, h, d or w, as in 7d"
         )
     return round(Decimal(match[1]) * UNIT_SECONDS[match[2].lower()] * 1_000_000_000)
 
@@ -104,5 +104,5 @@ layout_option: Callable[[F], F] = click.option(
     type=click.Choice(("segmented", "session")),
     default="segmented",
     show_default=True,
-    help="How sessions become traces: a chain that every backend can hold, or one trace each.",
+    help="How sessions become traces: a chain that any backend can store, or one trace each.",
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_ASKED = 20
 
 
-@click.command(cls=PlacesCommand, short_help="What a run spent its time on.")
+@click.command(cls=PlacesCommand, short_help="Show what a run spent its time on.")
 @click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
 @from_option
 @run_option
@@ -38,7 +38,7 @@ _MOST_ASKED = 20
     default=10,
     show_default=True,
     metavar="N",
-    help="How many of the slowest steps are listed.",
+    help="The number of slowest steps to list.",
 )
 @click.option(
     "--perfetto",
@@ -72,9 +72,9 @@ def report(
     no_pager: bool,
     as_json: bool,
 ) -> int:
-    """The steps of each rank by phase, the slowest steps, and the marks, of one run.
+    """Show the steps of each rank by phase, the slowest steps, and the marks of one run.
 
-    SRC is by default .cirron; - is stdin. The last run in it is reported, unless --run names one.
+    SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
     from ...core.analysis.run_report import report_run, run_index
     from ...core.spool.reader import SpoolReader
@@ -83,7 +83,7 @@ def report(
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
-        raise UsageError(f"--span: it goes with --html, {_MOST_ASKED} times at most")
+        raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
@@ -144,7 +144,7 @@ def _check_file(option: str, path: str, source: str) -> None:
     spools = (read, read / "spool", read / ".cirron" / "spool", read.parent)
     folder = file.resolve().parent
     if any(each.is_dir() and each.name == "spool" and folder == each.resolve() for each in spools):
-        raise UsageError(f"{option} {path} would lie among the batches: name a file elsewhere")
+        raise UsageError(f"{option} {path} would be among the batches: name a file elsewhere")
 
 
 def _file_of(source: str) -> Path:

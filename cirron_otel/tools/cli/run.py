@@ -198,12 +198,12 @@ class _Options:
 @click.option(
     "--command-args",
     is_flag=True,
-    help="Record process.command_args, too: the arguments one by one, secrets left out.",
+    help="Also record process.command_args: the list of arguments, without secrets.",
 )
 @click.option(
     "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
 )
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing at the end.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 def run(
     directory: str | None,
@@ -213,10 +213,10 @@ def run(
     quiet: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Run COMMAND with the hooks in every process that trains, in one trace; no code changes.
+    """Run COMMAND with all its training processes instrumented, in one trace; no code changes.
 
-    The exit code, the streams and the signals are COMMAND's. What the run spent its time on is
-    told at the end, on stderr.
+    The exit code and the streams are COMMAND's, and signals are forwarded to it. At the end, a
+    summary of what the run spent its time on is printed on stderr.
     """
     options = _Options(command, not no_hooks, command_args, quiet, name)
     with signals_held() as held:
@@ -237,9 +237,9 @@ def run(
         try:
             _finish(job, options, code, took_ns, is_started=problem is None)
         except KeyboardInterrupt:
-            output.message("interrupted: what is left unsent stays in the spool")
+            output.message("interrupted: unsent batches stay in the spool")
         except Exception as error:  # the exit code is the command's, even if the summary fails
-            output.message(f"the run cannot be summed up: {error}")
+            output.message(f"the run cannot be summarized: {error}")
     return code
 
 
@@ -305,9 +305,7 @@ def _finish(
     if options.is_quiet or not is_started:
         return
     if died:
-        output.message(
-            f"{count(died, 'process')} died: what was open there is closed as incomplete"
-        )
+        output.message(f"{count(died, 'process')} died: the open scopes were closed as incomplete")
     ended = (
         f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
     )
@@ -341,9 +339,9 @@ def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
 
     report = None
     if not job.is_spooled:
-        output.message("no spool is kept (output): there is nothing to sum up")
+        output.message("no spool is written (option output), so there is no summary")
     elif not job.paths.spool.is_dir():
-        output.message(f"no spool could be kept in {printable(str(job.paths.root))}")
+        output.message(f"no spool could be written in {printable(str(job.paths.root))}")
     else:
         report = report_of(batches)
         if report.spans:

@@ -156,7 +156,7 @@ def places(
     for target in targets:
         if target.failure or target.left:
             left = count(target.left, "batch", "batches") if target.left else "something"
-            lines.append(f"       {printable(target.target)} does not have {left} yet")
+            lines.append(f"       {printable(target.target)} has not received {left} yet")
         else:
             lines.append(f"       sent to {printable(target.target)}")
     return lines

@@ -30,8 +30,8 @@ def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     chosen = choose_run(reader, wanted)
     if wanted is None and chosen.run is not None and chosen.count > 1:
         output.message(
-            f"{count(chosen.count, 'run')} in the spool: this is the last,"
-            f" {printable(chosen.run.name)}; --run NAME or --run all takes others,"
+            f"{count(chosen.count, 'run')} in the spool; this is the last,"
+            f" {printable(chosen.run.name)}; --run NAME or --run all selects others,"
             " `cirron-otel runs ls` lists them"
         )
     return chosen
@@ -44,14 +44,14 @@ def run_json(chosen: ChosenRun) -> dict[str, Any] | None:
 
 @click.group(short_help="List the runs of a spool.")
 def runs() -> None:
-    """Look at the runs of a spool: one `profile()` or one `cirron-otel run`, all processes."""
+    """List runs. A run is one `profile()` or one `cirron-otel run`, with all its processes."""
 
 
 @runs.command(short_help="Name, time, ranks, status and steps of each run.")
 @spool_argument
 @json_option
 def ls(directory: str, as_json: bool) -> int:
-    """List the runs of a spool, the last one at the end."""
+    """List the runs of a spool, oldest first."""
     from ...core.analysis.runs import read_runs
     from ...core.spool.reader import SpoolReader
 
@@ -72,7 +72,7 @@ def ls(directory: str, as_json: bool) -> int:
         else:
             output.result(f"{printable(str(reader.paths.spool))}: no run")
         if listing.unassigned:
-            output.result(f"{count(len(listing.unassigned), 'batch', 'batches')} of no run")
+            output.result(f"{count(len(listing.unassigned), 'batch', 'batches')} without a run")
         if len(shown) < len(listing.runs):
             output.message(f"the last {len(shown):,} of {len(listing.runs):,} runs are listed")
     output.skipped(reader.findings, reader.skipped)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
 
-@click.command(short_help="Close what processes that died left open.")
+@click.command(short_help="Close the scopes that dead processes left open.")
 @spool_argument
 @json_option
 def recover(directory: str, as_json: bool) -> int:
-    """Close the scopes that processes left open which were killed, as incomplete.
+    """Close the scopes that killed processes left open, as incomplete.
 
-    What they were writing is removed. Processes that live are left alone; what is recovered
-    already stays as it is. Exit code 1 where a journal is damaged.
+    Files that they were writing are removed. Running processes are not affected, and earlier
+    recoveries are not repeated. Exit code 1 if a journal is damaged.
     """
     from ...core.spool.recovery import find_recoverable
     from ...core.spool.recovery import recover as run
@@ -95,15 +95,15 @@ def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
 _INTERRUPTED = 130
 
 
-@click.command(short_help="Send what is left unsent.")
+@click.command(short_help="Send the unsent batches.")
 @spool_argument
 @json_option
 def flush(directory: str, as_json: bool) -> int:
-    """Send what is left unsent, once, to where the environment says.
+    """Send the unsent batches once, to the targets that the environment specifies.
 
-    By OTLP where an OTEL_EXPORTER_OTLP_ENDPOINT is set, to the Cirron platform where there is an
-    API key. What was acknowledged is not sent again; what processes that died left open is closed
-    first. Exit code 5 where a target fails, 1 where something stays unsent.
+    These are OTEL_EXPORTER_OTLP_ENDPOINT, if it is set, and the Cirron platform, if there is an API
+    key. Acknowledged batches are not sent again; scopes that dead processes left open are closed
+    first. Exit code 5 if a target fails, 1 if batches stay unsent.
     """
     from ..convert.flush import flush as run
 
@@ -123,7 +123,7 @@ def flush(directory: str, as_json: bool) -> int:
     for target in report.targets:
         output.shortfalls(target)
         if target.message:
-            output.message(f"{target.target} says: {target.message}")
+            output.message(f"{target.target} reports: {target.message}")
         if target.failure:
             output.error(target.failure)
     if stop.is_set():
@@ -147,11 +147,11 @@ def _line(target: TargetReport) -> str:
 _LONGEST_REASON = 400
 
 
-@click.command(short_help="Sessions, counts, time span, health.")
+@click.command(short_help="List sessions, counts, time span and health.")
 @spool_argument
 @json_option
 def ls(directory: str, as_json: bool) -> int:
-    """Sessions, ranks, counts, time span, and the health of the files."""
+    """List sessions, ranks, counts, time span, and the health of the files."""
     from ...core.analysis.summary import summarise
     from ...core.spool.reader import SpoolReader
 
@@ -234,13 +234,13 @@ def _session(session: SessionSummary) -> Iterator[str]:
 _MAX_IN_DOCUMENT = 10_000
 
 
-@click.command(short_help="What is wrong with which file.")
+@click.command(short_help="Check the files, and list their errors.")
 @spool_argument
 @json_option
 def verify(directory: str, as_json: bool) -> int:
-    """What is wrong with which file; exit code 1 where there are errors.
+    """Check the files of a spool, and list their errors; exit code 1 if there are any.
 
-    Notes (what is unusual, but read without loss) are shown and do not fail.
+    Notes (about unusual data that is read without loss) are listed too; they are not errors.
     """
     from ...core.analysis.verify import verify_spool
     from ...core.spool.reader import SpoolReader
@@ -275,9 +275,9 @@ def verify(directory: str, as_json: bool) -> int:
 
 @click.group()
 def spool() -> None:
-    """Look at a spool, verify it, prune it, recover it, send what is left.
+    """Inspect, verify, prune or recover a spool, or send its unsent batches.
 
-    DIR is a directory that holds spool/ or .cirron/spool/, or is it; ./.cirron by default.
+    DIR contains spool/ or .cirron/spool/, or is the spool itself; ./.cirron by default.
     """
 
 

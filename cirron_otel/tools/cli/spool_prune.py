@@ -22,26 +22,26 @@ from .text import count, printable, size
     "--max-bytes",
     type=size_in_bytes,
     metavar="SIZE",
-    help="Drop the oldest until batches and snapshot files hold at most this: 500MB, 1GiB.",
+    help="Drop the oldest batches until the rest, with snapshot files, has this size: 500MB, 1GiB.",
 )
 @click.option(
     "--older-than",
     "age_ns",
     type=age_in_ns,
     metavar="AGE",
-    help="Drop what was sealed longer ago than this: 90s, 30m, 12h, 7d, 2w.",
+    help="Drop batches that were sealed longer ago than this: 90s, 30m, 12h, 7d, 2w.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and drop nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be dropped, and drop nothing.")
 @json_option
 def prune(
     directory: str, max_bytes: int | None, age_ns: int | None, dry_run: bool, as_json: bool
 ) -> int:
-    """Drop the oldest batches, and the snapshot files that only they name."""
+    """Drop the oldest batches, and the snapshot files that only they use."""
     from ...core.spool.paths import find_spool
 
     if max_bytes is None and age_ns is None:
         raise UsageError(
-            "nothing says what to drop: give --max-bytes or --older-than (and --dry-run to try)"
+            "name what to drop with --max-bytes or --older-than (and --dry-run to try)"
         )
     paths = find_spool(directory)
     before_ns = None if age_ns is None else time.time_ns() - age_ns
@@ -70,7 +70,7 @@ def _summary(found: PrunePlan, dry_run: bool) -> str:
         f"{verb} {count(found.batches, 'batch', 'batches')} and"
         f" {count(found.blobs, 'snapshot file')} ({size(found.dropped_bytes)});"
         f" {count(found.kept_batches, 'batch', 'batches')} ({size(found.kept_bytes)} with snapshot"
-        " files) stay"
+        " files) remain"
     )
 
 

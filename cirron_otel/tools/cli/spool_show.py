@@ -29,7 +29,7 @@ _FOLDED_SPANS = 50_000
 --fold reads at most this many scopes."""
 
 
-@click.command(short_help="The tree of scopes, durations and marks.")
+@click.command(short_help="Show the tree of scopes with durations and marks.")
 @spool_argument
 @run_option
 @click.option("--session", metavar="ID", help="Only this session (`spool ls` lists them).")
@@ -43,15 +43,13 @@ _FOLDED_SPANS = 50_000
     help=f"At most N spans ({_DEFAULT_SPANS:,}, with --fold all): of a large tree"
     " the upper levels are shown.",
 )
-@click.option(
-    "--fold", "is_folded", is_flag=True, help="One line for scopes that are alike: epoch 0-9."
-)
+@click.option("--fold", "is_folded", is_flag=True, help="Show equal scopes in one line: epoch 0-9.")
 @json_option
 def show(
     directory: str, run: str | None, session: str | None, depth: int, limit: int | None,
     is_folded: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """The tree of scopes, with their durations and marks."""
+    """Show the tree of scopes with their durations and marks."""
     from ...core.analysis.tree import TreeLimits, build_trees
     from ...core.spool.reader import SpoolReader
     from .folding import folded_trees
@@ -131,9 +129,9 @@ def _tail(forest: Forest, *, is_cut: bool) -> list[str]:
     lines.append(f"{shown}{count(forest.spans, 'span')}")
     if is_cut:
         lines.append(
-            "the others are left out, lower levels and later scopes first: scopes may differ by"
+            "the others are omitted, lower levels and later scopes first: equal scopes may seem to"
         )
-        lines.append("that alone; --limit N reads more, --depth N leaves lower levels out of all")
+        lines.append("differ; --limit N reads more, --depth N omits the lower levels of all scopes")
     if forest.trees_left_out:
         lines.append(f"{forest.trees_left_out:,} more trees: --limit shows more")
     return lines

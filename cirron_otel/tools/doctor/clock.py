@@ -23,17 +23,17 @@ def examine_clock() -> Check:
     time.sleep(_LOOK_S)
     wall_took, steady_took = time.time() - wall, time.monotonic() - steady
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
-    advice = "set the clock by NTP: backends drop or misplace spans of another time"
+    advice = "set the clock by NTP: backends drop or misplace spans with a wrong time"
     if not _EARLIEST_S < wall < _LATEST_S:
-        return warning("clock", f"it says {shown}, which cannot be", advice)
+        return warning("clock", f"the time is {shown}, which is implausible", advice)
     if steady_took <= 0 or abs(wall_took - steady_took) > _APART_S:
         finding = (
-            f"the wall clock went on by {1000 * wall_took:.0f} ms and the monotonic clock by"
+            f"the wall clock advanced by {1000 * wall_took:.0f} ms and the monotonic clock by"
             f" {1000 * steady_took:.0f} ms"
         )
-        return warning("clock", finding, "somebody sets it now; look again")
+        return warning("clock", finding, "the clock is being adjusted: run the check again")
     resolution = max(time.get_clock_info(name).resolution for name in ("time", "monotonic"))
     if resolution > _COARSE_S:
         finding = f"{shown}, in steps of {1000 * resolution:.3g} ms"
-        return warning("clock", finding, "short scopes have no length here")
-    return ok("clock", f"{shown}; the monotonic clock goes along")
+        return warning("clock", finding, "short scopes are recorded with a duration of 0")
+    return ok("clock", f"{shown}; the monotonic clock advances equally")

@@ -58,8 +58,8 @@ def _compared(slack: IngestionSlack, age_s: float) -> Check:
         return ok("otlp search", finding, **details)
     return warning(
         "otlp search",
-        f"{finding}; batches that were not sent are up to {shown_time(age_s)} old",
-        'raise its ingestion_time_range_slack, or ask by trace id: docs/backends.md, "Old runs in'
+        f"{finding}; unsent batches are up to {shown_time(age_s)} old",
+        'raise its ingestion_time_range_slack, or query by trace id: docs/backends.md, "Old runs in'
         ' Tempo"',
         **details,
     )
@@ -76,8 +76,8 @@ def examine_endpoints(
     if not targets:
         yield ok(
             "endpoint",
-            f"none is set: only the spool is written, {config.output_dir}"
-            " (OTEL_EXPORTER_OTLP_ENDPOINT sends it as well)",
+            f"none is set: batches are only stored in the spool, {config.output_dir}"
+            " (set OTEL_EXPORTER_OTLP_ENDPOINT to send them)",
         )
     if Export.OTLP in targets:
         service = default_service_name(environ)

@@ -40,7 +40,7 @@ def examine(request: DoctorRequest) -> Iterator[Check]:
     try:
         from . import endpoints  # noqa: PLC0415 - its dependencies may be only partly installed
     except ImportError as error:
-        yield failed("packages", f"a package cannot be imported: {error}", "install it again")
+        yield failed("packages", f"a package cannot be imported: {error}", "reinstall it")
         return
     keys = endpoints.keys_of(resolved.config, environ)
     yield from endpoints.examine_spool(resolved.config, keys, request.timeout)

@@ -43,8 +43,8 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
     if find_spec("torch") is None:
         advice = "pip install 'cirron-otel[torch]'"
         if frameworks is not None and "torch" in frameworks:
-            return failed("hooks", "torch is to be hooked, and is not installed", advice)
-        return ok("hooks", f"PyTorch is not installed: scopes by hand are recorded ({advice})")
+            return failed("hooks", "`frameworks` names torch, which is not installed", advice)
+        return ok("hooks", f"PyTorch is not installed: only manual scopes are recorded ({advice})")
     try:
         with tempfile.TemporaryDirectory(prefix="cirron-otel-doctor-") as directory:
             report = _probed(directory, environ)
@@ -52,15 +52,15 @@ def examine_hooks(config: Config, environ: Mapping[str, str]) -> Check:
         return failed(
             "hooks",
             f"PyTorch takes longer than {LIMIT_S:.0f} s to import and train two steps",
-            "look at where it is installed; --no-hooks leaves this out",
+            "check the disk that it is installed on; --no-hooks skips this check",
         )
     except ProbeError as error:
-        return failed("hooks", f"PyTorch does not work here: {error}", "install it again")
+        return failed("hooks", f"PyTorch does not work here: {error}", "reinstall it")
     except OSError as error:  # for example, a read-only file system in a container
         return warning(
             "hooks",
-            f"they could not be tried: {error.strerror or error}",
-            "set TMPDIR to a directory that can be written; --no-hooks leaves this out",
+            f"the hooks could not be tested: {error.strerror or error}",
+            "set TMPDIR to a writable directory; --no-hooks skips this check",
         )
     return _judged(report, frameworks)
 
@@ -88,7 +88,7 @@ def _probed(directory: str, environ: Mapping[str, str]) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        raise ProbeError("it said nothing") from None
+        raise ProbeError("it wrote no report") from None
     return report
 
 
@@ -101,8 +101,8 @@ def _judged(found: dict[str, Any], wanted: tuple[str, ...] | None) -> Check:
     if missing:
         return failed(
             "hooks",
-            f"{text}: of a training step {listed(missing)} was not recorded",
-            "report it, with the version of PyTorch",
+            f"{text}: {listed(missing)} of a training step was not recorded",
+            "report this with the version of PyTorch",
             **found,
         )
     if found["left"] or found["swallowed"]:
@@ -110,17 +110,17 @@ def _judged(found: dict[str, Any], wanted: tuple[str, ...] | None) -> Check:
         return failed(
             "hooks",
             f"{text}: the hooks leave {what} behind",
-            "report it, with the version of PyTorch",
+            "report this with the version of PyTorch",
             **found,
         )
-    text += f": a step is seen, and all of {found['hooked']} replaced names are put back"
+    text += f": a step is recorded, and all {found['hooked']} replaced names are restored"
     if found["cuda_build"] and not found["cuda"] and _DRIVER.exists():
         return warning(
             "hooks",
-            f"{text}; there is a GPU driver, and PyTorch finds no GPU",
-            f"check CUDA_VISIBLE_DEVICES, and that the driver fits CUDA {found['cuda_build']}",
+            f"{text}; there is a GPU driver, but PyTorch finds no GPU",
+            f"check CUDA_VISIBLE_DEVICES, and that the driver supports CUDA {found['cuda_build']}",
             **found,
         )
     if wanted is not None and not {"torch", "auto"} & set(wanted):
-        return ok("hooks", f"{text}; by `frameworks` they are off", **found)
+        return ok("hooks", f"{text}; the hooks are disabled by `frameworks`", **found)
     return ok("hooks", text, **found)

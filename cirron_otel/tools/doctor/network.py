@@ -81,7 +81,7 @@ def resolve_host(place: EndpointAddress, deadline: Deadline) -> list[AddressInfo
         why = getattr(error, "strerror", None) or str(error)
     raise Problem(
         f"{place.host} has no address: {why}",
-        f"check the name in {place.words.endpoint}, and from within a container whether it is"
+        f"check the name in {place.words.endpoint}; in a container, check whether it is"
         " known there",
     )
 
@@ -116,7 +116,7 @@ def _unconnected(
     if TimeoutError in kinds:
         return Problem(
             f"{place.shown} does not answer within {deadline.seconds:.3g} s ({tried})",
-            f"check the host and the port in {place.words.endpoint}, and what a firewall lets out",
+            f"check host and port in {place.words.endpoint}, and whether a firewall blocks it",
         )
     why = failures[-1][1].strerror or str(failures[-1][1]) if failures else "no address"
     return Problem(
@@ -191,26 +191,27 @@ def tls_problem(place: EndpointAddress, error: Exception) -> Problem:
     if any(word in reason for word in _NO_TLS) or isinstance(error, ConnectionResetError):
         return Problem(
             f"{shown} does not speak TLS ({detail})",
-            f"say http:// in {words.endpoint}, if it is to be without, or check the port",
+            f"use http:// in {words.endpoint} for a server without TLS, or check the port",
         )
     if words.client_certificate and any(word in reason for word in _REFUSES_CERTIFICATE):
         return Problem(
-            f"{shown} does not take our client certificate ({detail})",
-            f"check {words.client_certificate}: who issued it, and until when it is valid",
+            f"{shown} does not accept our client certificate ({detail})",
+            f"check {words.client_certificate}, its issuer and its expiry date",
         )
     if words.client_certificate and any(word in reason for word in _WANTS_CERTIFICATE):
         if place.client_certificate is None:
             return Problem(
-                f"{shown} wants a client certificate ({detail})", f"set {words.client_certificate}"
+                f"{shown} requires a client certificate ({detail})",
+                f"set {words.client_certificate}",
             )
         return Problem(
             f"{shown} ends the handshake ({detail})",
-            f"check {words.client_certificate}, and what versions of TLS it speaks",
+            f"check {words.client_certificate}, and which TLS versions the endpoint supports",
         )
     if isinstance(error, TimeoutError):
         return Problem(
             f"{shown} does not answer the TLS handshake in time",
-            f"say http:// in {words.endpoint}, if it speaks no TLS; else it may hang",
+            f"use http:// in {words.endpoint} if it does not use TLS; otherwise it may hang",
         )
     return Problem(f"no TLS with {shown}: {detail}", f"check {words.endpoint}")
 
@@ -227,13 +228,13 @@ def _untrusted(place: EndpointAddress, error: ssl.SSLCertVerificationError) -> P
     if code in _OTHER_NAME:
         return Problem(
             f"the certificate of {shown} is for another name: {error.verify_message}",
-            f"say the name that it is for in {words.endpoint}",
+            f"use the name in the certificate for {words.endpoint}",
         )
     if code in _SELF_SIGNED or code in _NO_ISSUER:
-        which = "itself" if code in _SELF_SIGNED else "a CA that is not known here"
-        known = f"those in {place.ca}" if place.ca else "the usual ones"
+        which = "itself" if code in _SELF_SIGNED else "an unknown CA"
+        known = f"those in {place.ca}" if place.ca else "the system's"
         return Problem(
-            f"the certificate of {shown} is issued by {which}; trusted are {known}",
+            f"the certificate of {shown} is issued by {which}; the trusted CAs are {known}",
             f"set {words.certificate} to a file with the certificate of its CA",
         )
     return Problem(
@@ -247,16 +248,14 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
     if not isinstance(sock, ssl.SSLSocket):
         return ok(name, "no TLS")
     peer: dict[str, Any] = dict(sock.getpeercert() or {})
-    finding = f"{sock.version()}, a certificate that is trusted"
+    finding = f"{sock.version()}, a trusted certificate"
     ends = peer.get("notAfter")
     days = (ssl.cert_time_to_seconds(ends) - time.time()) / 86_400 if ends else None
     if days is None:
         return ok(name, finding, version=sock.version())
     finding += f" until {ends}"
     if days < DAYS_LEFT:
-        return warning(
-            name, f"{finding}: {days:.0f} days", "have it renewed", version=sock.version()
-        )
+        return warning(name, f"{finding}: {days:.0f} days", "renew it", version=sock.version())
     return ok(name, finding, version=sock.version(), not_after=ends)
 
 
@@ -296,5 +295,5 @@ def check_connection(
             peer = sock.getpeername()[0]
     except Problem as problem:
         return [*checks, unreachable(f"{prefix} tcp", problem)], None
-    checks.append(ok(f"{prefix} tcp", f"{place.shown} takes connections ({peer}, {took})"))
+    checks.append(ok(f"{prefix} tcp", f"{place.shown} accepts connections ({peer}, {took})"))
     return checks, line

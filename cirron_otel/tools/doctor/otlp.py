@@ -47,7 +47,7 @@ def examine_otlp(request: OtlpRequest) -> Iterator[Check]:
         config = OtlpConfig.from_env(environ)
         place = _address(config, environ)
     except UsageError as error:
-        yield failed("otlp settings", str(error), "mend it")
+        yield failed("otlp settings", str(error), "correct it")
         return
     yield settings_check(config, environ)
     yield from headers_check(config, environ)
@@ -83,10 +83,10 @@ def _address(config: OtlpConfig, environ: Mapping[str, str]) -> EndpointAddress 
         url = urlsplit(f"//{text}" if by_grpc else text)
         host, port = url.hostname, url.port
     except ValueError:
-        raise UsageError(f"{named} names no host and port: say http://host:4317") from None
+        raise UsageError(f"{named} has no host and port: expected http://host:4317") from None
     if not host or port == 0:
         what = "host" if not host else "port"
-        raise UsageError(f"{named} names no {what}: say http://host:4317")
+        raise UsageError(f"{named} has no {what}: expected http://host:4317")
     is_tls = not config.insecure
     return EndpointAddress(
         host=host,
@@ -127,10 +127,10 @@ def _proxied(place: EndpointAddress, proxy: str) -> Check:
     if place.is_loopback:
         return warning(
             "otlp proxy",
-            f"the way to {place.shown}, this machine, leads through the proxy {proxy}",
+            f"connections to {place.shown}, this machine, go through the proxy {proxy}",
             f"set no_proxy={place.host}",
         )
-    return ok("otlp proxy", f"the way to {place.shown} leads through the proxy {proxy}")
+    return ok("otlp proxy", f"connections to {place.shown} go through the proxy {proxy}")
 
 
 def _check_route(
@@ -173,9 +173,9 @@ def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> 
     try:
         response = _send(config, body, deadline)
     except MissingExtraError as error:
-        return failed(name, str(error), "install it: without it nothing is sent")
+        return failed(name, str(error), "install it: without it, nothing is sent")
     except CirronOtelError as error:
-        return failed(name, str(error), "mend it")
+        return failed(name, str(error), "correct it")
     except TimeoutError:
         problem = Problem(
             f"no answer within {request.timeout:.3g} s", "try again with a longer --timeout"
@@ -192,19 +192,21 @@ def _send_span(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> 
     suffix = f": {response.message}" if response.message else ""
     if response.outcome is not Outcome.ACCEPTED:
         advice = _advice(request, config, response, deadline)
-        finding = f"not taken: {response.status}{suffix}"
+        finding = f"not accepted: {response.status}{suffix}"
         return replace(unreachable(name, Problem(finding, advice)), details=details)
     if response.rejected_spans and request.is_sent:
         finding = f"{response.status}, and the span was rejected{suffix}"
         return replace(
-            unreachable(name, Problem(finding, "what the endpoint says there is the reason")),
+            unreachable(name, Problem(finding, "the endpoint's message is the reason")),
             details=details,
         )
     if not request.is_sent:
         return ok(
             name, f"{response.status} in {took:.0f} ms for a request without spans", **details
         )
-    finding = f"taken: {response.status} in {took:.0f} ms{suffix}; look for trace {trace_id.hex()}"
+    finding = (
+        f"accepted: {response.status} in {took:.0f} ms{suffix}; look for trace {trace_id.hex()}"
+    )
     if response.warnings:
         return warning(name, finding, "; ".join(response.warnings), **details)
     return ok(name, finding, **details)
@@ -232,16 +234,16 @@ def _advice(
     code = status[:3]
     if code in ("401", "407") or status == "UNAUTHENTICATED":
         if not config.headers:
-            return f"it wants credentials: set {headers} (mostly authorization=…)"
-        return f"it does not know the credentials in {headers}: copy them again, URL-encoded"
+            return f"it requires credentials: set {headers} (usually authorization=…)"
+        return f"it does not accept the credentials in {headers}: copy them again, URL-encoded"
     if code == "403" or status == "PERMISSION_DENIED":
-        return f"it knows the sender, who may not write there: check {headers} (key, tenant)"
+        return f"it does not allow the sender to write: check {headers} (key, tenant)"
     if code in ("404", "405", "200") or code.startswith("3"):
         return _other_path(request, config, deadline)
     if status in ("UNIMPLEMENTED", "UNKNOWN", "INTERNAL"):
         return (
-            f"it takes no traces by gRPC there: set {variable(request.environ, 'PROTOCOL')}"
-            "=http/protobuf, or name the port for gRPC (mostly 4317)"
+            f"it accepts no traces over gRPC: set {variable(request.environ, 'PROTOCOL')}"
+            "=http/protobuf, or use the port for gRPC (usually 4317)"
         )
     if code == "415":
         return (
@@ -249,10 +251,10 @@ def _advice(
             + (variable(request.environ, "COMPRESSION"))
         )
     if code == "429" or status == "RESOURCE_EXHAUSTED":
-        return "it is asked too much: try later, or have its limits raised"
+        return "its rate limit is exceeded: try later, or raise the limit"
     if code.startswith("5") or status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-        return "it cannot take anything now: look into its log; what is recorded waits in the spool"
-    return "look into its log"
+        return "it cannot accept data now: check its log; recorded data waits in the spool"
+    return "check its log"
 
 
 def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) -> str:
@@ -273,8 +275,8 @@ def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) ->
         if response.outcome is Outcome.ACCEPTED and not response.warnings:
             shown = other.shown_endpoint
             short = shown if "TRACES" in name else shown.removesuffix(TRACES_PATH)
-            return f"traces are taken at {shown}: set {name}={short}"
-    return f"check the path in {name}: mostly it is {TRACES_PATH}"
+            return f"traces are accepted at {shown}: set {name}={short}"
+    return f"check the path in {name}: usually it is {TRACES_PATH}"
 
 
 def one_span(trace_id: bytes, service: str) -> bytes:

@@ -56,22 +56,22 @@ def _odd_path(config: OtlpConfig, name: str, given: str) -> tuple[str, str] | No
     path = urlsplit(given).path if given.startswith(("http://", "https://")) else ""
     if is_grpc(config):
         if path.strip("/"):
-            return f"gRPC does not use its path {path}", "leave the path out, or set " + (
+            return f"gRPC does not use its path {path}", "omit the path, or set " + (
                 f"{ENVIRONMENT_PREFIX}PROTOCOL=http/protobuf"
             )
         if ":" not in config.endpoint:
-            return "without a port gRPC takes 443", f"say it, mostly {_GRPC_PORT}"
+            return "without a port, gRPC uses 443", f"specify the port, usually {_GRPC_PORT}"
         return None
     whole = urlsplit(config.endpoint).path
     if whole.endswith(TRACES_PATH * 2) or f"{TRACES_PATH}/v1/" in whole:
         return (
             f"its path is {whole}: {TRACES_PATH} is doubled",
-            f"leave it out of {name}, which gets it added",
+            f"omit it in {name}: it is appended automatically",
         )
     if "TRACES" in name and not whole.rstrip("/").endswith(TRACES_PATH):
         return (
-            f"its path is {whole or '/'}, and {name} is taken as it stands",
-            f"most receivers want {TRACES_PATH} behind it",
+            f"its path is {whole or '/'}, and {name} is used unchanged",
+            f"most receivers expect a path that ends with {TRACES_PATH}",
         )
     return None
 
@@ -85,7 +85,7 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
     _, bad = parse_headers(text)
     names = sorted(filter(None, map(_shown_name, config.headers.items())))
     nameless = len(config.headers) - len(names)
-    finding = f"{name} has {listed(names)}" if names else f"{name} has none that can be read"
+    finding = f"{name} has {listed(names)}" if names else f"{name} has no valid header"
     if bad or nameless:
         colon = "; it is name=value, not name: value" if ":" in text.split("=")[0] else ""
         what = (
@@ -101,9 +101,9 @@ def headers_check(config: OtlpConfig, environ: Mapping[str, str]) -> Iterator[Ch
     problems = [each for each in map(_odd_header, config.headers.items()) if each]
     is_open = config.insecure and not _is_local(config)
     if is_open and any(each in _CREDENTIALS for each in names):
-        problems.append("credentials go there unencrypted")
+        problems.append("credentials are sent unencrypted")
     if problems:
-        advice = "say https:// in the endpoint" if is_open else f"check {name}"
+        advice = "use https:// in the endpoint" if is_open else f"check {name}"
         yield warning("otlp headers", f"{finding}: {'; '.join(problems)}", advice, names=names)
     else:
         yield ok("otlp headers", f"{finding} (values not shown)", names=names)

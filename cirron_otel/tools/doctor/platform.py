@@ -51,7 +51,7 @@ def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterat
             timeout=timeout,
         )
     except CirronOtelError as error:
-        yield failed("cirron settings", str(error), "mend it")
+        yield failed("cirron settings", str(error), "correct it")
         return
     yield ok("cirron settings", f"POST {target.shown}, with an API key (not shown)")
     url = urlsplit(config.api_endpoint)
@@ -60,7 +60,9 @@ def examine_platform(config: Config, timeout: float, *, is_sent: bool) -> Iterat
     place = EndpointAddress(url.hostname or "", url.port or (443 if is_tls else 80), is_tls, _WORDS)
     proxy = proxy_of(url.scheme, url.netloc)
     if proxy is not None:
-        yield ok("cirron proxy", f"the way to {place.shown} leads through {proxy.hostname}")
+        yield ok(
+            "cirron proxy", f"connections to {place.shown} go through the proxy {proxy.hostname}"
+        )
     else:
         checks, is_there = _check_route(place, deadline)
         yield from checks
@@ -105,7 +107,7 @@ def _send_span(target: CirronTarget, deadline: Deadline) -> Check:
         return unreachable("cirron span", Problem(*_split_message(str(error))))
     took = 1000 * (time.monotonic() - begun)
     return ok(
-        "cirron span", f"taken in {took:.0f} ms; look for the span {span}", span_id=span,
+        "cirron span", f"accepted in {took:.0f} ms; look for the span {span}", span_id=span,
         took_ms=round(took, 1),
     )  # fmt: skip
 
@@ -126,9 +128,9 @@ def _check_key(config: Config, deadline: Deadline) -> Check:
         client.close()
     status = answer.status
     if status in (401, 403):
-        return unreachable(name, Problem(f"not let in: {status}", "check CIRRON_API_KEY"))
+        return unreachable(name, Problem(f"access denied: {status}", "check CIRRON_API_KEY"))
     if status >= 500 and status != 501:
-        return warning(name, f"it answers {status}", "look into its log", status=status)
+        return warning(name, f"it answers {status}", "check its log", status=status)
     return ok(name, f"it answers ({status}); no span was sent", status=status)
 
 

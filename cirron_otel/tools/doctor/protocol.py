@@ -172,7 +172,7 @@ def skew_check(name: str, heard: ProbeReply) -> list[Check]:
         warning(
             name,
             f"the endpoint's clock is {abs(skew):,.0f} s {ahead} ours",
-            "set both by NTP: backends drop or misplace spans of another time",
+            "set both by NTP: backends drop or misplace spans with a wrong time",
             skew_s=round(skew, 1),
         )
     ]
@@ -211,33 +211,33 @@ def _other_protocol(line: Connector, expected: ExpectedProtocol, heard: ProbeRep
     protocol = "gRPC" if expected.is_grpc else "HTTP/1.1"
     if heard.spoken is DetectedProtocol.TLS:
         return Problem(
-            f"{shown} speaks TLS, and {expected.endpoint_setting} says to go without",
-            f"say https:// in {expected.endpoint_setting}",
+            f"{shown} speaks TLS, but {expected.endpoint_setting} specifies no TLS",
+            f"use https:// in {expected.endpoint_setting}",
         )
     if heard.spoken is DetectedProtocol.HTTP1:
         return Problem(
-            f"{shown} answers HTTP/1.1, and no gRPC",
-            f"set {setting}=http/protobuf, or name the port for gRPC (mostly 4317)",
+            f"{shown} answers HTTP/1.1, not gRPC",
+            f"set {setting}=http/protobuf, or use the port for gRPC (usually 4317)",
         )
     if heard.spoken is DetectedProtocol.HTTP2:
         return Problem(
-            f"{shown} answers HTTP/2, as gRPC does, and no HTTP/1.1",
-            f"set {setting}=grpc, or name the port for HTTP (mostly 4318)",
+            f"{shown} answers HTTP/2, as gRPC does, not HTTP/1.1",
+            f"set {setting}=grpc, or use the port for HTTP (usually 4318)",
         )
     client = line.place.words.client_certificate
     if heard.spoken is DetectedProtocol.NOTHING and line.place.is_tls and client:
         refusal = (
-            "does not take our client certificate, or" if line.place.client_certificate else ""
+            "does not accept our client certificate, or" if line.place.client_certificate else ""
         )
         return Problem(
-            f"{shown} hangs up behind the TLS handshake: perhaps it"
-            f" {refusal or 'wants a client certificate, or'} something else is there",
+            f"{shown} closes the connection after the TLS handshake: perhaps it"
+            f" {refusal or 'requires a client certificate, or'} something else is there",
             f"{'check' if refusal else 'set'} {client}, or check the port",
         )
     what = {
-        DetectedProtocol.NOTHING: "hangs up without an answer",
-        DetectedProtocol.SILENCE: "takes the connection, and says nothing",
-    }.get(heard.spoken, f"answers with what is no {protocol}")
+        DetectedProtocol.NOTHING: "closes the connection without an answer",
+        DetectedProtocol.SILENCE: "accepts the connection, but sends nothing",
+    }.get(heard.spoken, f"answers with something other than {protocol}")
     return Problem(
         f"{shown} {what}", f"check the port in {expected.endpoint_setting}: something else is there"
     )

@@ -83,17 +83,17 @@ def examine_variables(environ: Mapping[str, str]) -> Check:
     details = {"read": read, "misspelt": slips, "unknown": strange}
     if slips:
         meant = ", ".join(f"{name} (did you mean {near}?)" for name, near in slips.items())
-        return warning("variables", f"nobody reads {meant}", "rename it", **details)
+        return warning("variables", f"these are not read: {meant}", "rename it", **details)
     lost = [name for name in strange if name.startswith("CIRRON_")]
     if lost:
         return warning(
             "variables",
-            f"{finding}; {listed(lost)} is no option",
-            "docs/configuration.md has the names of all",
+            f"{finding}; not an option: {listed(lost)}",
+            "docs/configuration.md lists all names",
             **details,
         )
     if strange:
-        finding += f"; not known here: {listed(strange)}"
+        finding += f"; unknown: {listed(strange)}"
     return ok("variables", finding, **details)
 
 
@@ -102,16 +102,19 @@ def examine_configuration(resolved: Resolved, environ: Mapping[str, str]) -> Ite
     exports = exports_of(resolved.config, environ)
     problems = [*resolved.problems, *exports.problems]
     for problem in problems:
-        yield warning("configuration", problem, "mend it")
+        yield warning("configuration", problem, "correct it")
     if not resolved.config.enabled:
         why = "OTEL_SDK_DISABLED" if is_sdk_disabled(environ) else resolved.places["enabled"]
-        yield warning("configuration", f"tracing is off, by {why}", "unset it to trace")
+        yield warning("configuration", f"tracing is disabled by {why}", "unset it to trace")
     silent = _unsent(resolved, environ)
     if silent:
         yield warning("configuration", *silent)
     elif not problems and resolved.config.enabled:
         places = sorted({place for place in resolved.places.values() if place != "the default"})
-        yield ok("configuration", f"from {listed(places)}" if places else "all by default")
+        yield ok(
+            "configuration",
+            f"from {listed(places)}" if places else "all options have their defaults",
+        )
 
 
 def _unsent(resolved: Resolved, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -130,6 +133,6 @@ def _unsent(resolved: Resolved, environ: Mapping[str, str]) -> tuple[str, str] |
     else:
         by, what = "OTEL_TRACES_EXPORTER", environ.get("OTEL_TRACES_EXPORTER", "")
     return (
-        f"{set_[-1]} is set, and nothing is sent there: {by} says {what[:40]!r}",
+        f"{set_[-1]} is set, but nothing is sent there: {by} is {what[:40]!r}",
         f"set {by} to otlp, or unset it",
     )

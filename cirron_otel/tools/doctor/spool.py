@@ -56,14 +56,14 @@ def examine_spool(config: Config, targets: Mapping[str, str], timeout: float) ->
         yield failed(
             "spool",
             f"{directory}: writing hangs ({error})",
-            "set CIRRON_OUTPUT_DIR to a directory on a disk of this machine",
+            "set CIRRON_OUTPUT_DIR to a directory on a local disk",
         )
         return
     except OSError as error:
         yield failed(
             "spool",
             f"{error.filename or directory} cannot be written: {error.strerror or error}",
-            "set CIRRON_OUTPUT_DIR to a directory that can be, or mend its owner and mode",
+            "set CIRRON_OUTPUT_DIR to a writable directory, or correct its owner and mode",
         )
         return
     with contextlib.suppress(CirronOtelError, OSError):
@@ -97,18 +97,18 @@ def _check_writing(directory: Path) -> Check:
         os.close(descriptor)
         path.unlink(missing_ok=True)
     took = time.monotonic() - begun
-    shown = directory if place == directory else f"{directory} (not there yet, can be made)"
+    shown = directory if place == directory else f"{directory} (does not exist yet, can be created)"
     finding = f"{shown} can be written, fsync in {1000 * took:.0f} ms"
     if not has_locks:
         return warning(
             "spool",
             f"{finding}; its file system has no locks",
-            "use a directory on a disk of this machine: nobody can tell there who has died",
+            "use a directory on a local disk: without locks, dead processes are not detected",
         )
     if place == directory and (open_to := _readers(directory)):
         return warning("spool", f"{finding}; {open_to}", f"chmod 700 {shlex.quote(str(directory))}")
     if took > _SLOW_FSYNC_S:
-        return warning("spool", f"{finding}, which is slow", "use a disk of this machine")
+        return warning("spool", f"{finding}, which is slow", "use a local disk")
     return ok("spool", finding, directory=str(directory), fsync_ms=round(1000 * took, 1))
 
 
@@ -127,7 +127,7 @@ def _readers(directory: Path) -> str:
     if status.st_uid != os.geteuid() and os.geteuid() != 0:
         return f"it belongs to the user {status.st_uid}"
     if spool.is_dir() and directory.stat().st_mode & 0o077 and status.st_mode & stat.S_IROTH:
-        return "others on this machine may read what is recorded"
+        return "other users of this machine can read the recordings"
     return ""
 
 
@@ -140,25 +140,24 @@ def _check_room(directory: Path, cap: int) -> Check:
     finding = f"{shown} on {kind or 'a file system of unknown kind'}, cap {cap / 1e9:.3g} GB"
     details = {"free_bytes": free, "filesystem": kind, "cap_bytes": cap}
     if free < _SPARE_BYTES:
-        return failed("spool disk", finding, "make room, or set CIRRON_OUTPUT_DIR", **details)
+        return failed("spool disk", finding, "free some space, or set CIRRON_OUTPUT_DIR", **details)
     if kind in _REMOTE or kind.startswith("fuse."):
         return warning(
             "spool disk",
             f"{finding}: a network file system",
-            "set CIRRON_OUTPUT_DIR to a disk of this machine: fsync and locks are slow or missing"
-            " there",
+            "set CIRRON_OUTPUT_DIR to a local disk: fsync and locks are slow or missing there",
             **details,
         )
     if kind in _IN_MEMORY:
         return warning(
             "spool disk",
-            f"{finding}: it is in memory, and gone with the machine",
-            "set CIRRON_OUTPUT_DIR, if what is recorded is to stay",
+            f"{finding}: it is in memory, and lost when the machine stops",
+            "set CIRRON_OUTPUT_DIR to keep the recordings",
             **details,
         )
     if free < cap:
         return warning(
-            "spool disk", finding, "make room, or lower CIRRON_SPOOL_MAX_BYTES", **details
+            "spool disk", finding, "free some space, or lower CIRRON_SPOOL_MAX_BYTES", **details
         )
     return ok("spool disk", finding, **details)
 
@@ -194,13 +193,12 @@ def _check_leftovers(
     if dead:
         yield warning(
             "spool left open",
-            f"{len(dead)} process{'es' if len(dead) > 1 else ''} died without closing what was"
-            " open",
+            f"{len(dead)} process{'es' if len(dead) > 1 else ''} died with open scopes",
             f"cirron-otel spool recover {shown}",
             owners=dead,
         )
     count = sum(1 for _ in batch_names(paths.spool)) if paths.spool.is_dir() else 0
-    recording = f"; {len(alive)} record there now" if alive else ""
+    recording = f"; processes recording now: {len(alive)}" if alive else ""
     if not count:
         return
     if not targets:

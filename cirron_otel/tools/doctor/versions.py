@@ -48,7 +48,7 @@ def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
         yield warning(
             "packages",
             f"{', '.join(shown)}; {listed(problems, 4)}",
-            "install what is wanted: pip check lists it",
+            "install the required versions: pip check lists them",
             **details,
         )
     else:
@@ -58,14 +58,14 @@ def examine_packages(needed: tuple[str, ...]) -> Iterator[Check]:
         if missing:
             yield failed(
                 "packages",
-                f"the extra {extra} is needed, and {listed(missing)} is not installed",
+                f"the extra {extra} is needed, but {listed(missing)} is not installed",
                 f"pip install 'cirron-otel[{extra}]'",
             )
     if "cirron-sdk" in versions:
         yield ok(
             "packages",
-            f"cirron-sdk {versions['cirron-sdk']} is installed beside: a program should trace with"
-            " one of the two",
+            f"cirron-sdk {versions['cirron-sdk']} is also installed: a program should trace with"
+            " only one of the two",
         )
 
 
@@ -104,9 +104,9 @@ def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
         version = versions.get(other)
         if version is None:
             if is_always:
-                yield f"{name} wants {other}, which is not installed"
+                yield f"{name} requires {other}, which is not installed"
         elif (is_always or name == DISTRIBUTION) and not _is_in(requirement.specifier, version):
-            yield f"{name} wants {other} {requirement.specifier}, found {version}"
+            yield f"{name} requires {other} {requirement.specifier}, found {version}"
 
 
 def _is_in(wanted: SpecifierSet, version: str) -> bool:
