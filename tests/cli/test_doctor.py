@@ -46,7 +46,9 @@ class TestTheCommand:
         result = run("doctor", "--no-hooks")
         assert (result.returncode, result.stderr) == (0, "")
         lines = result.stdout.splitlines()
-        assert lines[-3].startswith("ok       endpoint         none is set: only the spool is ")
+        assert lines[-3].startswith(
+            "ok       endpoint         none is set: batches are only stored in the spool"
+        )
         assert str(tmp_path / ".cirron") in lines[-3]
         assert lines[-1].startswith(f"{len(lines) - 2} checks: ")
         assert lines[-1].endswith(", 0 failed")
@@ -127,11 +129,11 @@ class TestConfiguration:
             ({"CIRRON_FLUSH_INTERVAL": "-1"}, "CIRRON_FLUSH_INTERVAL is '-1': expected a number"),
             (
                 {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_TRACES_EXPORTER": "none"},
-                "nothing is sent there: OTEL_TRACES_EXPORTER says 'none'",
+                "nothing is sent there: OTEL_TRACES_EXPORTER is 'none'",
             ),
             (
                 {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "CIRRON_EXPORTERS": "none"},
-                "nothing is sent there: CIRRON_EXPORTERS says 'none'",
+                "nothing is sent there: CIRRON_EXPORTERS is 'none'",
             ),
             ({"CIRRON_EXPORTERS": "cirron"}, "there is no api_key"),
         ],
@@ -234,8 +236,10 @@ class TestPackages:
         path = python_path(tmp_path, "opentelemetry_weather-1.0.dist-info/METADATA", _ANOTHER)
         check = checks_of(run, env=path)["packages"]
         assert check["state"] == "warning"
-        assert "opentelemetry-weather wants opentelemetry-sdk <1, found 1." in check["found"]
-        assert "opentelemetry-weather wants no-such-thing, which is not installed" in check["found"]
+        assert "opentelemetry-weather requires opentelemetry-sdk <1, found 1." in check["found"]
+        assert (
+            "opentelemetry-weather requires no-such-thing, which is not installed" in check["found"]
+        )
         assert "protobuf <1" not in check["found"]
 
     def test_what_is_installed(self) -> None:
@@ -270,7 +274,10 @@ class TestHooks:
         hidden = without_torch(tmp_path)
         result = run("doctor", env=hidden)
         assert result.returncode == 0
-        assert "ok       hooks            PyTorch is not installed: only manual scopes" in result.stdout
+        assert (
+            "ok       hooks            PyTorch is not installed: only manual scopes"
+            in result.stdout
+        )
         result = run("doctor", env={**hidden, "CIRRON_FRAMEWORKS": "torch"})
         assert result.returncode == 1
         assert "`frameworks` names torch, which is not installed → pip install" in result.stdout

@@ -292,10 +292,10 @@ class TestTheSettings:
         [
             ({PROTOCOL: "carrier/pigeon"}, f"{PROTOCOL} is 'carrier/pigeon': expected grpc, "),
             ({**HTTP, ENDPOINT: "localhost:4318"}, "is no http:// or https:// URL"),
-            ({ENDPOINT: "http://:4317"}, "names no host"),
-            ({ENDPOINT: "http://"}, "names no host"),
-            ({ENDPOINT: "http://localhost:0"}, "names no port"),
-            ({ENDPOINT: "http://localhost:65536"}, "names no host and port"),
+            ({ENDPOINT: "http://:4317"}, "has no host"),
+            ({ENDPOINT: "http://"}, "has no host"),
+            ({ENDPOINT: "http://localhost:0"}, "has no port"),
+            ({ENDPOINT: "http://localhost:65536"}, "has no host and port"),
         ],
     )
     def test_what_no_exporter_can_use(self, settings: dict[str, str], said: str) -> None:

@@ -81,7 +81,7 @@ def test_a_trusted_certificate(made: Certificates) -> None:
         found = [checked({**HTTP, **ours, ENDPOINT: http}), checked({**ours, ENDPOINT: server})]
     for each in found:
         assert {str(check.state) for check in each.values()} == {"ok"}
-        assert "a certificate that is trusted until" in each["otlp tls"].found
+        assert "a trusted certificate until" in each["otlp tls"].found
         assert last(each).name == "otlp span"
 
 
@@ -145,7 +145,7 @@ def test_https_where_none_is_spoken(protocol: dict[str, str]) -> None:
         port = http.port if protocol else other.port
         check = failing({**protocol, ENDPOINT: f"https://127.0.0.1:{port}"})
     assert "does not speak TLS" in check.found
-    assert f"say http:// in {ENDPOINT}" in check.advice
+    assert f"use http:// in {ENDPOINT}" in check.advice
 
 
 @pytest.mark.parametrize("protocol", [HTTP, {}])

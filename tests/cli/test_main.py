@@ -51,7 +51,7 @@ def test_without_a_command_the_help_goes_to_stderr(run: Run, arguments: str) -> 
         ("convert a b --jobs 0", "0 is not in the range"),
         ("convert a b --trace-layout one", "'one' is not one of"),
         ("spool show --depth 65", "65 is not in the range"),
-        ("spool prune", "give --max-bytes or --older-than"),
+        ("spool prune", "with --max-bytes or --older-than"),
         ("spool prune --max-bytes 1e3", "'1e3' is not a size"),
         ("spool prune --max-bytes 1iB", "'1iB' is not a size"),
         ("spool prune --older-than 7", "'7' is not an age"),

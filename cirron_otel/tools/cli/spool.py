@@ -1,5 +1,7 @@
 """`cirron-otel spool`: inspect, verify, prune or recover a spool, or send its unsent batches."""
 
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
+
 from __future__ import annotations
 
 import os
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from ...core.spool.reader import SpoolReader
     from ...core.spool.recovery import Recovered
     from ..convert.flush import TargetReport
-
-
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
 
 @click.command(short_help="Close the scopes that dead processes left open.")
@@ -89,9 +88,6 @@ def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
     ]
 
 
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
-
-
 _INTERRUPTED = 130
 
 
@@ -139,9 +135,6 @@ def _line(target: TargetReport) -> str:
         f" {size(target.bytes_written)} sent to {printable(target.target)};"
         f" {count(target.left, 'batch', 'batches')} left"
     )
-
-
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
 
 _LONGEST_REASON = 400
@@ -226,9 +219,6 @@ def _session(session: SessionSummary) -> Iterator[str]:
         count(session.snapshots, "snapshot"),
     ])  # fmt: skip
     yield from wrapped(f"{local_moment(session.start_ns)}, {took}; {counts}", "  ", "  ")
-
-
-# ruff: noqa: PLC0415 - what a command needs is imported when it runs: the others start without
 
 
 _MAX_IN_DOCUMENT = 10_000

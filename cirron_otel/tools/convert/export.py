@@ -64,9 +64,9 @@ def export(
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     if request.follow:
         if request.run is not None:
-            raise UsageError("--run does not go with --follow, which sends all that arrives")
+            raise UsageError("--run cannot be combined with --follow, which sends all batches")
         if "://" in request.source or not is_spool(request.source, request.source_format):
-            raise UsageError(f"--follow needs a spool: {request.source} is none")
+            raise UsageError(f"--follow needs a spool: {request.source} is not a spool")
     config = OtlpConfig.from_env(environ)
     options = Options(request.layout, default_service_name(environ))
     report = ExportReport(target=config.shown_endpoint)

@@ -33,7 +33,7 @@ class MessageTooLongError(InputError):
 
     def __init__(self, limit: int) -> None:
         """`limit` is the longest accepted message, bytes."""
-        super().__init__(f"the OTLP message is longer than {limit} bytes, the most that is read")
+        super().__init__(f"the OTLP message is longer than {limit} bytes, the maximum that is read")
 
 
 def framed(

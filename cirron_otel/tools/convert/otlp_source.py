@@ -191,7 +191,7 @@ def _parsed(message: Message, report: Report, place: PathSpec) -> TracesData | N
         traces = TracesData.FromString(message.data)
         problem = dense_problem(traces, len(message.data))
     except DecodeError:
-        problem = "no TracesData in protobuf"
+        problem = "not a TracesData message in protobuf"
     if problem is None:
         return traces
     report.skip(Finding(place.path, "unreadable", problem, path=str(message.position)))

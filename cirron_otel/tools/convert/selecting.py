@@ -129,7 +129,7 @@ class Selector:
             current = by_id.get(current.parent_id) if current.parent_id is not None else None
         if current is not None and current.id in matches:
             match = matches[current.id]
-        elif current is not None:  # a cycle: each of its scopes is an ancestor of the others
+        elif current is not None:  # a cycle: each scope in it is an ancestor of all others
             match = _Match()
             for scope in chain[chain.index(current) :]:
                 match = self._below(match, Ancestor(scope.name, scope.index))

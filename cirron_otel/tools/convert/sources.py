@@ -188,7 +188,7 @@ class BatchFileSource(SpoolSource):
         reader = SpoolReader(folder)
         if reader.read(name) is None:
             problem = reader.findings[0].message if reader.findings else "not named *.json"
-            raise InputError(f"{path} is no batch: {problem}")
+            raise InputError(f"{path} is not a batch: {problem}")
         return str(folder)
 
 

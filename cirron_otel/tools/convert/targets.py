@@ -145,7 +145,9 @@ def _fits(name: str, data: bytes, max_bytes: int, report: Report) -> bool:
     """Return whether readers accept a batch of this size; a larger batch is reported."""
     if len(data) <= max_bytes:
         return True
-    report.skip(Finding(name, "too-large", f"longer than {max_bytes} bytes, the most that is read"))
+    report.skip(
+        Finding(name, "too-large", f"longer than {max_bytes} bytes, the maximum that is read")
+    )
     return False
 
 

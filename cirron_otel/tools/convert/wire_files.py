@@ -28,7 +28,7 @@ from .targets import TargetWriter, open_stream
 
 Record = dict[str, Any]
 
-_FILE_NAME = "the name of a batch's file, which id and time do not give"
+_FILE_NAME = "the file name of a batch, if it does not follow from its id and time"
 _UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
 _RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
 """Bytes of memory: for a decoded record, allowed per byte of a message, and allowed for any
@@ -54,7 +54,7 @@ class WireTarget(TargetWriter):
             report.skip(Finding(name, "untranslatable", str(error)))
             return
         if len(message) > self._most:
-            what = f"longer than {self._most} bytes, the most that is read"
+            what = f"longer than {self._most} bytes, the maximum that is read"
             report.skip(Finding(name, "too-large", what))
             return
         if name != _name_of(batch):
@@ -110,7 +110,7 @@ class WireSource(BatchSource):
                 raise
             report.skip(Finding(path, "unreadable", f"{error}; {count} batches precede it"))
         if report.skipped and not count:
-            raise InputError(f"{path} holds no batch: {report.skipped[0].message}")
+            raise InputError(f"{path} contains no batch: {report.skipped[0].message}")
 
 
 def _batch(data: bytes, report: Report) -> Record:
@@ -123,7 +123,7 @@ def _batch(data: bytes, report: Report) -> Record:
     if message.ByteSize() != known:
         report.lose([_UNKNOWN_FIELDS])
     if not isinstance(batch, dict):
-        raise InputError("a message that does not contain a batch, but another JSON value")
+        raise InputError("the message contains a JSON value that is not a batch")
     return batch
 
 

@@ -116,7 +116,8 @@ def _unconnected(
     if TimeoutError in kinds:
         return Problem(
             f"{place.shown} does not answer within {deadline.seconds:.3g} s ({tried})",
-            f"check host and port in {place.words.endpoint}, and whether a firewall blocks it",
+            f"check the host and the port in {place.words.endpoint}, and whether a firewall"
+            " blocks it",
         )
     why = failures[-1][1].strerror or str(failures[-1][1]) if failures else "no address"
     return Problem(

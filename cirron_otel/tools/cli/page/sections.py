@@ -87,7 +87,9 @@ def _label(parts: list[Part]) -> str:
 
 
 def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
-    """Return the phases with a separate colour, all others together, and the time of no phase."""
+    """Return the bar's parts: phases with a separate colour, all other phases, and unattributed
+    time.
+    """
     parts = [
         (palette.of(name), times[name], f"{short(name, 30)}: {duration(times[name])}")
         for name in palette.names
