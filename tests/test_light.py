@@ -13,7 +13,7 @@ import cirron_otel
 
 HEAVY = {
     "torch", "numpy", "safetensors", "transformers", "lightning", "accelerate", "torchdata",
-    "grpc", "requests", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore", "uvloop",
+    "grpc", "requests", "urllib3", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore", "uvloop",
 }  # fmt: skip
 OF_TORCH = ("sdk.instrumentation", "sdk.snapshots")
 """The packages that may import torch, inside the functions that use it."""

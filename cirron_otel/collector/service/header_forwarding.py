@@ -19,10 +19,10 @@ from ...core.delivery.blobs import local_blobs
 from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import MisconfiguredError, RefusedError
 from ...core.delivery.indexed import IndexedTarget
+from ...core.http.client import HttpAnswer
 from ...core.placement.session_index import SessionIndex
 from ...core.spool.blobs import BlobKey, tenant_key, tenant_of_directory
 from ...core.targets.cirron.batches import CirronTarget
-from ...core.targets.cirron.http_client import HttpAnswer
 from ...core.targets.otlp.config import OtlpConfig
 from ...core.targets.otlp.pusher import Pusher
 from ...core.translator.own.encode import Options

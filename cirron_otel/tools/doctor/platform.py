@@ -16,10 +16,10 @@ from ..._version import SDK_VERSION
 from ...core.config.options import Config
 from ...core.delivery.batch_target import SealedBatch
 from ...core.delivery.errors import PushError
+from ...core.http.client import BrokenAnswerError, HttpClient
 from ...core.records.schema import SCHEMA_VERSION
 from ...core.spool.paths import file_name
 from ...core.targets.cirron.batches import CirronTarget
-from ...core.targets.cirron.http_client import BrokenAnswerError, HttpClient
 from ...core.targets.otlp.transport import USER_AGENT
 from ...errors import CirronOtelError
 from ...ids import uuid4_shaped

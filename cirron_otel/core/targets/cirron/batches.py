@@ -22,11 +22,11 @@ from ...delivery.errors import (
     StoppedError,
     UnreachableError,
 )
+from ...http.client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 from ...spool.paths import parse_name
 from ..otlp.config import DEFAULT_TIMEOUT_S
 from ..otlp.transport import USER_AGENT, retry_after_seconds, without_secrets
 from .blob_upload import CirronBlobs
-from .http_client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 
 _GZIP_LEVEL = 3
 """The compression level: twice as fast as level 6, with 10 % larger output.

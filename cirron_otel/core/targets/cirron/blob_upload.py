@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from ...delivery.blobs import named_blobs, open_blob
 from ...delivery.errors import UnreachableError
+from ...http.client import HttpAnswer
 from ...spool.blobs import BlobKey, key_of_span
-from .http_client import HttpAnswer
 
 PART_BYTES = 4 * 1024 * 1024
 
