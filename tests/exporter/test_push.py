@@ -140,7 +140,7 @@ def run(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("missing", "protocol"), [("grpc", "GRPC"), ("requests", "HTTP_JSON"), ("google.rpc", "GRPC")]
+    ("missing", "protocol"), [("grpc", "GRPC"), ("certifi", "HTTP_JSON"), ("google.rpc", "GRPC")]
 )
 def test_a_missing_extra_is_named(missing: str, protocol: str) -> None:
     out = run(
@@ -158,6 +158,7 @@ def test_a_missing_extra_is_named(missing: str, protocol: str) -> None:
 def test_the_extra_is_imported_only_when_it_is_used() -> None:
     out = run(
         "import sys, cirron_otel.core.targets.otlp.pusher, cirron_otel.core.otlp.files\n"
-        "print([m for m in ('grpc', 'requests', 'google.rpc') if m in sys.modules])\n"
+        "heavy = ('grpc', 'urllib3', 'certifi', 'requests', 'google.rpc')\n"
+        "print([m for m in heavy if m in sys.modules])\n"
     )
     assert out == "[]"

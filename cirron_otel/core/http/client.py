@@ -131,7 +131,7 @@ class HttpClient:
         """
         try:
             connection = self._ready(timeout if connect_timeout is None else connect_timeout)
-            connection.timeout = timeout
+            connection.sock.settimeout(max(timeout, 0.001))
             _limit_response(connection, timeout, silence)
             self._send(connection, method, path, headers, body)
             response = _BASE.getresponse(connection)

@@ -154,6 +154,9 @@ class CirronTarget:
             if self._is_interrupted:
                 raise StoppedError(f"stopped while {self.shown} was asked") from None
             raise self._error(UnreachableError, f"no answer ({_reason(error)})") from None
+        except ValueError as error:  # the host, or a header
+            why = f"no request can be made ({type(error).__name__}); check"
+            raise self._error(MisconfiguredError, f"{why} {self._settings.endpoint}") from None
         if answer.headers.get("content-type", "").lower().startswith("text/html"):
             why = f"{answer.status}, and a web page: this is no Cirron endpoint"
             kind = UnreachableError if answer.status >= 500 else MisconfiguredError

@@ -6,23 +6,21 @@ when it is used.
 
 from __future__ import annotations
 
-import encodings.idna
 import gzip
 import json
-import netrc
-import time
+import ssl
 import zlib
 from dataclasses import replace
 from typing import Any
 
-import requests
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from requests import exceptions
 
 from ....errors import InputError, UsageError
+from ...http.client import BrokenAnswerError, HttpAnswer
+from ...http.session import HttpSession
 from ...otlp.json_codec import json_losses, traces_to_json
 from .config import OtlpCompression, OtlpConfig, OtlpProtocol
 from .transport import (
@@ -38,11 +36,6 @@ from .transport import (
     retry_after_seconds,
 )
 
-_PRELOADED = (encodings.idna, netrc)
-"""The `requests` library imports these modules with the first request. A fork during the import
-would leave the child with partly imported modules for good.
-"""
-
 _RETRYABLE = frozenset((429, 502, 503, 504))
 """The status codes that the OTLP specification calls retryable ("Retryable Response Codes")."""
 
@@ -50,14 +43,6 @@ _LONGEST_ANSWER = 1024 * 1024
 """The maximum size in bytes of a response. A longer response is not read to its end."""
 
 _FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
-
-_WRONG_CONFIGURATION = (
-    exceptions.InvalidHeader,
-    exceptions.InvalidURL,
-    exceptions.MissingSchema,
-    exceptions.InvalidSchema,
-    UnicodeError,  # a header value that is not Latin-1
-)
 
 
 class HttpTransport:
@@ -77,38 +62,35 @@ class HttpTransport:
         }
         if config.compression is not OtlpCompression.NONE:
             self._headers.setdefault("content-encoding", config.compression)
-        self._session = requests.Session()
-        if "authorization" in config.headers:
-            # Without this, `requests` replaces the header by the host's entry in ~/.netrc.
-            self._session.auth = lambda request: request
+        self._session: HttpSession | None = None
 
     def send(self, request: bytes, timeout: float) -> Response:
         """Send one POST and return its result. Implements OtlpTransport.send."""
         body, warnings = self._encoded(request)
-        deadline = time.monotonic() + timeout
         try:
-            with self._post(body, timeout) as answer:
-                response = self._response_to(answer, _content(answer, deadline))
-        except _WRONG_CONFIGURATION as error:
+            answer = self._post(body, timeout)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"one of {self._config.settings.said(*_FILES)} holds"
+                f" nothing that TLS can use: {one_line(cause_of(error), self._config)}"
+            ) from None
+        except ssl.SSLError as error:
+            return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
+        except (OSError, BrokenAnswerError) as error:
+            return self._failed(Outcome.RETRY, "no answer", cause_of(error))
+        except ValueError as error:  # a header or the URL
             raise UsageError(
                 f"no HTTP request can be made for {self._config.shown_endpoint}"
                 f" ({type(error).__name__}): check"
                 f" {self._config.settings.said('ENDPOINT', 'HEADERS')}, and the proxy variables"
             ) from None
-        except exceptions.SSLError as error:
-            return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
-        except exceptions.RequestException as error:
-            return self._failed(Outcome.RETRY, "no answer", cause_of(error))
-        except OSError as error:  # a readable file that is not a certificate
-            raise UsageError(
-                f"one of {self._config.settings.said(*_FILES)} holds"
-                f" nothing that TLS can use: {one_line(cause_of(error), self._config)}"
-            ) from None
+        response = self._response_to(answer)
         return replace(response, warnings=response.warnings + warnings)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._session.close()
+        """Close the connection."""
+        if self._session is not None:
+            self._session.close()
 
     def _encoded(self, request: bytes) -> tuple[bytes, tuple[str, ...]]:
         body, warnings = request, list[str]()
@@ -125,26 +107,26 @@ class HttpTransport:
             body = zlib.compress(body)
         return body, tuple(warnings)
 
-    def _post(self, body: bytes, timeout: float) -> requests.Response:
-        config = self._config
-        certificate = config.client_certificate
-        both = (certificate, config.client_key) if certificate and config.client_key else None
-        return self._session.post(
-            config.endpoint,
-            data=body,
-            headers=self._headers,
-            timeout=timeout,
-            verify=config.certificate or True,
-            cert=both or certificate,
-            allow_redirects=False,
-            stream=True,
+    def _post(self, body: bytes, timeout: float) -> HttpAnswer:
+        if self._session is None:
+            config = self._config
+            self._session = HttpSession(
+                config.endpoint,
+                finds_login="authorization" not in config.headers,
+                certificate=config.certificate,
+                client_certificate=config.client_certificate,
+                client_key=config.client_key,
+            )
+        return self._session.request(
+            "POST", "", self._headers, body, timeout=timeout, longest=_LONGEST_ANSWER
         )
 
     def _failed(self, outcome: Outcome, status: str, message: str) -> Response:
         return Response(outcome, status, one_line(message, self._config))
 
-    def _response_to(self, answer: requests.Response, content: bytes | None) -> Response:
-        code = answer.status_code
+    def _response_to(self, answer: HttpAnswer) -> Response:
+        code = answer.status
+        content = answer.content if answer.problem is None else None
         status = one_line(f"{code} {answer.reason or ''}", self._config)
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if 200 <= code < 300:
@@ -170,19 +152,6 @@ class HttpTransport:
             return Response(Outcome.ACCEPTED, status, warnings=(one_line(warning, self._config),))
         response = accepted(status, body)
         return replace(response, message=one_line(response.message, self._config))
-
-
-def _content(answer: requests.Response, deadline: float) -> bytes | None:
-    """Return the body; None if it is truncated, is too long, or arrives after the deadline."""
-    content = bytearray()
-    try:
-        for piece in answer.iter_content(65536):
-            content += piece
-            if len(content) > _LONGEST_ANSWER or time.monotonic() > deadline:
-                return None
-    except exceptions.RequestException:
-        return None
-    return bytes(content)
 
 
 def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
