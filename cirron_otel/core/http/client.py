@@ -36,11 +36,12 @@ if _HAS_SOCKS:
     from urllib3.contrib.socks import SOCKSProxyManager
 
 _PRELOADED: Final = (encodings.idna,)
-"""`socket` imports this at its first name lookup. A fork during the import would leave the child
-with a module that is permanently half imported."""
+"""`socket` imports this module at its first name lookup. A fork during the import would leave the
+child with a partly imported module for good.
+"""
 
 _left_by_parents: Final[list[HTTPConnection]] = []
-"""Connections of a forked child's parent, kept from destructors that would close them."""
+"""In a forked child, the parent's connections, kept alive: their destructors would close them."""
 
 _BASE: Final = http.client.HTTPConnection
 """The base class of urllib3's connections. Its methods write a request and read a response with two
@@ -57,7 +58,7 @@ class HttpAnswer(NamedTuple):
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By lower-case name; the last value of a repeated header."""
+    """Header values by lower-case name; if a header is repeated, its last value."""
     content: bytes
     problem: Exception | None = None
     """The reason why the end of the body is missing, if it is."""
@@ -78,10 +79,11 @@ class AnswerTooLateError(TimeoutError):
 
 
 class HttpClient:
-    """Requests to the server of `endpoint`, for one thread; others may `interrupt` it.
+    """Sends requests to the server of `endpoint`.
 
-    By default proxies are those of `http_proxy`, `https_proxy` and `no_proxy`, and servers are
-    verified against the system's certificates (or `SSL_CERT_FILE`).
+    Only one thread may send requests, but other threads may call `interrupt`. By default proxies
+    come from `http_proxy`, `https_proxy` and `no_proxy`, and servers are verified with the system's
+    certificates (or `SSL_CERT_FILE`).
     """
 
     def __init__(
@@ -92,10 +94,11 @@ class HttpClient:
         trust: Callable[[], ssl.SSLContext] | None = None,
         find_proxy: Callable[[SplitResult], Proxy | None] = proxy_by_scheme,
     ) -> None:
-        """Open no connection yet. Raises UsageError if `endpoint` or a file is unusable.
+        """Prepare the client, without opening a connection.
 
         `certificate` is a file of CA certificates to use instead of the system's. `trust` replaces
-        both: it returns the TLS settings of one new connection.
+        both: it returns the TLS settings of one new connection. Raises UsageError if `endpoint` or
+        the certificate file is unusable.
         """
         self._url = checked_url(endpoint)
         self._trust = trust or functools.cache(functools.partial(_tls, certificate))
@@ -119,7 +122,10 @@ class HttpClient:
         longest: int = _LONGEST_ANSWER,
         decode: bool = False,
     ) -> HttpAnswer:
-        """Send one request, once. `path` follows the endpoint's path; a file needs its length.
+        """Send one request, without retrying it.
+
+        `path` is appended to the endpoint's path. If `body` is a file, `headers` must contain its
+        length.
 
         `timeout`, in seconds, applies to connecting (unless `connect_timeout` is given), to each
         piece of the body, and to the complete response, in which the server may pause for
@@ -157,7 +163,7 @@ class HttpClient:
         try:
             _BASE.request(connection, method, target, body, {**self._proxy_headers, **headers})
         except (BrokenPipeError, ConnectionResetError):
-            # A server may respond without reading a body that it refuses.
+            # If a server refuses a request, it may respond without reading the body.
             if connection.sock is None:
                 raise
 
@@ -208,7 +214,7 @@ class HttpClient:
         return connection
 
     def interrupt(self) -> None:
-        """Cancel the request of another thread, if any: it raises OSError."""
+        """Cancel another thread's request, if any; that request raises OSError."""
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
@@ -223,7 +229,7 @@ class HttpClient:
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: close its copy of the connection, and send nothing to the server."""
+        """In a forked child: close the child's copy of the connection without sending anything."""
         connection, self._connection = self._connection, None
         if connection is not None:
             # Closing the connection could wait for a lock that a thread of the parent held.
@@ -323,7 +329,7 @@ def _body(
 
 
 class _Timed(io.RawIOBase):
-    """The data that a socket receives, up to a deadline that a slow sender cannot extend."""
+    """Reads from a socket until a deadline, which a slow sender cannot extend."""
 
     def __init__(self, sock: socket.socket, seconds: float, silence: float | None) -> None:
         self._sock = sock
@@ -332,7 +338,7 @@ class _Timed(io.RawIOBase):
         self._silence = silence
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """Return a reader, as HTTPResponse requires of a socket."""
+        """Return a reader; HTTPResponse calls this method of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

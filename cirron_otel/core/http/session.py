@@ -1,7 +1,7 @@
-"""Requests with the settings of the environment that the library `requests` uses.
+"""HTTP requests with the same settings of the environment as those of the library `requests`.
 
-They are proxies, CA bundles, `~/.netrc`, credentials in the URL, and the cookies of the server. The
-module needs `certifi`, which the extra `otlp` installs.
+These are proxies, CA bundles and `~/.netrc`. Credentials in the URL and cookies of the server are
+sent in the same way, too. The module needs the package certifi, which the extra `otlp` installs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _HEADERS: Final = {
 
 _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
-"""Characters that a URL contains unescaped (RFC 3986, 2.3)."""
+"""The characters that need no escape in a URL (RFC 3986, 2.3)."""
 
 
 class HttpSession:
-    """Requests to one server, over one open connection, for one thread."""
+    """Sends requests to one server, over one persistent connection, from one thread."""
 
     def __init__(
         self,
@@ -52,11 +52,12 @@ class HttpSession:
         client_certificate: str | None = None,
         client_key: str | None = None,
     ) -> None:
-        """Open no connection yet. Raises ValueError and UsageError if `url` is unusable.
+        """Prepare the session, without opening a connection.
 
         With `finds_login`, requests use the login of `~/.netrc` (or `NETRC`), or else that in
         `url`. `certificate` is a file of CA certificates. By default it is `REQUESTS_CA_BUNDLE`,
         `CURL_CA_BUNDLE`, or certifi's. The three files are read for each new connection.
+        Raises ValueError and UsageError if `url` is unusable.
         """
         self._text, self._url = url, prepared_url(url)
         self._finds_login = finds_login
@@ -75,7 +76,7 @@ class HttpSession:
         body: bytes | None = None,
         **limits: Any,
     ) -> HttpAnswer:
-        """Send one request to the URL followed by `suffix`; `limits` are those of HttpClient.
+        """Send one request to the URL with `suffix` appended; `limits` are those of HttpClient.
 
         The response is decompressed. Raises the errors of `HttpClient.request`, ssl.SSLError if a
         file is not a certificate or key, and FileNotFoundError if one is missing.
@@ -120,7 +121,7 @@ class HttpSession:
 
 
 def prepared_url(text: str) -> SplitResult:
-    """Parse a URL and escape what it must not contain. Raises ValueError."""
+    """Parse a URL, and escape the characters that it must not contain. Raises ValueError."""
     url = parse_url(text.lstrip())
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("no http:// or https:// URL")

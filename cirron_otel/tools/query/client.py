@@ -1,23 +1,35 @@
 """GET requests to a query API, limited in size and time, with retries and one-line errors.
 
-This module needs the extra `otlp`, which installs `requests`.
+This module needs the extra `otlp`, which installs `certifi`.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+from ...core.delivery.retry_policy import Backoff
+from ...core.http.client import (
+    AnswerTooLateError,
+    AnswerTooLongError,
+    BrokenAnswerError,
+    HttpAnswer,
+)
 from ...core.targets.otlp.config import TENANT_HEADER
-from ...core.targets.otlp.transport import USER_AGENT, retry_after_seconds, without_secrets
+from ...core.targets.otlp.transport import (
+    USER_AGENT,
+    cause_of,
+    retry_after_seconds,
+    without_secrets,
+)
 from ...errors import EndpointError, MissingExtraError, UsageError
 from .address import HEADERS_VARIABLE, QueryAddress
 
 try:
-    import requests
-    from requests import exceptions
+    from ...core.http.session import HttpSession
 except ImportError:  # pragma: no cover - installed for tests
     raise MissingExtraError("otlp", "reading from Jaeger or Tempo") from None
 
@@ -34,7 +46,6 @@ _LONGEST_PAUSE_S = 10.0
 _AGAIN = frozenset((429, 502, 503, 504))
 _SHOWN_BYTES = 4096
 Parameters = Mapping[str, str | int]
-_PIECE = 64 * 1024
 _NO_SUCH_PATH = b"page not found"
 """The content of a 404 response of a Go server that does not have this API; a 404 for an unknown
 trace differs."""
@@ -59,11 +70,8 @@ class QueryClient:
     def __init__(self, address: QueryAddress) -> None:
         """Store the address; the first request connects."""
         self._address = address
-        self._session = requests.Session()
-        # Otherwise `requests` would replace our Authorization header with the entry for the host in
-        # ~/.netrc.
-        self._session.auth = lambda request: request
         self._headers = {"user-agent": USER_AGENT, "accept-encoding": "gzip", **address.headers}
+        self._session: HttpSession | None = None
         self.bytes_read = 0
         """The total size of all responses, bytes after decompression."""
 
@@ -80,14 +88,14 @@ class QueryClient:
         Raises EndpointError if there is no response or its status is not a success, UsageError if
         the request is invalid, and ResponseTooLongError.
         """
-        pause = _FIRST_PAUSE_S
-        for attempt in range(1, _ATTEMPTS + 1):
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        for attempt in range(_ATTEMPTS):
             answer, problem, after = self._attempt(path, parameters or {}, accept)
             if answer is not None and answer.status not in _AGAIN:
                 return self._judged(answer, absent)
-            if attempt < _ATTEMPTS:
-                time.sleep(min(pause if after is None else after, _LONGEST_PAUSE_S))
-                pause *= 2
+            if attempt < _ATTEMPTS - 1:
+                wait = backoff.wait(attempt) if after is None else after
+                time.sleep(min(wait, _LONGEST_PAUSE_S))
         if answer is not None:
             problem = f"{answer.status}: {self._said(answer)}"
         raise EndpointError(f"{self._address.shown} does not answer: {problem}")
@@ -96,48 +104,57 @@ class QueryClient:
         self, path: str, parameters: Parameters, accept: str
     ) -> tuple[QueryResponse | None, str, float | None]:
         """Return the response or the problem, and the delay in seconds that the server requests."""
+        url = quote(path) + (f"?{urlencode(parameters)}" if parameters else "")
         try:
-            with self._session.get(
-                self._address.url + quote(path),
-                params=parameters,
-                headers={**self._headers, "accept": accept},
-                timeout=(_CONNECT_SECONDS, _SILENT_SECONDS),
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                after = retry_after_seconds(response.headers.get("retry-after", ""))
-                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-                content = self._content(response)
-                return QueryResponse(response.status_code, kind, content), "", after
-        except (exceptions.InvalidHeader, exceptions.InvalidURL, UnicodeError) as error:
+            answer = self._sent(url, {**self._headers, "accept": accept})
+            content = self._content(answer)
+        except AnswerTooLateError:
+            raise EndpointError(
+                f"{self._address.shown}: an answer took more than {ANSWER_SECONDS:.0f} s"
+            ) from None
+        except (ssl.SSLError, FileNotFoundError) as error:
+            raise EndpointError(
+                f"{self._address.shown}: no TLS connection: {self._one_line(cause_of(error))}; its"
+                " certificate is checked against REQUESTS_CA_BUNDLE, if that is set"
+            ) from None
+        except (OSError, BrokenAnswerError) as error:
+            return None, self._one_line(cause_of(error)), None
+        except ValueError as error:  # a header or the address
             raise UsageError(
                 f"no request can be made for {self._address.url} ({type(error).__name__}): check"
                 f" the address, {HEADERS_VARIABLE}, and the proxy variables"
             ) from None
-        except exceptions.SSLError as error:
-            raise EndpointError(
-                f"{self._address.shown}: no TLS connection: {self._one_line(_cause(error))}; its"
-                " certificate is checked against REQUESTS_CA_BUNDLE, if that is set"
-            ) from None
-        except exceptions.RequestException as error:
-            return None, self._one_line(_cause(error)), None
+        if content is None:
+            problem = f"the answer breaks off, or is damaged ({answer.problem})"
+            return None, self._one_line(problem), None
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        after = retry_after_seconds(answer.headers.get("retry-after", ""))
+        return QueryResponse(answer.status, kind, content), "", after
 
-    def _content(self, response: requests.Response) -> bytes:
-        deadline = time.monotonic() + ANSWER_SECONDS
-        content = bytearray()
-        for piece in response.iter_content(_PIECE):
-            content += piece
-            self.bytes_read += len(piece)
-            if len(content) > MAX_ANSWER_BYTES:
-                raise ResponseTooLongError(
-                    f"{self._address.shown}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB,"
-                    " the most that is read: ask for less (a trace, or a shorter time)"
-                )
-            if time.monotonic() > deadline:
-                raise EndpointError(
-                    f"{self._address.shown}: an answer took more than {ANSWER_SECONDS:.0f} s"
-                )
-        return bytes(content)
+    def _sent(self, url: str, headers: Mapping[str, str]) -> HttpAnswer:
+        if self._session is None:
+            self._session = HttpSession(self._address.url, finds_login=False)
+        return self._session.request(
+            "GET",
+            url,
+            headers,
+            timeout=ANSWER_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
+            silence=_SILENT_SECONDS,
+            longest=MAX_ANSWER_BYTES,
+        )
+
+    def _content(self, answer: HttpAnswer) -> bytes | None:
+        """Return the body; None if it is damaged. Raises the errors of `get`, and OSError."""
+        self.bytes_read += len(answer.content)
+        if isinstance(answer.problem, AnswerTooLongError):
+            raise ResponseTooLongError(
+                f"{self._address.shown}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB,"
+                " the most that is read: ask for less (a trace, or a shorter time)"
+            )
+        if isinstance(answer.problem, OSError):
+            raise answer.problem
+        return answer.content if answer.problem is None else None
 
     def _judged(self, answer: QueryResponse, absent: bool) -> QueryResponse | None:
         shown = self._address.shown
@@ -170,24 +187,12 @@ class QueryClient:
         return without_secrets(text, secrets)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._session.close()
+        """Close the connection."""
+        if self._session is not None:
+            self._session.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _cause(error: BaseException) -> str:
-    """Return the root cause of a network failure, because the errors that wrap it repeat the
-    URL.
-    """
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if type(error).__name__ in ("IncompleteRead", "DecodeError", "error"):
-        return f"the answer breaks off, or is damaged ({error})"
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -8,12 +8,13 @@ identify itself as a Tempo, so a request is sent to the query port of the same h
 
 from __future__ import annotations
 
-import http.client
 import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from ...core.http.client import AnswerTooLongError, BrokenAnswerError, HttpClient
 from ...core.targets.otlp.config import OtlpConfig, OtlpProtocol
+from ...errors import UsageError
 
 QUERY_PORT = 3200
 """Tempo's default port for queries."""
@@ -61,8 +62,7 @@ def find_slack(config: OtlpConfig) -> IngestionSlack | None:
     seconds = _configured(host)
     if seconds is None:
         return None
-    shown = f"[{host}]" if ":" in host else host
-    return IngestionSlack(f"{shown}:{QUERY_PORT}", seconds, is_read=True)
+    return IngestionSlack(f"{_shown(host)}:{QUERY_PORT}", seconds, is_read=True)
 
 
 def _host(config: OtlpConfig) -> str:
@@ -80,17 +80,21 @@ def _configured(host: str) -> float | None:
     """Return the slack in the configuration of a Tempo on `host`, seconds; None if there is no
     Tempo.
     """
-    connection = http.client.HTTPConnection(host, QUERY_PORT, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", "/status/config")
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            return None
-        return slack_in(response.read(_MOST_BYTES).decode(errors="replace"))
-    except (OSError, http.client.HTTPException, UnicodeError):
+        client = HttpClient(f"http://{_shown(host)}:{QUERY_PORT}", find_proxy=lambda _: None)
+        answer = client.request(
+            "GET", "/status/config", {}, timeout=_TIMEOUT_S, longest=_MOST_BYTES
+        )
+        client.close()
+    except (OSError, BrokenAnswerError, ValueError, UsageError):
         return None
-    finally:
-        connection.close()
+    if answer.status != 200 or not isinstance(answer.problem, AnswerTooLongError | None):
+        return None
+    return slack_in(answer.content.decode(errors="replace"))
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def slack_in(text: str) -> float | None:
