@@ -27,11 +27,11 @@ WRONG = {
     "secret": ({"AWS_SECRET_ACCESS_KEY": "wr0ng/secret"}, MisconfiguredError,
                "the secret key is wrong: check AWS_SECRET_ACCESS_KEY"),
     "access key": ({"AWS_ACCESS_KEY_ID": "nobody"}, MisconfiguredError,
-                   "the access key is not known: check AWS_ACCESS_KEY_ID"),
+                   "the access key is unknown: check AWS_ACCESS_KEY_ID"),
     "region": ({"AWS_REGION": "us-east-1"}, MisconfiguredError,
-               "the region is another: check AWS_REGION"),
+               "the region is wrong: check AWS_REGION"),
     "endpoint": ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, UnreachableError,
-                 "cannot be reached: nobody listens there; check AWS_ENDPOINT_URL"),
+                 "cannot be reached: the connection was refused; check AWS_ENDPOINT_URL"),
     "tls": ({"AWS_ENDPOINT_URL": "https"}, UnreachableError, "cannot be reached"),
 }  # fmt: skip
 
@@ -60,14 +60,14 @@ def test_what_is_wrong_is_said_without_secrets(
     assert caught.value.__suppress_context__
     for secret in (SECRET, ACCESS, "wr0ng", "nobody", "Signature", "StringToSign"):
         if secret != "nobody" or what == "access key":
-            assert secret not in told.replace("nobody listens", "")
+            assert secret not in told
             assert secret not in caplog.text
 
 
 def test_a_bucket_that_is_not_there(aws: Versitygw, tmp_path: Path) -> None:
     store = open_store("s3://nowhere/prefix")
     for size in (5, PART_BYTES + 5):
-        with pytest.raises(MisconfiguredError, match="there is no such bucket: make it"):
+        with pytest.raises(MisconfiguredError, match="the bucket does not exist: create it"):
             put(store, "a", written(tmp_path / "file", noise(size)))
 
 

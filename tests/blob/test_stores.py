@@ -46,7 +46,7 @@ def test_another_content_never_takes_the_place(
 ) -> None:
     first, second = noise(sizes[0], 1), noise(sizes[1], 2)
     put(store, KEY, written(tmp_path / "first", first))
-    with pytest.raises(DifferentError, match="is there already, with other content"):
+    with pytest.raises(DifferentError, match="already exists with different content"):
         put(store, KEY, written(tmp_path / "second", second))
     assert b"".join(store.get(KEY)) == first
 
@@ -166,7 +166,7 @@ def test_a_file_that_changes_meanwhile_is_not_stored(
         with pytest.raises(OSError, match="changed while it was read"):
             store.put(KEY, content)
         os.truncate(path, size - 1)
-        with pytest.raises(OSError, match="ends 1 bytes before"):
+        with pytest.raises(OSError, match="is 1 bytes too short"):
             store.put(KEY, content)
     assert store.head(KEY) is None
 

@@ -146,7 +146,7 @@ def test_file_names(shared_storage: Storage, name: str) -> None:
 def round_trip(storage: Storage, batch: Any) -> None:
     one = SealedBatch("00000000000000000001-x.json", exactjson.dumps(batch))
     if check_batch(one.data) is not None:
-        with pytest.raises(RefusedError, match="is no batch"):
+        with pytest.raises(RefusedError, match="is not a batch"):
             storage.write([one])
         assert list(storage.batches()) == []
         return

@@ -197,10 +197,10 @@ def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
 
 def test_reading_changes_nothing(url: str) -> None:
     if not url.startswith("sqlite"):
-        with pytest.raises(InputError, match="holds no storage"):
+        with pytest.raises(InputError, match="has no storage tables"):
             Storage.open(url, create=False)
     else:
-        with pytest.raises(InputError, match="is not there"):
+        with pytest.raises(InputError, match="does not exist"):
             Storage.open(url, create=False)
         assert not list(Path(url.removeprefix("sqlite:///")).parent.iterdir())
     database = of_version_1(url)

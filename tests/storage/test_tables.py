@@ -210,7 +210,7 @@ class TestTwice:
     "data", [b"", b"{", b"[]", b'{"schema_version":2}', b'{"schema_version":1,"spans":5}', b"\xff"]
 )
 def test_what_is_no_batch_is_refused_and_nothing_is_stored(storage: Storage, data: bytes) -> None:
-    with pytest.raises(RefusedError, match=r"'x\.json' is no batch"):
+    with pytest.raises(RefusedError, match=r"'x\.json' is not a batch"):
         storage.write([sealed(made(1)), SealedBatch("x.json", data)])
     assert stored(storage) == []
 
@@ -230,7 +230,7 @@ def test_what_the_database_refuses_leaves_nothing(storage: Storage) -> None:
         )
     else:
         storage.database.run("""ALTER TABLE "TraceMark" ADD CHECK ("name" <> 'no')""")
-    with pytest.raises(RefusedError, match="does not take that"):
+    with pytest.raises(RefusedError, match="does not accept the data"):
         storage.write([sealed(made(1, spans=[span(1)], marks=[mark(1, 1), mark(2, 1, name="no")]))])
     assert stored(storage) == []
     assert column(storage, 'SELECT COUNT(*) FROM "TraceSpan"') == [0]

@@ -75,7 +75,7 @@ def test_the_same_batches_again(url: str) -> None:
 
 def test_what_is_no_batch_is_refused(url: str) -> None:
     target = StorageTarget(url)
-    with pytest.raises(RefusedError, match="is no batch"):
+    with pytest.raises(RefusedError, match="is not a batch"):
         target.send([SealedBatch("x.json", b"[]")])
     with pytest.raises(RefusedError, match="path separator"):
         target.send([SealedBatch("a/x.json", sealed(made(1)).data)])

@@ -266,5 +266,5 @@ def test_an_extra_that_is_none_is_an_input_error(extra: str) -> None:
 
 
 def test_what_is_nested_without_end_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="nested too deep"):
+    with pytest.raises(InputError, match="nested too deeply"):
         to_platform(made(1, spans=[span(1, attrs={"deep": nested(20_000)})]))

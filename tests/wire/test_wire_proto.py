@@ -110,7 +110,7 @@ def test_deep_values_are_parsed_again(depth: int) -> None:
 
 
 def test_what_is_nested_without_end_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="nested too deep"):
+    with pytest.raises(InputError, match="nested too deeply"):
         to_proto(made(1, spans=[span(1, attrs={"deep": nested(20_000)})]))
 
 
@@ -273,7 +273,7 @@ def test_json_text_that_is_none_is_an_input_error() -> None:
 
 @pytest.mark.parametrize("data", [b"\xff", b'{"schema_version":1}', b"\x2a\x05ab"])
 def test_bytes_that_are_none_are_an_input_error(data: bytes) -> None:
-    with pytest.raises(InputError, match="no protobuf"):
+    with pytest.raises(InputError, match="not valid protobuf"):
         parse(data)
 
 

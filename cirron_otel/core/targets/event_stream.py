@@ -63,7 +63,7 @@ class EventStreamTarget:
             header = _header(batch.data)
             payload = _LINE_BREAK.sub(" ", batch.data.decode())
         except (InputError, UnicodeDecodeError, RecursionError) as error:
-            raise RefusedError(f"{batch.name} is no batch: {error}") from None
+            raise RefusedError(f"{batch.name} is not a batch: {error}") from None
         self._write("trace_batch", header, payload)
         return Receipt()
 
@@ -108,7 +108,7 @@ def _header(data: bytes) -> _Header:
     except (msgspec.DecodeError, UnicodeDecodeError):
         batch = exactjson.loads(data)  # exactjson accepts more JSON, such as lone surrogates
         if not isinstance(batch, dict):
-            raise InputError("no object") from None
+            raise InputError("not a JSON object") from None
         try:
             return msgspec.convert(
                 {k: batch[k] for k in _Header.__struct_fields__ if k in batch}, _Header

@@ -115,7 +115,7 @@ def parse(text: str, *, of_batch: bool = False) -> Residual:
     try:
         residual = exactjson.loads(text, max_depth=_MAX_DEPTH)
     except InputError:
-        raise UnencodableError("not JSON, or nested too deep") from None
+        raise UnencodableError("not JSON, or nested too deeply") from None
     if of_batch and isinstance(residual, dict) and NESTED in residual:
         _check(residual[NESTED])
         _check({key: value for key, value in residual.items() if key != NESTED})
@@ -126,12 +126,12 @@ def parse(text: str, *, of_batch: bool = False) -> Residual:
 
 def _check(residual: object) -> None:
     if not isinstance(residual, dict) or not residual.keys() <= {"set", "missing"}:
-        raise UnencodableError("no rest")
+        raise UnencodableError("not a residual")
     missing = residual.get("missing", [])
     if not isinstance(residual.get("set", {}), dict) or not isinstance(missing, list):
-        raise UnencodableError("no rest")
+        raise UnencodableError("not a residual")
     if not all(isinstance(key, str) for key in missing):
-        raise UnencodableError("no rest")
+        raise UnencodableError("not a residual")
 
 
 def diff_of(truth: Any, decoded: dict[str, Any]) -> str:
@@ -162,6 +162,6 @@ def apply_diff(decoded: dict[str, Any], text: str) -> Any:
             apply(decoded, residual)
             return decoded
     raise InputError(
-        f"{text[:40]!a} is no difference between a record and its fields:"
+        f"{text[:40]!a} is not a difference between a record and its fields:"
         ' expected {"set": {…}, "missing": […]} or {"is": …}'
     )

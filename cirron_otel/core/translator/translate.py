@@ -95,20 +95,20 @@ def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT)
         _check(batch)
         plan = plan_of(batch)
         if plan is None:
-            raise InputError("the batch names no session: expected its id in otel.session")
+            raise InputError("the batch does not name its session: expected an id in otel.session")
         messages = to_otlp(batch, plan, name, options)
         return bytes(TracesData(resource_spans=messages).SerializeToString())
     except RecursionError:
-        raise InputError("batch nested too deep: more levels than can be handled") from None
+        raise InputError("the batch is nested too deeply to be processed") from None
 
 
 def _check(batch: object) -> None:
     version = batch.get("schema_version") if isinstance(batch, dict) else None
     if not isinstance(batch, dict) or type(version) is not int or version != SCHEMA_VERSION:
-        raise InputError(f"no batch of schema version {SCHEMA_VERSION}")
+        raise InputError(f"not a batch of schema version {SCHEMA_VERSION}")
     for key in LISTS:
         if not isinstance(batch.get(key, []), list):
-            raise InputError(f"no batch: {key} is no list")
+            raise InputError(f"not a batch: {key} is not a list")
 
 
 class FromOtlp:

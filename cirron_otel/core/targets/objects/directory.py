@@ -61,7 +61,7 @@ class DirectoryStore:
     def _write(self, descriptor: int, content: BlobContent, path: Path) -> None:
         for piece in content.checked_pieces():
             if self._is_interrupted:
-                raise StoppedError(f"stopped before {self.place.shown} had everything")
+                raise StoppedError(f"stopped before {self.place.shown} received everything")
             with self._store_errors(path):
                 write_all(descriptor, piece)
 
@@ -81,7 +81,7 @@ class DirectoryStore:
                     return True
         except FileNotFoundError:
             return False
-        raise DifferentError(f"{path} is there already, with other content: remove it first")
+        raise DifferentError(f"{path} already exists with different content: remove it first")
 
     def head(self, key: str) -> StoredObject | None:
         """Return the metadata of an object, or None if it does not exist."""
@@ -113,7 +113,7 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         if self._is_interrupted:
-            raise StoppedError(f"stopped before {self.place.shown} had everything")
+            raise StoppedError(f"stopped before {self.place.shown} received everything")
         return self._root / checked_key(key)
 
     @contextlib.contextmanager
@@ -124,5 +124,5 @@ class DirectoryStore:
         except OSError as error:
             kind = MisconfiguredError if error.errno in _WRONG else UnreachableError
             what = error.strerror or str(error)
-            raise kind(f"{path} cannot be written: {what}; see that there is room, and who may"
-                       " write there") from None  # fmt: skip
+            raise kind(f"{path} cannot be written: {what}; check the free disk space and the"
+                       " permissions") from None  # fmt: skip

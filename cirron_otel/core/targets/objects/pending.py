@@ -98,7 +98,7 @@ class PendingUploads:
                 raise self._error(error) from None
 
     def _error(self, error: sqlite3.Error) -> TargetError:
-        return TargetError(f"{self._path} cannot be used: {error}; see that there is room")
+        return TargetError(f"{self._path} cannot be used: {error}; check the free disk space")
 
     def __len__(self) -> int:
         with self._connection() as db:

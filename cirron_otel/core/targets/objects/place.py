@@ -38,17 +38,17 @@ def checked_key(key: str) -> str:
         size = len(key.encode())
         parts = [(part, len(part.encode())) for part in key.split("/")]
     except UnicodeEncodeError:
-        raise UsageError(f"the key {key[:80]!a} is no UTF-8: choose another") from None
+        raise UsageError(f"the key {key[:80]!a} is not UTF-8: choose another one") from None
     if size > MAX_KEY_BYTES:
-        raise UsageError(f"a key of {size} bytes: expected at most {MAX_KEY_BYTES}")
+        raise UsageError(f"the key has {size} bytes: expected at most {MAX_KEY_BYTES}")
     for part, length in parts:
         if not part or part.startswith(".") or any(ord(c) < 32 or ord(c) == 127 for c in part):
             raise UsageError(
-                f"the key {key[:80]!a} has a part {part[:80]!a}: expected names without control"
-                " characters that do not begin with a dot, with single slashes between them"
+                f"the key {key[:80]!a} contains {part[:80]!a}: expected names separated by single"
+                " slashes, without a leading dot and without control characters"
             )
         if length > MAX_PART_BYTES:
-            raise UsageError(f"a part of a key of {length} bytes: at most {MAX_PART_BYTES}")
+            raise UsageError(f"a part of the key has {length} bytes: at most {MAX_PART_BYTES}")
     return key
 
 
@@ -109,7 +109,7 @@ def parse_place(url: str) -> BlobPlace:
         return _in_bucket(url)
     path = url.removeprefix("file://")
     if not path or "://" in path or "\0" in path or (path != url and not path.startswith("/")):
-        raise UsageError(f"{url[:200]!a} names no place for blobs: {_USE}")
+        raise UsageError(f"{url[:200]!a} is not a location of blobs: {_USE}")
     return BlobPlace(Path(path).absolute(), "", "")
 
 
@@ -117,13 +117,13 @@ def _in_bucket(url: str) -> BlobPlace:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise UsageError(f"a URL of blobs that cannot be read: {_USE}") from None
+        raise UsageError(f"the blob URL is not valid: {_USE}") from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise UsageError(
-            "a URL of blobs with credentials or parameters in it: name the bucket and a prefix,"
-            " and give credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+            "the blob URL contains credentials or parameters: give only the bucket and a prefix,"
+            " and set credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
     if not _BUCKET.fullmatch(parts.netloc):
-        raise UsageError(f"{parts.netloc[:80]!a} is no name of a bucket: {_USE}")
+        raise UsageError(f"{parts.netloc[:80]!a} is not a valid bucket name: {_USE}")
     prefix = parts.path.strip("/")
     return BlobPlace(None, parts.netloc, checked_key(prefix) if prefix else "")

@@ -28,15 +28,15 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _ABOUT_US = {
     "SignatureDoesNotMatch": "the secret key is wrong: check AWS_SECRET_ACCESS_KEY",
-    "InvalidAccessKeyId": "the access key is not known: check AWS_ACCESS_KEY_ID",
+    "InvalidAccessKeyId": "the access key is unknown: check AWS_ACCESS_KEY_ID",
     "ExpiredToken": "the session token has expired: renew AWS_SESSION_TOKEN",
     "InvalidToken": "the session token is wrong: check AWS_SESSION_TOKEN",
-    "AccessDenied": "the credentials do not allow it: they need to put, get and list objects there",
-    "NoSuchBucket": "there is no such bucket: make it, or check blobs.url and AWS_ENDPOINT_URL",
-    "InvalidBucketName": "the server takes no bucket of that name: check blobs.url",
-    "AuthorizationHeaderMalformed": "the region is another: check AWS_REGION",
+    "AccessDenied": "access is denied: the credentials must allow to put, get and list objects",
+    "NoSuchBucket": "the bucket does not exist: create it, or check blobs.url and AWS_ENDPOINT_URL",
+    "InvalidBucketName": "the server does not allow this bucket name: check blobs.url",
+    "AuthorizationHeaderMalformed": "the region is wrong: check AWS_REGION",
     "PermanentRedirect": "the bucket is in another region: check AWS_REGION",
-    "RequestTimeTooSkewed": "the clocks differ by too much: set this machine's right",
+    "RequestTimeTooSkewed": "the server's clock differs too much: correct this machine's clock",
 }
 _OF_METADATA = ("/latest/api/token", "/latest/meta-data")
 """The URL paths of cloud credentials, which obstore requests if the environment has none."""
@@ -77,7 +77,7 @@ class S3BlobStore:
             )
         except (exceptions.BaseError, ValueError):
             raise MisconfiguredError(
-                f"{place.shown} cannot be used with the AWS_… variables that are set: check them"
+                f"{place.shown} cannot be used with the current AWS_… variables: check them"
             ) from None
 
     def put(self, key: str, content: BlobContent) -> bool:
@@ -107,7 +107,7 @@ class S3BlobStore:
         if not self._is_same(key, content, self._held(key)):
             raise UnreachableError(
                 f"{self.place.uri(key)} does not exist yet, although the server reported that it"
-                " does: the upload is tried again; if this does not end, allow s3:GetObject and"
+                " does: the upload is retried; if this continues, allow s3:GetObject and"
                 " s3:ListBucket"
             )
         return is_new
@@ -141,7 +141,7 @@ class S3BlobStore:
         if is_same:
             return True
         raise DifferentError(
-            f"{self.place.uri(key)} is there already, with other content: remove it first"
+            f"{self.place.uri(key)} already exists with different content: remove it first"
         )
 
     def _reads_as(self, key: str, content: BlobContent) -> bool:
@@ -180,7 +180,7 @@ class S3BlobStore:
                 for piece in self._until_interrupted(iter(stream)):
                     yield bytes(piece)
         except FileNotFoundError:
-            raise FileNotFoundError(f"{self.place.uri(key)} is not there") from None
+            raise FileNotFoundError(f"{self.place.uri(key)} does not exist") from None
 
     def delete(self, key: str) -> None:
         """Remove an object if it exists."""
@@ -205,7 +205,7 @@ class S3BlobStore:
 
     def _go_on(self) -> None:
         if self._is_interrupted:
-            raise StoppedError(f"stopped before {self.place.shown} had everything")
+            raise StoppedError(f"stopped before {self.place.shown} received everything")
 
     @contextmanager
     def _store_errors(self) -> Iterator[None]:
@@ -228,7 +228,7 @@ class S3BlobStore:
     def _misconfigured(self, code: str) -> MisconfiguredError:
         kind = _ForbiddenError if code == "AccessDenied" else MisconfiguredError
         return kind(f"{self.place.shown} cannot be used: {_ABOUT_US[code]}" if code in _ABOUT_US
-                    else f"{self.place.shown} cannot be used: the server says {code}")  # fmt: skip
+                    else f"{self.place.shown} cannot be used: the answer is {code}")  # fmt: skip
 
     def _failed(self, error: Exception) -> UnreachableError:
         text, code = str(error), _code(error)
@@ -237,14 +237,14 @@ class S3BlobStore:
         if any(path in text for path in _OF_METADATA):
             return MisconfiguredError(
                 f"{self.place.shown} cannot be used without credentials: set AWS_ACCESS_KEY_ID and"
-                " AWS_SECRET_ACCESS_KEY, or run where the machine has a role"
+                " AWS_SECRET_ACCESS_KEY, or use a machine that has a role"
             )
         match = _STATUS.search(text)
         status = match[1] if match else ""
         if status in _WITHOUT_WORDS and not code:
             return self._misconfigured("AccessDenied")
         answer = f"{status} {code}".strip()
-        what = f"the server says {answer}" if answer else _transport(text)
+        what = f"the server answered {answer}" if answer else _transport(text)
         return UnreachableError(f"{self.place.shown} cannot be reached: {what}")
 
 
@@ -259,8 +259,8 @@ def _code(error: BaseException) -> str:
 
 def _transport(text: str) -> str:
     for sign, what in (
-        ("ConnectionRefused", "nobody listens there"),
-        ("dns error", "its name is not known"),
+        ("ConnectionRefused", "the connection was refused"),
+        ("dns error", "the host name is unknown"),
         ("kind: Timeout", "it did not answer in time"),
         ("certificate", "its certificate is not trusted"),
         ("https", "no TLS connection"),

@@ -42,7 +42,7 @@ class BlobContent:
             hasher.update(piece)
             yield piece
         if hasher.hexdigest() != sha256:
-            raise OSError("a file changed while it was read")
+            raise OSError("the file changed while it was read")
 
     def pieces(self, size: int = PIECE_BYTES) -> Iterator[bytes]:
         """Yield the content, at most `size` bytes at a time.
@@ -55,7 +55,7 @@ class BlobContent:
             while len(piece) < size and at < end:
                 more = os.pread(self._descriptor, min(size - len(piece), end - at), at)
                 if not more:
-                    raise OSError(f"a file ends {end - at} bytes before what is to be sent of it")
+                    raise OSError(f"the file is {end - at} bytes too short for the content to send")
                 at += len(more)
                 piece += more
             yield piece[:size]

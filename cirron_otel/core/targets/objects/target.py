@@ -31,7 +31,7 @@ class BlobTarget:
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Record the snapshot files that the batches name."""
         if self._is_interrupted:
-            raise StoppedError(f"stopped before the files for {self.shown} were noted")
+            raise StoppedError(f"stopped before the files for {self.shown} were recorded")
         named = [(batch.name, local_blobs(batch.data)) for batch in batches]
         try:
             self._pending.add(named)

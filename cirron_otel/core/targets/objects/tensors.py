@@ -81,14 +81,14 @@ def _header(file: BinaryIO) -> dict[str, Tensor]:
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
     if size < 10 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-        raise InputError("a snapshot file is no safetensors file: its header has no length")
+        raise InputError("the snapshot file is not a safetensors file: its header length is wrong")
     data = os.pread(file.fileno(), length, 8)
     try:
         header = json.loads(data.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise InputError("a snapshot file's header is no JSON object with every key once") from None
+        raise InputError("the snapshot file's header is not JSON with unique keys") from None
     if not isinstance(header, dict):
-        raise InputError("a snapshot file's header is no JSON object")
+        raise InputError("the snapshot file's header is not a JSON object")
     begin, room = 8 + length, size - 8 - length
     return {
         name: _tensor(name, entry, begin, room)
@@ -117,11 +117,11 @@ def _tensor(name: str, entry: Any, begin: int, room: int) -> Tensor:
     except (KeyError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        raise InputError(f"a snapshot file says nothing usable of its tensor {name[:80]!a}")
+        raise InputError(f"the snapshot file's header entry of tensor {name[:80]!a} is not valid")
     bits = _BITS.get(dtype)
     if bits is not None and prod(shape) * bits != (last - first) * 8:
         raise InputError(
-            f"a snapshot file's tensor {name[:80]!a} has {last - first} bytes, which are not those"
-            f" of its shape and {dtype}"
+            f"the snapshot file's tensor {name[:80]!a} has {last - first} bytes, which does not"
+            f" match its shape and {dtype}"
         )
     return Tensor(dtype, tuple(shape), begin + first, last - first)

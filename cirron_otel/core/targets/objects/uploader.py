@@ -226,13 +226,13 @@ class Uploader:
             with open_blob(self._paths.snapshots, key) as file, self._gated(tenant):
                 data = self._data(upload)
                 if data is None:
-                    raise InputError("its batch has left the spool")
+                    raise InputError("its batch is no longer in the spool")
                 uris = dict(self._put_all(upload, data, TensorFile(file)))
         except FileNotFoundError:
             if (self._paths.spool / upload.batch).exists():
                 self._pending.later(upload)
             else:
-                self._lose(upload, "it did not come before its batch left the spool")
+                self._lose(upload, "it did not arrive before its batch left the spool")
             return
         except (RefusedError, InputError, RecursionError) as error:
             self._lose(upload, str(error))
@@ -287,7 +287,7 @@ class Uploader:
             self._known += not is_new
             self._stats.sent_bytes += content.size if is_new else 0
             return self._store.place.uri(key)
-        raise RefusedError(f"{self._store.place.uri(key)} is there already, with other content")
+        raise RefusedError(f"{self._store.place.uri(key)} already exists with different content")
 
     def _readdress(self, upload: Upload, uris: Mapping[int, str]) -> None:
         assert self._rows is not None  # noqa: S101 - see _turn

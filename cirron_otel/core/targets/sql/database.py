@@ -167,7 +167,7 @@ def check_readable(database: Database, shown: str) -> None:
     """Raise InputError if a database contains no storage, or if a newer release wrote it."""
     version = version_of(database)
     if version == 0:
-        raise InputError(f"{shown} holds no storage: expected a database that cirron-otel wrote")
+        raise InputError(f"{shown} has no storage tables: expected a database of cirron-otel")
     if version > current(database.dialect):
         raise InputError(f"{shown}: {_newer(version, database.dialect)}")
 
@@ -179,6 +179,6 @@ def _check(version: int, dialect: str) -> None:
 
 def _newer(version: int, dialect: str) -> str:
     return (
-        f"the tables have version {version}, and this release knows {current(dialect)}:"
+        f"the tables have version {version}, but this release supports only {current(dialect)}:"
         " use a release that is at least as new as the one that wrote them"
     )

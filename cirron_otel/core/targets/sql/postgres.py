@@ -72,7 +72,7 @@ class PostgresDatabase:
     def _guarded(self) -> Iterator[None]:
         try:
             if self._is_interrupted:
-                raise StoppedError(f"stopped before {self._location.shown} had everything")
+                raise StoppedError(f"stopped before {self._location.shown} received everything")
             yield
         except psycopg.Error as error:
             raise self._error(error) from None
@@ -82,11 +82,11 @@ class PostgresDatabase:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         text = without_secrets(lines[0], list(self._location.secrets))
         if self._is_interrupted:
-            return StoppedError(f"stopped while {shown} was written")
+            return StoppedError(f"stopped during a write to {shown}")
         if state.startswith(_REFUSED):
-            return RefusedError(f"{shown} does not take that: {text}", status=state)
+            return RefusedError(f"{shown} does not accept the data: {text}", status=state)
         if isinstance(error, psycopg.ProgrammingError) and not state:
-            return UsageError(f"{shown} is no URL that can be used: {text}")
+            return UsageError(f"{shown} is not a usable URL: {text}")
         if state.startswith(_NOT_ALLOWED) or (
             not state and any(words in str(error) for words in _NO_ENTRY)
         ):

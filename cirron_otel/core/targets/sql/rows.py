@@ -96,7 +96,7 @@ def prepare_batch(batch: SealedBatch, hash_: bytes, context: OwnerContext) -> Pr
     """Convert a batch to rows. Raises RefusedError if the data is not a batch."""
     problem = check_batch(batch.data)
     if problem is not None:
-        raise RefusedError(f"{batch.name!a} is no batch: {problem.message}")
+        raise RefusedError(f"{batch.name!a} is not a batch: {problem.message}")
     name = column_of_name(batch.name)
     try:
         value, records = _records_of(batch.data, context)

@@ -44,7 +44,7 @@ class SqliteDatabase:
             if create:
                 _make_private(path)
             elif not path.is_file():
-                raise InputError(f"{path} is not there, or no file: name an SQLite file")
+                raise InputError(f"{path} does not exist or is not a file: expected an SQLite file")
             settings = [FULL_SYNC, "cache_size=-32768", "temp_store=MEMORY"]
             if create:
                 settings = ["auto_vacuum=INCREMENTAL", WAL, *settings]
@@ -56,7 +56,7 @@ class SqliteDatabase:
     def _guarded(self) -> Iterator[None]:
         try:
             if self._is_interrupted:
-                raise StoppedError(f"stopped before {self._path} had everything")
+                raise StoppedError(f"stopped before {self._path} received everything")
             yield
         except sqlite3.Error as error:
             raise self._error(error) from None
@@ -67,11 +67,11 @@ class SqliteDatabase:
     def _error(self, error: sqlite3.Error) -> Exception:
         text = str(error)
         if self._is_interrupted:
-            return StoppedError(f"stopped while {self._path} was written")
+            return StoppedError(f"stopped during a write to {self._path}")
         if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.InterfaceError):
-            return RefusedError(f"{self._path} does not take that: {text}")
+            return RefusedError(f"{self._path} does not accept the data: {text}")
         if any(words in text for words in _WRONG):
-            what = f"{text}: check the path, who may write there, and that SQLite made it"
+            what = f"{text}: check the path, its permissions, and that it is an SQLite file"
             return MisconfiguredError(f"{self._path} cannot be used: {what}")
         return UnreachableError(f"{self._path} cannot be used now: {text}")
 

@@ -37,7 +37,7 @@ class StorageTarget:
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Store batches: all of them, or none if it raises."""
         if self._is_interrupted:
-            raise StoppedError(f"stopped before {self.shown} had everything")
+            raise StoppedError(f"stopped before {self.shown} received everything")
         try:
             if self._storage is None:
                 self._storage = open_store(self._url)

@@ -44,13 +44,13 @@ def parse_url(url: str) -> Location:
         if url.startswith(prefix):
             return parse(url)
     scheme = url.partition("://")[0] if "://" in url else "none"
-    raise UsageError(f"a storage URL of the scheme {scheme[:20]!a}: {_USE}")
+    raise UsageError(f"the storage URL has the unknown scheme {scheme[:20]!a}: {_USE}")
 
 
 def _sqlite(url: str) -> Location:
     name = url.removeprefix("sqlite:///")
     if name == url or not name or name.startswith(":") or "\0" in name or "?" in name:
-        raise UsageError(f"{url!a} names no file: {_USE}")
+        raise UsageError(f"{url!a} does not name a file: {_USE}")
     path = Path(name)
     key = digest("storage", "sqlite", str(path.absolute()))[:8].hex()
     return Location(url, f"sqlite:///{name}", key, "sqlite", path)
@@ -61,13 +61,15 @@ def _postgres(url: str) -> Location:
         parts = urlsplit(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
-        raise UsageError(f"a storage URL that cannot be read: {_USE}") from None
+        raise UsageError(f"the storage URL is not valid: {_USE}") from None
     address = parts.netloc.rpartition("@")[2]
     database = unquote(parts.path.lstrip("/"))
     if (
         "@" in database or "\0" in url
     ):  # an unescaped / in the password makes the rest part of the path
-        raise UsageError(f"a storage URL with an odd letter in it: escape it (%2F for /); {_USE}")
+        raise UsageError(
+            f"the storage URL contains a special character: escape it (%2F for /); {_USE}"
+        )
     values = dict(parameters)
     secrets = [parts.netloc.rpartition("@")[0].partition(":")[2], values.get("password", "")]
     secrets += [values.get("sslpassword", "")]

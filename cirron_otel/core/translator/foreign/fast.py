@@ -220,7 +220,7 @@ def _add_slowly(data: bytes, rows: list[str]) -> list[Record]:
     try:
         message = TracesData.FromString(data)
     except DecodeError:
-        raise InputError("no TracesData in protobuf") from None
+        raise InputError("not a protobuf TracesData message") from None
     return [_resource_slowly(each, rows) for each in message.resource_spans]
 
 

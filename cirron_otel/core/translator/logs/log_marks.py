@@ -97,7 +97,7 @@ class LogMarks:
         try:
             message = LogsData.FromString(data)
         except DecodeError:
-            raise InputError("no LogsData in protobuf") from None
+            raise InputError("not a protobuf LogsData message") from None
         count = 0
         for resource in message.resource_logs:
             empty_resource = ResourceLogs()

@@ -93,7 +93,7 @@ def keyed(item: Item) -> Keyed:
     """
     pairs = list(keys_of(item))
     if len(pairs) > 1 and len({key for key, _ in pairs}) != len(pairs):
-        raise UnencodableError("two records of one key")
+        raise UnencodableError("two records with the same key")
     return Keyed(item, pairs)
 
 

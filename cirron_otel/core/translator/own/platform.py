@@ -38,7 +38,7 @@ from ...records.columns import (
 from ...records.schema import LISTS
 from ..residual import apply_diff, diff_of
 
-_DEEP = "batch nested too deep: more levels than can be handled"
+_DEEP = "the batch is nested too deeply to be processed"
 
 
 Record = Mapping[str, Any]

@@ -248,7 +248,7 @@ def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
     again = Span()
     write_span(again, unit, wire, carried)
     if not same_span(again, span):
-        raise UnencodableError("not as our encoder writes it")
+        raise UnencodableError("not written by this encoder")
     return unit
 
 

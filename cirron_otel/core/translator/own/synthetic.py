@@ -142,7 +142,7 @@ def read_synthetic(span: Span, header: Header) -> Carrier | None:
         carrier = None
         _copy_link_span(again, span, read_typed(ours, sc.INDEX, "int_value"))
     if not same_span(again, span):
-        raise UnencodableError("not as our encoder writes it")
+        raise UnencodableError("not written by this encoder")
     return carrier
 
 
@@ -296,7 +296,7 @@ def _copy_running(again: Span, span: Span, ours: dict[str, Any]) -> None:
     scope_id = read_typed(ours, sc.CARRIER_SPAN_ID, "string_value")
     name = read_typed(ours, sc.RUNNING_NAME, "string_value")
     if scope_id is None or name is None:
-        raise UnencodableError("no marker of ours")
+        raise UnencodableError("not a marker")
     index, when = read_typed(ours, sc.INDEX, "int_value"), span.start_time_unix_nano
     scope = Running(scope_id, name, index, when, None, span.trace_id)
     again.CopyFrom(marker_of(scope, span.parent_span_id))
@@ -308,7 +308,7 @@ def _copy_link_span(again: Span, span: Span, number: int | None) -> None:
     The result differs from `span` if `span` is not a segment link that this package wrote.
     """
     if span.name not in (sc.CONTINUATION_SPAN, sc.SEGMENT_SPAN) or number is None:
-        raise UnencodableError("no synthetic span of ours")
+        raise UnencodableError("not a segment link")
     when = span.start_time_unix_nano
     links = [(link.trace_id, link.span_id) for link in span.links]
     ids = (span.trace_id, span.span_id, span.parent_span_id)

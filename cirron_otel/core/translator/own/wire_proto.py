@@ -28,7 +28,7 @@ from ..values import encodable
 MAX_DEPTH = 16
 _INT64 = (-(2**63), 2**63 - 1)
 _UINT32 = (0, 2**32 - 1)
-_DEEP = "batch nested too deep: more levels than can be handled"
+_DEEP = "the batch is nested too deeply to be processed"
 
 
 def to_proto(batch: Any) -> pb.Batch:
@@ -61,7 +61,7 @@ def parse(data: bytes) -> pb.Batch:
         return pb.Batch.FromString(data)
     except DecodeError:
         raise InputError(
-            f"{len(data)} bytes that are no protobuf: expected a message cirron.v1.Batch"
+            f"{len(data)} bytes that are not valid protobuf: expected a cirron.v1.Batch message"
         ) from None
 
 
