@@ -13,7 +13,7 @@ from ..spool.cursor import Cursor, cursor_path
 from ..spool.dead_letters import DeadLetters
 from ..spool.delivered import Delivered
 from ..spool.lease import Lease, claim_delivery
-from ..spool.ledger import open_cursor, owned, reset_cursor
+from ..spool.ledger import open_cursor, owned
 from ..spool.paths import SpoolPaths
 from .batch_queue import BatchQueue
 from .batch_target import SealedBatch, lanes_of
@@ -96,11 +96,7 @@ class Backlog:
         return backlog
 
     def _cursor(self) -> Cursor | Delivered:
-        try:
-            return open_cursor(self._paths, self._target, self.owner)
-        except InputError as error:
-            self._on_trouble(error)
-            return reset_cursor(self._paths, self._target, self.owner)
+        return open_cursor(self._paths, self._target, self.owner, self._on_trouble)
 
     def _blob_queue(self) -> tuple[BlobQueue, bool]:
         state = self._paths.state

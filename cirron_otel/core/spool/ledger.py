@@ -8,7 +8,7 @@ It consists of one cursor per owner. The batches of an owner are sealed nearly i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import InputError, TargetError
 from .cursor import Cursor, cursor_path
@@ -17,19 +17,19 @@ from .owner import NONE, group_of, known_owners
 from .paths import SpoolPaths, batch_names
 
 
-def open_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """Open the cursor for a target's key and an owner (a prefix, or `owner.NONE`).
+def open_cursor(
+    paths: SpoolPaths, target: str, owner: str, on_damage: Callable[[Exception], None]
+) -> Cursor | Delivered:
+    """Open the cursor of a target, by its key, and an owner (a prefix, or `owner.NONE`).
 
-    Raises InputError if the cursor is damaged; see `reset_cursor`.
+    A damaged cursor is set aside, reported to `on_damage`, and replaced. Raises TargetError.
     """
-    if owner == NONE:
-        return Delivered(paths, target)
-    return Cursor(paths.state, target, owner)
-
-
-def reset_cursor(paths: SpoolPaths, target: str, owner: str) -> Cursor | Delivered:
-    """Rename a damaged cursor to `.bad` and return a new one. Raises TargetError."""
-    if owner == NONE:
+    is_unowned = owner == NONE
+    try:
+        return Delivered(paths, target) if is_unowned else Cursor(paths.state, target, owner)
+    except InputError as error:
+        on_damage(error)
+    if is_unowned:
         return Delivered.reset(paths, target)
     return Cursor.reset(paths.state, target, owner)
 

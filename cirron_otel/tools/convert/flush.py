@@ -24,7 +24,7 @@ from ...core.spool.reader import SpoolReader
 from ...core.spool.recovery import Recovered, find_recoverable, recover
 from ...core.targets.cirron.batches import CirronTarget
 from ...core.targets.otlp.config import OtlpConfig, default_service_name
-from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
+from ...core.translator.own.encode import Options
 from ...errors import EndpointError, UsageError
 from .report import ExportReport
 
@@ -157,8 +157,7 @@ def _targets_from_env(
     targets: list[tuple[str, _Flush]] = []
     if Export.OTLP in exports.targets:
         otlp = OtlpConfig.from_env(environ)
-        layout = SESSION_LAYOUT if config.trace_layout == SESSION_LAYOUT else SEGMENTED
-        options = Options(layout, default_service_name(environ))
+        options = Options(config.trace_layout, default_service_name(environ))
         targets.append((otlp.shown_endpoint, partial(_flush_otlp, otlp, options)))
     # An event stream belongs to one run, so the platform itself gets the unsent batches.
     if {Export.CIRRON_HTTP, Export.EVENT_STREAM} & set(exports.targets) and config.api_key:
