@@ -303,6 +303,25 @@ def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
     assert_in_order(server.accepted, process.sealed[stats["evicted"] :])
 
 
+def test_batches_that_may_be_noted_wait_for_room_in_the_queue(tmp_path: Path) -> None:
+    """The directory is not scanned for them: a batch that was not announced stays until the end."""
+    process, port = Process(tmp_path), unused_port()
+    target = cirron_target(f"http://127.0.0.1:{port}")
+    delivery = process.delivery(target, most_names=5, most_noted=100)
+    delivery.start()
+    for _ in range(40):
+        delivery.notify(process.seal())
+    until(lambda: len(delivery._noted) == 35)
+    assert (delivery._unnoted, delivery.stats()["waiting"]) == (0, 40)
+    process.seal()
+    with CirronServer().running(port) as server:
+        until(lambda: len(server.accepted) >= 40 and not delivery.stats()["waiting"])
+        assert_in_order(server.accepted, process.sealed[:40])
+        assert delivery.finish(30)
+    assert_in_order(server.accepted, process.sealed)
+    assert delivery.stats()["evicted"] == 0
+
+
 def test_the_spool_removed_while_it_runs(tmp_path: Path) -> None:
     process = Process(tmp_path / "cirron")
     with CirronServer().running() as server:
