@@ -36,7 +36,7 @@ class BlobSender:
 
         Raises UsageError, and MissingExtraError if a library is missing.
         """
-        from .blob_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
+        from .owned_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
 
         self._store, self._storage = open_store(url), storage
         self._headers_of = headers_of

@@ -1,16 +1,24 @@
-"""The storage target, which derives the owner of a batch from the headers of its requests."""
+"""The rows that a collector stores and changes, whose owners follow from the headers of requests.
+
+`OwnedRows` stores batches, and `SnapshotRows` writes the URIs of tensors into their rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from ... import semconv
 from ...core.delivery.batch_target import Receipt, SealedBatch
+from ...core.delivery.errors import MisconfiguredError, RefusedError, UnreachableError
 from ...core.targets.otlp.config import TENANT_HEADER
-from ...core.targets.sql import ownership
+from ...core.targets.sql.ownership import OwnerContext, OwnerResolver
+from ...core.targets.sql.store import BatchStore, open_store
 from ...core.targets.sql.target import StorageTarget
+from ...errors import TargetError, UsageError
+from ...ids import is_id
 from ..receiver.tenancy import TenantHeaders
 
 _ATTRIBUTES = {
@@ -25,7 +33,7 @@ _ATTRIBUTES = {
 in this table takes precedence."""
 
 
-def context_of(headers: TenantHeaders, context: ownership.OwnerContext) -> ownership.OwnerContext:
+def context_of(headers: TenantHeaders, context: OwnerContext) -> OwnerContext:
     """Return the ownership of rows received with `headers`, which override the resource.
 
     Headers come from the authenticated sender, or from the proxy that admitted it; any client can
@@ -40,7 +48,7 @@ class OwnedRows(StorageTarget):
     """Stores each batch under the owner that sent it."""
 
     def __init__(
-        self, url: str, context: ownership.OwnerContext, headers_of: Callable[[str], TenantHeaders]
+        self, url: str, context: OwnerContext, headers_of: Callable[[str], TenantHeaders]
     ) -> None:
         """`headers_of` returns the headers of a batch by its name. Raises the errors of
         StorageTarget.
@@ -62,3 +70,103 @@ class OwnedRows(StorageTarget):
             self._context = context_of(headers, self.context)
             super().send([batch for _, batch in group])
         return Receipt()
+
+
+class SnapshotRows:
+    """Implements the uploader's SnapshotRowStore and SnapshotOwnership with a database; for one
+    thread.
+
+    Without a URL there is no database.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        context: OwnerContext,
+        headers_of: Callable[[str], TenantHeaders],
+    ) -> None:
+        """Store the arguments; the first use connects.
+
+        `headers_of` returns the headers of a batch by its name.
+        """
+        self._url, self._headers_of = url, headers_of
+        self.context = context
+        """The ownership of records that specify none; it may be replaced at any time."""
+        self._storage: BatchStore | None = None
+
+    # --- owners ---------------------------------------------------------------------------------
+
+    def whose(
+        self, name: str, batch: Mapping[str, Any]
+    ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
+        """Return a function that maps a snapshot record to (workspace id, run id).
+
+        The run id is the first of these that exists: the batch's run id, the batch's session, the
+        run or root span of the record's span, the span itself. It is "none" for a record without a
+        span.
+        """
+        owner = OwnerResolver(batch, context_of(self._headers_of(name), self.context)).whole
+        otel = batch.get("otel")
+        session = otel.get("session") if isinstance(otel, dict) else None
+        run = owner.run_id or (session if is_id(session) else None)
+        if run is not None:
+            return lambda _: (owner.workspace_id, run)
+        parents = _parents(batch)
+
+        def of(record: Mapping[str, Any]) -> tuple[str, str]:
+            span_id = record.get("span_id")
+            if not isinstance(span_id, str):
+                return owner.workspace_id, "none"
+            if span_id in parents:
+                return owner.workspace_id, _top(span_id, parents)
+            return owner.workspace_id, self._stored_run(owner.workspace_id, span_id) or span_id
+
+        return of
+
+    def _stored_run(self, workspace_id: str, span_id: str) -> str | None:
+        if self._url is None:
+            return None
+        run_id: str | None = self._with(lambda store: store.run_of_span(workspace_id, span_id))
+        return run_id
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
+        """Write the URIs of tensors, by record number; False if the batch is not stored yet."""
+        return bool(self._with(lambda store: store.set_blob_uris(batch, data, uris)))
+
+    def _with(self, what: Callable[[BatchStore], Any]) -> Any:
+        try:
+            if self._storage is None:
+                self._storage = open_store(self._url or "")
+            return what(self._storage)
+        except UsageError as error:  # reported by the driver, or the driver is missing
+            raise MisconfiguredError(str(error)) from None
+        except UnreachableError:
+            self.close()
+            raise
+        except TargetError as error:
+            raise RefusedError(str(error)) from None
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.close()
+
+
+def _parents(batch: Mapping[str, Any]) -> dict[str, str | None]:
+    spans = batch.get("spans")
+    return {
+        span["id"]: span.get("parent_id") if isinstance(span.get("parent_id"), str) else None
+        for span in (spans if isinstance(spans, list) else [])
+        if isinstance(span, dict) and isinstance(span.get("id"), str)
+    }
+
+
+def _top(span_id: str, parents: Mapping[str, str | None]) -> str:
+    seen = {span_id}
+    while (parent_id := parents.get(span_id)) is not None and parent_id not in seen:
+        seen.add(parent_id)
+        span_id = parent_id
+    return span_id
