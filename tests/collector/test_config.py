@@ -64,12 +64,12 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("receivers:\n  htp: {}", ":2: receivers.htp is no key here: did you mean http?"),
-            ("spool:\n\n  max_byts: 1", ":3: spool.max_byts is no key here: did you mean"
+            ("receivers:\n  htp: {}", ":2: receivers.htp is not a key here: did you mean http?"),
+            ("spool:\n\n  max_byts: 1", ":3: spool.max_byts is not a key here: did you mean"
              " max_bytes?"),
-            ("retention_days: 3", ":1: retention_days is no key of the collector: did you mean"
+            ("retention_days: 3", ":1: retention_days is not a key of the collector: did you mean"
              " storage.retention_days?"),
-            ("zzz: 1", ":1: zzz is no key of the collector: expected spool, receivers, limits,"
+            ("zzz: 1", ":1: zzz is not a key of the collector: expected spool, receivers, limits,"
              " dedup, storage, blobs, exporters, health, metrics, logs, drain_s"),
             ("spool: here", ":1: spool is 'here': expected the keys directory, max_bytes"),
             ("exporters: {type: otlp}", ":1: exporters is a mapping: expected a list of exporters,"
@@ -79,17 +79,17 @@ class TestMessages:
             ("exporters:\n- 5", ":2: exporters[0] is 5: expected a mapping with a type and an"
              " endpoint"),
             ("exporters:\n- type: cirron\n  api_key: k\n  tenant: x",
-             ":4: exporters[0].tenant is no key of an exporter of type cirron: did you mean"
+             ":4: exporters[0].tenant is not a key of an exporter of type cirron: did you mean"
              " exporters[otlp].tenant?"),
             ("logs:\n  level: loud", ":2: logs.level is 'loud': expected one of debug, info,"
              " warning, error"),
             ("- 1", " is a list: expected the keys spool, receivers, limits, dedup, storage, blobs,"
              " exporters, health, metrics, logs, drain_s"),
-            ("a: [", ":1 is no YAML: expected the node content, but found '<stream end>'"),
-            ("spool: {}\nlogs: {}\nspool: {}", ":3: spool stands there twice"),
-            ("logs: {level: info, level: info}", ":1: logs.level stands there twice"),
+            ("a: [", ":1 is not YAML: expected the node content, but found '<stream end>'"),
+            ("spool: {}\nlogs: {}\nspool: {}", ":3: spool is repeated"),
+            ("logs: {level: info, level: info}", ":1: logs.level is repeated"),
             ("drain_s: ${NOPE}", ":1: drain_s names the variable NOPE, which is not set: set it, or"
-             " say ${NOPE:-} for nothing"),
+             " write ${NOPE:-} for an empty value"),
         ],
     )  # fmt: skip
     def test_say_where_what_and_what_to_do(self, here: Path, text: str, expected: str) -> None:
@@ -113,9 +113,9 @@ class TestMessages:
             (lambda file: file.write_bytes(b"#" * 1_000_001), "is larger than 1,000,000 bytes"),
             (lambda file: file.write_text("[" * 100_000), "is nested too deep"),
             (lambda file: file.write_text("a: &a\n" + "b: *a\n" * 200), "more than 100 aliases"),
-            (lambda file: file.write_text("a: 2001-99-99"), "is no YAML"),
-            (lambda file: file.write_text("a: !!python/object:os.system x"), "is no YAML"),
-            (lambda file: file.write_text("a: 1\n--- \nb: 2"), "is no YAML"),
+            (lambda file: file.write_text("a: 2001-99-99"), "is not YAML"),
+            (lambda file: file.write_text("a: !!python/object:os.system x"), "is not YAML"),
+            (lambda file: file.write_text("a: 1\n--- \nb: 2"), "is not YAML"),
         ],
     )
     def test_a_file_that_is_none(self, here: Path, make: Any, words: str) -> None:

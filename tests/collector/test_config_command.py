@@ -80,7 +80,7 @@ class TestTheCommand:
         done = run("--check", "--config", "c.yaml", "--json")
         assert json.loads(done.stdout) == {
             "config": "c.yaml",
-            "warnings": ["receivers.http is off: health and metrics cannot be asked for"],
+            "warnings": ["receivers.http is off: health and metrics are not available"],
         }
         assert (done.returncode, done.stderr) == (0, "")
 

@@ -143,4 +143,4 @@ class TestTree:
         tree["a"] = [tree]
         expander = Expander(partial(expand, environ=ENVIRON))
         expander.tree(tree)
-        assert expander.problems == [("a[0]", "holds itself")]
+        assert expander.problems == [("a[0]", "contains itself")]

@@ -132,7 +132,7 @@ def test_what_is_no_mark_is_told_and_the_rest_comes_back(kind: str, tmp_path: Pa
             if kind == JSON:
                 partial = json.loads(said)["partialSuccess"]
                 assert partial["rejectedLogRecords"] == "2"
-                assert partial["errorMessage"].startswith("2 log records are no marks")
+                assert partial["errorMessage"].startswith("2 log records are not marks")
             else:
                 answer = ExportLogsServiceResponse.FromString(said)
                 assert answer.partial_success.rejected_log_records == 2

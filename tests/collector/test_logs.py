@@ -223,11 +223,11 @@ class TestSecrets:
             *(
                 (text, text)
                 for text in (
-                    "the file of bearer tokens /etc/tokens is over 1 MiB",
-                    "the bearer tokens were read again",
+                    "the file of bearer tokens /etc/tokens is larger than 1 MiB",
+                    "the bearer tokens were reloaded",
                     "Basic authentication is not taken, digest neither.",
-                    "expected `Authorization: Bearer <token>` with a token that is accepted here",
-                    "expected the header `authorization: Bearer …`, with a token known here",
+                    "expected `Authorization: Bearer <token>` with an accepted token",
+                    "expected the header `authorization: Bearer …`, with an accepted token",
                 )
             ),
         ],

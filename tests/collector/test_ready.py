@@ -115,7 +115,7 @@ class TestReadiness:
         found = Readiness(journal, 2**30, lambda: True, lambda: now[0])
         assert found.problem(MIB) == ""
         found.note(is_kept=False)
-        assert found.problem(MIB) == "the last request could not be kept"
+        assert found.problem(MIB) == "the last request could not be stored"
         now[0] = 6.0
         assert found.problem(MIB) == ""
         found.note(is_kept=False)

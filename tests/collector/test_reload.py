@@ -62,7 +62,7 @@ class Reloaded:
 
         def answers() -> int:
             told = [line["message"] for line in self.lines(here)]
-            return sum("were read again" in each or "stays in force" in each for each in told)
+            return sum("were reloaded" in each or "stays in effect" in each for each in told)
 
         until(lambda: answers() == self.count)
         return self.lines(here)[before:]
@@ -144,7 +144,7 @@ def test_what_needs_a_restart_is_named_and_the_rest_taken(config: Reloaded, tmp_
         told = config.hang_up(here, {**tree, "logs": {"level": "info"}})
         warnings = [line["message"] for line in told if line["level"] == "warning"]
         assert warnings == [
-            "changed, and not taken before a restart: limits.journal_bytes, dedup.hours"
+            "changed, but not applied before a restart: limits.journal_bytes, dedup.hours"
         ]
         assert post(here.http + metrics, b"", PROTOBUF)[0] == 200
         assert post(f"{here.http}/v1/traces", request("many", 9), PROTOBUF)[0] == 413
@@ -152,8 +152,8 @@ def test_what_needs_a_restart_is_named_and_the_rest_taken(config: Reloaded, tmp_
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "a key": ({"limits": {"journal": 5}}, "limits.journal is no key here"),
-    "no YAML": ("a: [", "is no YAML"),
+    "a key": ({"limits": {"journal": 5}}, "limits.journal is not a key here"),
+    "no YAML": ("a: [", "is not YAML"),
     "a file that is not there": (
         {"receivers": {"auth": {"tokens_file": "/nowhere/tokens"}}},
         "receivers.auth.tokens_file names '/nowhere/tokens'",
@@ -171,7 +171,7 @@ def test_a_wrong_file_changes_nothing(
             told = config.hang_up(here, tree)
             errors = [line["message"] for line in told if line["level"] == "error"]
             assert any(said in each for each in errors[:-1])
-            assert errors[-1] == "the configuration is wrong: the one before stays in force"
+            assert errors[-1] == "the configuration is invalid: the previous one stays in effect"
         assert post(f"{here.http}/v1/metrics", b"", PROTOBUF)[0] == 200
         assert here.end() == 0
 

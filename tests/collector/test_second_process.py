@@ -319,7 +319,7 @@ class TestSuccession:
                 until(lambda: spans_of(here.folder))
                 if is_ending:
                     here.process.terminate()
-                    until(lambda: is_logged(here, "going down"))
+                    until(lambda: is_logged(here, "shutting down"))
                 here.kill()
                 with serving(tmp_path / "data", *options) as successor:
                     take(successor, "two")

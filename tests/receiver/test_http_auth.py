@@ -76,11 +76,11 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "No such file"),
-        (b"", "holds none"),
-        (b"# a\n", "holds none"),
+        (b"", "contains no token"),
+        (b"# a\n", "contains no token"),
         (b"se same", "spaces"),
-        (b"\xff\xfe", "beyond ASCII"),
-        (b"x" * 2_000_000, "over 1 MiB"),
+        (b"\xff\xfe", "non-ASCII"),
+        (b"x" * 2_000_000, "larger than 1 MiB"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, content: bytes | None, words: str) -> None:
@@ -177,7 +177,7 @@ def subject(port: int, certificates: Certificates) -> str:
         ("server.pem", "server.pem", None, "must be PEM"),
         ("names", "server.key", None, "must be PEM"),
         ("server.pem", "server-locked.key", None, "without a password"),
-        ("server.pem", "server.key", "names", "client CA .*names holds no certificate"),
+        ("server.pem", "server.key", "names", "client CA .*names contains no certificate"),
     ],
 )
 def test_files_that_tls_cannot_use(

@@ -104,12 +104,12 @@ def test_what_is_taken(
 
 # method, path, Content-Type, body, further headers, status, what the message has
 REFUSED: list[tuple[str, str, str, bytes, dict[str, str], int, str]] = [
-    ("POST", "/", PROTOBUF, b"", {}, 404, "nothing is taken"),
-    ("POST", "/v1/trace", JSON, OTLP, {}, 404, "nothing is taken"),
-    ("POST", "/v1/traces/", PROTOBUF, b"", {}, 404, "nothing is taken"),
-    ("POST", "/v1/../v1/traces", PROTOBUF, b"", {}, 404, "nothing is taken"),
-    ("POST", "/v1/traces%00", PROTOBUF, b"", {}, 404, "nothing is taken"),
-    ("POST", "/V1/TRACES", PROTOBUF, b"", {}, 404, "nothing is taken"),
+    ("POST", "/", PROTOBUF, b"", {}, 404, "no requests are accepted"),
+    ("POST", "/v1/trace", JSON, OTLP, {}, 404, "no requests are accepted"),
+    ("POST", "/v1/traces/", PROTOBUF, b"", {}, 404, "no requests are accepted"),
+    ("POST", "/v1/../v1/traces", PROTOBUF, b"", {}, 404, "no requests are accepted"),
+    ("POST", "/v1/traces%00", PROTOBUF, b"", {}, 404, "no requests are accepted"),
+    ("POST", "/V1/TRACES", PROTOBUF, b"", {}, 404, "no requests are accepted"),
     ("GET", "/v1/traces", PROTOBUF, b"", {}, 405, "expected POST"),
     ("PUT", "/v1/logs", PROTOBUF, b"x", {}, 405, "expected POST"),
     ("OPTIONS", "/v1/traces", "", b"", {}, 405, "expected POST"),
@@ -135,13 +135,13 @@ REFUSED: list[tuple[str, str, str, bytes, dict[str, str], int, str]] = [
     ("PUT", f"/v1/traces/blobs/tensors/{SPAN}/f", "", b"x", {}, 404, "snapshots"),
     ("PUT", f"/v1/traces/blobs/snapshots/{SPAN}", "", b"x", {}, 404, "snapshots"),
     ("PUT", f"/v1/traces/blobs/snapshots/{SPAN}/a/b", "", b"x", {}, 404, "snapshots"),
-    ("PUT", "/api/traces/blobs/snapshots/../f", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/.f", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/%2e%2e", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/a%2Fb", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/a%00", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/{'a' * 300}", "", b"x", {}, 400, "plain name"),
-    ("PUT", f"/api/traces/blobs/snapshots//{SPAN}", "", b"x", {}, 400, "plain name"),
+    ("PUT", "/api/traces/blobs/snapshots/../f", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/.f", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/%2e%2e", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/a%2Fb", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/a%00", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots/{SPAN}/{'a' * 300}", "", b"x", {}, 400, "is not a name"),
+    ("PUT", f"/api/traces/blobs/snapshots//{SPAN}", "", b"x", {}, 400, "is not a name"),
 ]
 
 

@@ -59,7 +59,7 @@ def test_a_body_that_trickles_gives_way_too() -> None:
                     time.sleep(0.005)
             reader.join()
         assert statuses(answer[0]) == [429]
-        assert b"comes slowly" in answer[0]
+        assert b"slow body" in answer[0]
         assert b"Retry-After: 1" in answer[0]
 
 

@@ -132,7 +132,7 @@ def test_a_full_journal_refuses_until_segments_are_removed(tmp_path: Path) -> No
         remove_before(tmp_path, journal.end)
         journal.roll()
         await until_taken(journal, bytes(9_500))
-        with pytest.raises(UsageError, match="at most 10000 fit"):
+        with pytest.raises(UsageError, match="at most 10000"):
             await append(journal, bytes(10_000))
         await journal.close()
 

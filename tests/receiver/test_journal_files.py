@@ -325,7 +325,7 @@ def test_headers_of_any_characters_are_kept(headers: dict[str, str]) -> None:
 
 
 def test_a_head_has_a_limit_and_a_form() -> None:
-    with pytest.raises(UsageError, match=f"{MAX_HEAD_BYTES} can be kept"):
+    with pytest.raises(UsageError, match=f"{MAX_HEAD_BYTES} can be stored"):
         encode_head(head(x="x" * MAX_HEAD_BYTES))
     for text in (b"", b"[]", b"{}", b"\xff", encode_head(head()).replace(b"traces", b"new")):
         assert decode_head(text) is None

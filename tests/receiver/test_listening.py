@@ -188,7 +188,7 @@ def test_connections_are_accepted_again_once_there_are_descriptors(
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
         try:
             await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
-            await until(lambda: "no connection can be accepted" in caplog.text)
+            await until(lambda: "connections cannot be accepted" in caplog.text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         await end(await shake_hands(port, files, sock=client))

@@ -141,7 +141,7 @@ def test_the_rules_of_protobuf(
     if taken:
         assert not how(body).is_empty or body == b"\x08\x01"
     else:
-        with pytest.raises(MalformedError, match=r"no protobuf message .*TracesData"):
+        with pytest.raises(MalformedError, match=r"not a protobuf message .*TracesData"):
             how(body)
 
 

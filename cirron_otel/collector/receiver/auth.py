@@ -63,7 +63,7 @@ class Tokens:
             self._stamp = _stamp(file)
             self._of_file = _read(file)
         elif not self._given:
-            raise UsageError("no bearer token is given: name one, or a file of them")
+            raise UsageError("no bearer token is configured: set a token or a token file")
 
     def allows(self, header: str | None) -> bool:
         """Return whether an `Authorization` header contains an accepted token."""
@@ -88,9 +88,9 @@ class Tokens:
         try:
             self._of_file = _read(self._file)
         except UsageError as error:
-            _logger.warning("%s; the tokens read before go on counting", error)
+            _logger.warning("%s; the previous tokens stay valid", error)
         else:
-            _logger.info("the bearer tokens were read again: there are %d", len(self._of_file))
+            _logger.info("the bearer tokens were reloaded: %d are accepted", len(self._of_file))
 
     def __repr__(self) -> str:
         return f"Tokens({len(self._given) + len(self._of_file)} of them)"
@@ -129,19 +129,23 @@ def _read(file: Path) -> tuple[bytes, ...]:
             f"the file of bearer tokens {file} cannot be read: {error.strerror or error}"
         ) from None
     if len(content) > _LARGEST_FILE:
-        raise UsageError(f"the file of bearer tokens {file} is over 1 MiB: one token a line")
+        raise UsageError(
+            f"the file of bearer tokens {file} is larger than 1 MiB: expected one token per line"
+        )
     lines = (line.strip() for line in content.decode("utf-8", "replace").splitlines())
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens:
-        raise UsageError(f"the file of bearer tokens {file} holds none: one a line is expected")
+        raise UsageError(
+            f"the file of bearer tokens {file} contains no token: expected one per line"
+        )
     return tuple(_digest(_checked(token, str(file))) for token in tokens)
 
 
 def _checked(token: str, where: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise UsageError(
-            f"a bearer token in {where} is empty, or holds spaces or letters beyond ASCII:"
-            " no header can carry it"
+            f"a bearer token in {where} is empty, or contains spaces or non-ASCII characters:"
+            " it cannot be sent in a header"
         )
     return token
 

@@ -49,7 +49,7 @@ class DirectoryBlobs:
                 written += len(piece)
                 await asyncio.to_thread(write_all, descriptor, piece)
             if size is not None and written != size:
-                raise OSError(f"{written} of {size} bytes came")
+                raise OSError(f"received {written} of {size} bytes")
             await asyncio.to_thread(sync_file, descriptor)
             await asyncio.to_thread(publish, tmp, folder / file)
 

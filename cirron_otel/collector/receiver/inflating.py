@@ -60,7 +60,7 @@ def too_large(limit: int) -> RefusalError:
     """Return the refusal of a body with more than `limit` bytes."""
     return RefusalError(
         Reason.TOO_LARGE,
-        f"a body of up to {limit} bytes is taken, counted after decompression: send less at once",
+        f"bodies of up to {limit} bytes, after decompression, are accepted: send less at once",
     )
 
 
@@ -100,7 +100,7 @@ class _Zlib(_Stream):
         while data:
             if self._stream is None:
                 if self._is_done and not self._has_members:
-                    raise InputError(f"there is something behind the {self._name} data")
+                    raise InputError(f"there is unexpected data after the {self._name} data")
                 self._members = _counted(self._members, self._name)
                 self._stream, self._is_done = zlib.decompressobj(self._window_bits), False
             try:

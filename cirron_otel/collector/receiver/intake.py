@@ -44,7 +44,7 @@ class SignalPolicy:
     """The treatment of signals other than traces; `accept` acknowledges and drops them."""
 
     logs: str = "refuse"
-    """`marks` stores the log records that are marks, and drops the others."""
+    """`marks` stores the log records that are marks, and drops all other log records."""
     metrics: str = "refuse"
 
 
@@ -102,7 +102,7 @@ class Intake:
         Raises RefusalError if the request is not stored.
         """
         if self._is_over():
-            raise RefusalError(Reason.UNAVAILABLE, "the collector is going down", _FULL_S)
+            raise RefusalError(Reason.UNAVAILABLE, "the collector is shutting down", _FULL_S)
         if request.signal is ReceivedSignal.CIRRON:
             return await self._take_batch(request)
         if request.signal is ReceivedSignal.LOGS and self._signals.logs == _MARKS:
@@ -132,16 +132,16 @@ class Intake:
             self._signals.logs if request.signal is ReceivedSignal.LOGS else self._signals.metrics
         )
         if policy != _ACCEPT:
-            raise RefusalError(Reason.UNSUPPORTED, f"{name} are not taken here: send traces")
+            raise RefusalError(Reason.UNSUPPORTED, f"{name} are not accepted: send traces")
         body, most = request.body, self._limits.elements
         if request.encoding is BodyEncoding.PROTOBUF:
             await self._turns.read(body, lambda: measured(body, request.signal, most), LARGE)
         else:
             await self._turns.read(body, lambda: check_object(body, most))
-        return ConsumeResult(message=f"{name} are not kept here")
+        return ConsumeResult(message=f"{name} are not stored")
 
     async def _take_logs(self, request: ReceivedRequest) -> ConsumeResult:
-        """Store the log records that are marks; report the others as rejected."""
+        """Store the log records that are marks; report all other log records as rejected."""
         most = self._limits.elements
         body, marks, others, warning = await self._turns.read(
             request.body, lambda: _marks(request, most)
@@ -150,7 +150,7 @@ class Intake:
             await self._keep(request, body, BodyEncoding.PROTOBUF)
             self.marks += marks
         if others:
-            why = f"{others} log records are no marks (an event name, and a span): not kept here"
+            why = f"{others} log records are not marks (an event name, and a span): not stored"
             warning = f"{why}; {warning}" if warning else why
         return ConsumeResult(others, warning)
 
@@ -174,11 +174,13 @@ class Intake:
             raise RefusalError(Reason.TOO_LARGE, str(error)) from None
         except JournalBusyError:
             raise RefusalError(
-                Reason.BUSY, "more is waiting for the disk than may", _BUSY_S
+                Reason.BUSY, "too much data is waiting for the disk", _BUSY_S
             ) from None
         except JournalFullError:
             raise RefusalError(
-                Reason.UNAVAILABLE, "nothing can be kept now: the disk is full or away", _FULL_S
+                Reason.UNAVAILABLE,
+                "nothing can be stored now: the disk is full or unavailable",
+                _FULL_S,
             ) from None
         self._on_written()
 

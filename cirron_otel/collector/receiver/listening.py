@@ -87,7 +87,7 @@ class Listener:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                _logger.warning("no connection can be accepted: %s", error.strerror or error)
+                _logger.warning("connections cannot be accepted: %s", error.strerror or error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             task = loop.create_task(self._shake_hands(connection, tls, seconds))

@@ -196,13 +196,13 @@ def check_object(body: bytes, most: int) -> None:
         problem = str(error)
     else:
         return
-    raise RefusalError(Reason.INVALID, f"no JSON object: {problem}")
+    raise RefusalError(Reason.INVALID, f"not a JSON object: {problem}")
 
 
 def batch_of(body: bytes, most: int) -> BatchContent:
     """Return the content of a Cirron batch.
 
-    Raises RefusalError if `body` is not one, or has more than `most` records.
+    Raises RefusalError if `body` is not a Cirron batch, or has more than `most` records.
     """
     counted(body, most)
     try:
@@ -210,10 +210,10 @@ def batch_of(body: bytes, most: int) -> BatchContent:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pieces = {}
     if pieces and _keys(body, pieces) != len(pieces):
-        raise RefusalError(Reason.INVALID, "no Cirron batch: a key stands twice at the top level")
+        raise RefusalError(Reason.INVALID, "not a Cirron batch: a key is repeated at the top level")
     problem = check_batch(body)
     if problem is not None:
-        raise RefusalError(Reason.INVALID, f"no Cirron batch: {problem.message}")
+        raise RefusalError(Reason.INVALID, f"not a Cirron batch: {problem.message}")
     if not pieces:
         return _batch_slowly(body)
     counts = [len(_items.decode(pieces[key])) if key in pieces else 0 for key in LISTS]
@@ -231,7 +231,7 @@ def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
         try:
             value = pieces.get(msgspec.json.decode(key[0], type=str))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return -1  # not a key: the length of a repeated key's other value led here
+            return -1  # not a key: a repeated key has led to a wrong position
         if value is None:
             return -1
         count += 1

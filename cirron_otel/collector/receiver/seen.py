@@ -49,7 +49,9 @@ class Seen:
 
     def __init__(self, path: Path) -> None:
         """Open the file. A damaged file is recreated, which may lead to duplicates."""
-        self._file = StateFile(path, _SCHEMA, "what came before is not known any more")
+        self._file = StateFile(
+            path, _SCHEMA, "duplicates of earlier requests are no longer detected"
+        )
 
     def __enter__(self) -> Self:
         return self

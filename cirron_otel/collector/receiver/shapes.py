@@ -59,7 +59,8 @@ class MessageShape(NamedTuple):
     """The message class."""
     kind: Descriptor
     counted: list[tuple[str, str, Descriptor | None]]
-    """The fields with elements as bytes: (name, kind, type if it may contain other elements)."""
+    """The fields whose elements stay bytes: name, kind, and the elements' type if they may contain
+    further elements."""
     inner: list[tuple[str, MessageShape]]
     """The fields with messages that contain counted fields."""
 
@@ -69,7 +70,7 @@ class MessageShape(NamedTuple):
             return self.message.FromString(data), self
         except DecodeError:
             raise MalformedError(
-                f"{len(data)} bytes that are no protobuf message {self.kind.full_name}:"
+                f"{len(data)} bytes that are not a protobuf message {self.kind.full_name}:"
                 " expected a serialised OTLP request"
             ) from None
 

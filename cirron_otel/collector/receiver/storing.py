@@ -233,7 +233,9 @@ class FrameStorage:
         except RefusedNameError as error:
             written = self._beside(data, name, headers, other)
             self.counts["conflicts"] += 1
-            logger.warning("%s; what came is %s", error, written, extra={"cause": "name"})
+            logger.warning(
+                "%s; the received batch is stored as %s", error, written, extra={"cause": "name"}
+            )
         self._names.append(written)
         self.counts["batches"] += 1
 
@@ -253,7 +255,7 @@ class FrameStorage:
         _checked(name)
         is_there = (self._writer.paths.spool / name).exists()
         if not self._owners.claim(name, headers, is_there=is_there):
-            raise RefusedNameError(f"{name} is another's")
+            raise RefusedNameError(f"{name} belongs to another tenant")
         written = self._writer.write(data, name)
         self._is_found |= not written.is_new
         return written.name

@@ -56,7 +56,7 @@ class TenantStore:
 
         A damaged file is reported and renamed; its batches are then sent without a tenant.
         """
-        self._file = StateFile(path, _SCHEMA, "the batches in the spool go on as nobody's")
+        self._file = StateFile(path, _SCHEMA, "the batches in the spool no longer have a tenant")
         self._is_empty = not self._file.read("SELECT 1 FROM whose LIMIT 1")
 
     def claim(self, name: str, headers: TenantHeaders, *, is_there: bool) -> bool:

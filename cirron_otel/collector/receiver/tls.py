@@ -40,7 +40,7 @@ def add_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
     try:
         context.load_verify_locations(client_ca)
     except ssl.SSLError:
-        raise UsageError(f"the TLS client CA {client_ca} holds no certificate in PEM") from None
+        raise UsageError(f"the TLS client CA {client_ca} contains no certificate in PEM") from None
 
 
 def reload_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

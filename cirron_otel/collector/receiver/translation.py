@@ -245,7 +245,7 @@ class Translation:
         try:
             return place, msgspec.convert(place.intent, _Intent)
         except msgspec.ValidationError as error:
-            self._report(f"what was to be done in {self._directory} cannot be read ({error})")
+            self._report(f"the intent in {self._directory} cannot be read ({error})")
             return ConsumerPosition(place.position), None
 
     def _move(self, place: ConsumerPosition, intent: _Intent | None) -> None:

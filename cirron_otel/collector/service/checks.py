@@ -49,7 +49,7 @@ def _unreadable(path: Path) -> str | None:
         with path.open("rb") as file:
             file.read(1)
     except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or "that is no name"
+        return getattr(error, "strerror", None) or "not a valid name"
     return None
 
 
@@ -58,7 +58,7 @@ def _addresses(options: CollectorOptions) -> Iterator[Problem]:
     if grpc is None and http is None:
         yield "receivers", "are all off: give grpc or http an address"
     elif grpc == http and grpc is not None and grpc.port:
-        yield "receivers.http.address", f"is {grpc}, and so is that of grpc: expected two ports"
+        yield "receivers.http.address", f"is {grpc}, which is also that of grpc: expected two ports"
 
 
 def _limits(options: CollectorOptions) -> Iterator[Problem]:
@@ -75,7 +75,7 @@ def _limits(options: CollectorOptions) -> Iterator[Problem]:
         yield (
             "limits.journal_bytes",
             f"is {limits.journal_bytes:,}: expected at least {least:,}, twice the larger of"
-            f" {DEFAULT_SEGMENT_BYTES:,} and what the largest request takes, where request_bytes"
+            f" {DEFAULT_SEGMENT_BYTES:,} and the space of the largest request, since request_bytes"
             f" is {largest:,}",
         )
 
@@ -86,8 +86,8 @@ def _spool(options: CollectorOptions) -> Iterator[Problem]:
     if cap < least:
         yield (
             "spool.max_bytes",
-            f"is {cap:,}: expected at least {least:,}, what the batch of the largest request may"
-            f" take, where limits.request_bytes is {largest:,}",
+            f"is {cap:,}: expected at least {least:,}, which the batch of the largest request may"
+            f" take, since limits.request_bytes is {largest:,}",
         )
 
 
@@ -105,7 +105,7 @@ def _exporters(options: CollectorOptions) -> Iterator[Problem]:
         yield from problems
         first = at if key is None else positions.setdefault(key, at)
         if first != at:
-            yield path, f"has the same target as exporters[{first}]: leave one out"
+            yield path, f"has the same target as exporters[{first}]: remove one of them"
 
 
 def _key(exporter: OtlpExporter) -> str | None:
@@ -126,14 +126,14 @@ def _cirron(exporter: CirronExporter, path: str) -> Iterator[Problem]:
 def _otlp(exporter: OtlpExporter, path: str) -> Iterator[Problem]:
     if exporter.tls is not None:
         if exporter.endpoint.startswith("http:"):
-            yield f"{path}.tls", "is said, and the endpoint begins with http: say https"
+            yield f"{path}.tls", "is set, but the endpoint begins with http: use https"
         if exporter.tls.key is not None and exporter.tls.cert is None:
-            yield f"{path}.tls.key", "is said without cert: say both"
+            yield f"{path}.tls.key", "is set without cert: set both"
     if exporter.protocol == "grpc":
         if exporter.compression == "deflate":
-            yield f"{path}.compression", "is deflate, which gRPC does not take: say gzip or none"
+            yield f"{path}.compression", "is deflate, which gRPC does not support: use gzip or none"
         if exporter.endpoint.count("/") > 2:
-            yield f"{path}.endpoint", "has a path, which gRPC has no use for: leave it out"
+            yield f"{path}.endpoint", "has a path, which gRPC does not use: omit it"
     yield from _tried(lambda: otlp_config(exporter), path, "headers_file", exporter.headers_file)
 
 
@@ -144,7 +144,7 @@ def _unknown_headers(
         if name not in passed:
             yield (
                 f"{path}.headers_from",
-                f"names {name!a}, which is not kept: name it in receivers.headers.pass",
+                f"names {name!a}, which is not stored: add it to receivers.headers.pass",
             )
 
 
@@ -166,7 +166,7 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
     if options.receivers.http.address is None and (
         options.health.enabled or options.metrics.prometheus
     ):
-        yield "receivers.http is off: health and metrics cannot be asked for"
+        yield "receivers.http is off: health and metrics are not available"
     if options.storage.url is None and options.storage.retention_days is not None:
         yield "storage.retention_days is set without storage.url: no rows are written"
     if problem := descriptors.problem(wanted_connections(options), descriptors.available()):
@@ -190,9 +190,9 @@ def _exposure(path: str, receiver: GrpcOptions | HttpOptions, is_guarded: bool) 
         return
     is_known = is_guarded or (receiver.tls is not None and receiver.tls.client_ca is not None)
     if not is_known:
-        yield f"{path} listens on {address} without tokens or client_ca: anybody may send"
+        yield f"{path} listens on {address} without tokens or client_ca: any client may send"
     if is_guarded and receiver.tls is None:
-        yield f"{path} listens on {address} without tls: tokens can be read on their way"
+        yield f"{path} listens on {address} without tls: tokens are sent unencrypted"
 
 
 def _unencrypted(path: str, exporter: OtlpExporter | CirronExporter) -> Iterator[str]:
@@ -203,4 +203,4 @@ def _unencrypted(path: str, exporter: OtlpExporter | CirronExporter) -> Iterator
     host = address.partition("/")[0]
     name = host if host in _LOCAL else host.rpartition(":")[0]
     if has_secret and scheme == "http" and name not in _LOCAL:
-        yield f"{path} sends credentials to {exporter.endpoint} without TLS: say https"
+        yield f"{path} sends credentials to {exporter.endpoint} without TLS: use https"

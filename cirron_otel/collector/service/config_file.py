@@ -118,10 +118,10 @@ def _read(path: Path) -> _ConfigFile:
     except Exception as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
-        raise ConfigError([f"{name}{line} is no YAML: {_reason(error)}"]) from None
+        raise ConfigError([f"{name}{line} is not YAML: {_reason(error)}"]) from None
     source = _ConfigFile(name, tree, lines)
     if repeated:
-        raise ConfigError([f"{name}:{line}: {path} stands there twice" for path, line in repeated])
+        raise ConfigError([f"{name}:{line}: {path} is repeated" for path, line in repeated])
     return source
 
 

@@ -47,7 +47,7 @@ class Counting:
         return getattr(self._target, name)
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Send batches to the target, and count the result. Raises as the target does."""
+        """Send batches to the target, and count the result. Raises the target's errors."""
         try:
             receipt: Receipt = self._target.send(batches)
         except StoppedError:

@@ -10,7 +10,7 @@ _MODULES = ("aiohttp", "grpc", "google.rpc", "prometheus_client", "cramjam", "lz
 
 
 def is_installed() -> bool:
-    """Return whether a collector can run here."""
+    """Return whether the packages that a collector needs are installed."""
     try:
         return all(find_spec(name) is not None for name in _MODULES)
     except ModuleNotFoundError:  # `google`, the parent of `google.rpc`, is missing

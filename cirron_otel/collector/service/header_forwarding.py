@@ -58,7 +58,7 @@ class _Lanes:
         for key, value in headers:
             if not (_NAME.fullmatch(key) and (not value or FIELD_VALUE.fullmatch(value))):
                 raise RefusedError(
-                    f"the header {key} that came with {name} cannot be sent on: expected printable"
+                    f"the header {key} received with {name} cannot be forwarded: expected printable"
                     " ASCII without blanks at the ends"
                 )
         return headers

@@ -75,7 +75,7 @@ class Masking:
     def value(self, value: object, depth: int = 0) -> Any:
         """Return a field's value with its secrets masked, in a form that JSON can represent."""
         if isinstance(value, float) and not math.isfinite(value):
-            return str(value)  # JSON has no such number
+            return str(value)  # JSON cannot represent NaN and infinity
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth < _MAX_DEPTH and isinstance(value, dict):

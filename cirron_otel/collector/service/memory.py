@@ -46,6 +46,6 @@ class Trimmer:
 
 
 def give_back() -> bool:
-    """Return free pages to the system; False if there are none, or without malloc_trim(3)."""
+    """Return free pages to the system; False if there are none or malloc_trim(3) is missing."""
     function: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return function is not None and bool(function(0))

@@ -76,12 +76,12 @@ REFUSED_REQUESTS = _counter(
 REJECTED_RECORDS = _counter(
     "rejected_records",
     labels="transport signal",
-    meaning="Records that were not taken of requests that were (partial success)",
+    meaning="Records that were rejected in accepted requests (partial success)",
 )
 DUPLICATES = _counter(
     "duplicates",
     labels="",
-    meaning="Requests or batches that had come before: acknowledged, not stored again",
+    meaning="Duplicate requests or batches: acknowledged, but not stored again",
 )
 REQUEST_SECONDS = _metric(
     "request_seconds",
@@ -94,22 +94,25 @@ STORED_BATCHES = _counter(
     "stored_batches", labels="store", meaning="Batches written to the spool or the database"
 )
 STORED_RECORDS = _counter(
-    "stored_records", labels="store kind", meaning="Spans, marks and snapshots in them"
+    "stored_records", labels="store kind", meaning="Spans, marks and snapshots in stored batches"
 )
 STORED_BYTES = _counter(
     "stored_bytes",
     labels="store",
-    meaning="Bytes of batches, as they stand in the spool",
+    meaning="Bytes of stored batches, as in the spool",
     unit="By",
 )
 EXPORTED_BATCHES = _counter(
     "exported_batches", labels="exporter", meaning="Batches that an endpoint acknowledged"
 )
 EXPORTED_RECORDS = _counter(
-    "exported_records", labels="exporter", meaning="Spans, marks and snapshots in them"
+    "exported_records", labels="exporter", meaning="Spans, marks and snapshots in exported batches"
 )
 EXPORTED_BYTES = _counter(
-    "exported_bytes", labels="exporter", meaning="Bytes of them, as in the spool", unit="By"
+    "exported_bytes",
+    labels="exporter",
+    meaning="Bytes of exported batches, as in the spool",
+    unit="By",
 )
 EXPORT_FAILURES = _counter(
     "export_failures",
@@ -119,7 +122,7 @@ EXPORT_FAILURES = _counter(
 EXPORT_REJECTED_SPANS = _counter(
     "export_rejected_spans",
     labels="exporter",
-    meaning="Spans that an endpoint did not take of batches that it acknowledged",
+    meaning="Spans that an endpoint rejected in batches that it acknowledged",
 )
 DROPPED_BATCHES = _counter(
     "dropped_batches",
@@ -135,32 +138,32 @@ DEAD_LETTERS = _counter(
 SET_ASIDE = _counter(
     "set_aside",
     labels="reason",
-    meaning="What was kept beside the journal: `untranslatable` requests, `damaged` files",
+    meaning="Data set aside next to the journal: `untranslatable` requests, `damaged` files",
 )
 QUEUE_REQUESTS = _gauge(
     "queue_requests",
     labels="queue",
-    meaning="What waits: requests for the `disk` and for `translation`, batches for an exporter,"
+    meaning="Waiting items: requests for the `disk` and for `translation`, batches for an exporter,"
     " `database` or `blobs`",
 )
 QUEUE_BYTES = _gauge(
     "queue_bytes",
     labels="queue",
-    meaning="Bytes of bodies that are `in flight`, and what the `journal` takes on disk",
+    meaning="Bytes of request bodies `in flight`, and of the `journal` on disk",
     unit="By",
 )
 LAG_SECONDS = _gauge(
     "lag_seconds",
     labels="stage",
-    meaning="How long the oldest waits, for `translation`, an exporter or `database`",
+    meaning="How long the oldest item has waited for `translation`, an exporter or `database`",
     unit="s",
 )
 SPOOL_BYTES = _gauge(
     "spool_bytes", labels="", meaning="Batches, snapshot files and unfinished uploads", unit="By"
 )
-INFO = _gauge("info", labels="version", meaning="Always 1; the label says which version runs")
+INFO = _gauge("info", labels="version", meaning="Always 1; the label contains the version")
 START_TIME = _gauge(
-    "start_time_seconds", labels="", meaning="When the collector started, Unix time", unit="s"
+    "start_time_seconds", labels="", meaning="The start time of the collector, Unix time", unit="s"
 )
 
 METRICS: Final[tuple[Metric, ...]] = tuple(

@@ -45,14 +45,14 @@ class Readiness:
         `request_bytes` is the size of the largest body.
         """
         if not self._is_translating():
-            return "the translation does not run: it is started again"
+            return "the translation is not running: it is being restarted"
         journal = self._journal
         journal.recount()
         room = self._max_bytes - journal.stored_bytes - journal.waiting_bytes
         if room < request_bytes + FRAME_BYTES:
-            return "the journal is full: what is in it must be stored first"
+            return "the journal is full: its requests must be translated first"
         if self._failed_at is not None and self._clock() - self._failed_at < _AGAIN_S:
-            return "the last request could not be kept"
+            return "the last request could not be stored"
         return ""
 
     def is_short(self, request_bytes: int) -> bool:

@@ -135,7 +135,7 @@ class Translator:
             if self._is_told or not self._ready.is_set():
                 return
             self._deaths += 1
-            logger.warning("%s: it is started again", reason, extra={"cause": reason})
+            logger.warning("%s: it is restarted", reason, extra={"cause": reason})
             wait = _RESTART_S[min(self._deaths, len(_RESTART_S)) - 1]
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_hurried.wait(), wait)
@@ -150,8 +150,8 @@ class Translator:
             self.trouble = f"the translation cannot be started: {why}"
             return self.trouble
         except Exception as error:
-            logger.exception("the translation cannot be listened to")
-            return f"the translation cannot be listened to ({type(error).__name__})"
+            logger.exception("the messages of the translation cannot be read")
+            return f"the messages of the translation cannot be read ({type(error).__name__})"
         return "the translation has died"
 
     async def _run(self) -> None:
@@ -191,7 +191,7 @@ class Translator:
                     raise ValueError
             except (ValueError, RecursionError):
                 logger.warning(
-                    "the translation said what is no message", extra={"cause": "message"}
+                    "the translation sent an invalid message", extra={"cause": "message"}
                 )
             else:
                 self._heard(message)

@@ -125,7 +125,7 @@ class Senders:
 
     @property
     def are_any(self) -> bool:
-        """Whether there is any sender."""
+        """Whether any target is configured."""
         return bool(self._fixed or self._running or self._ready)
 
     def lack(self, name: str) -> bool:
@@ -166,7 +166,7 @@ class Senders:
         return {name: number for name, number in left.items() if number}
 
     def measure(self) -> None:
-        """Update the metrics that are not counted as events happen."""
+        """Update the metrics that are measured rather than counted."""
         self._measured, before = set(), self._measured
         waiting: Counter[str] = Counter()
         longest: dict[str, float] = {}

@@ -81,16 +81,16 @@ class Reloading:
             self._log(logging.WARNING, warning)
         if changes.restart:
             paths = ", ".join(changes.restart)
-            self._log(logging.WARNING, f"changed, and not taken before a restart: {paths}")
-        applied = ", ".join(changes.at_once) or "nothing else is changed"
+            self._log(logging.WARNING, f"changed, but not applied before a restart: {paths}")
+        applied = ", ".join(changes.at_once) or "no other changes"
         self._log(
-            logging.INFO, f"the configuration, tokens and certificates were read again: {applied}"
+            logging.INFO, f"the configuration, tokens and certificates were reloaded: {applied}"
         )
 
     def _refused(self, problems: list[str]) -> None:
         for problem in problems:
             self._log(logging.ERROR, problem)
-        self._log(logging.ERROR, "the configuration is wrong: the one before stays in force")
+        self._log(logging.ERROR, "the configuration is invalid: the previous one stays in effect")
 
     def _log(self, level: int, message: str) -> None:
         # Include the reload's number: the same message of two reloads is not a repetition.
@@ -203,7 +203,7 @@ class CollectorService:
 
     def _unready(self) -> str:
         if self._is_ending:
-            return "the collector is going down"
+            return "the collector is shutting down"
         return self._readiness.problem(self._options.limits.request_bytes)
 
     def _measure(self) -> None:
@@ -306,7 +306,7 @@ async def run(
     await end_requested.wait()
     reloading.cancel()
     await asyncio.wait({reloading})
-    logger.info("going down: what was taken is stored first")
+    logger.info("shutting down: accepted requests are stored first")
     try:
         if not await collector.stop():
             return 1

@@ -25,9 +25,9 @@ _SHOWN = 80
 
 
 class SubstitutionError(ValueError):
-    """A reference that cannot be resolved.
+    """A reference cannot be resolved.
 
-    The message is the end of a sentence that begins with the path of the value.
+    The message continues a sentence that begins with the path of the value.
     """
 
 
@@ -81,7 +81,9 @@ class _Expansion:
                 parts.append(source[at:end])
                 at = end
         if depth:
-            raise SubstitutionError("has a ${ without its }: close it, or say $${ for the letters")
+            raise SubstitutionError(
+                "has a ${ without its }: close it, or write $${ for a literal ${"
+            )
         return "".join(parts), at
 
     def _reference(self, at: int, depth: int, *, is_used: bool) -> tuple[str, int]:
@@ -101,13 +103,12 @@ class _Expansion:
             value = default if value is None else value
         elif not self._source.startswith("}", at):
             raise SubstitutionError(
-                f"has a reference to {name} that is none: expected ${{{name}}} or"
-                f" ${{{name}:-default}}"
+                f"has an invalid reference to {name}: expected ${{{name}}} or ${{{name}:-default}}"
             )
         elif value is None and is_used:
             raise SubstitutionError(
-                f"names the variable {name}, which is not set: set it, or say ${{{name}:-}} for"
-                " nothing"
+                f"names the variable {name}, which is not set: set it, or write ${{{name}:-}} for"
+                " an empty value"
             )
         return value or "", at + 1
 
@@ -150,7 +151,7 @@ class Expander:
         if not isinstance(value, dict | list):
             return value
         if id(value) in self._open:
-            self.problems.append((path, "holds itself"))
+            self.problems.append((path, "contains itself"))
             return None
         if id(value) not in self._done:
             self._open.add(id(value))

@@ -76,8 +76,8 @@ class UnsentBatches:
     def look(self, left: Callable[[], Sequence[str] | None] = lambda: None) -> DeliveryProgress:
         """Return the number of unsent batches and the age of the oldest.
 
-        The result may be several seconds old. `left` returns the batches that the target may
-        not have received, or None if they are not known; the directory is then read.
+        The result may be several seconds old. `left` returns the batches that the target may not
+        have received, or None if these are unknown; the directory is then read.
         """
         begun = time.monotonic()
         if begun >= self._look_at:
@@ -108,9 +108,10 @@ class UnsentBatches:
         return [name for name in left if (self._paths.spool / name).exists()]
 
     def _count(self, known_left: Sequence[str] | None) -> tuple[int, float | None]:
-        """Return the number of unsent batches, and the time the first by name was sealed.
+        """Return the number of unsent batches, and the time at which the first of them by name was
+        sealed.
 
-        The time is in Unix seconds, or None if there is no such batch.
+        The time is in Unix seconds; None if no batch is unsent.
         """
         if known_left is not None:
             left = self._ledger.lacking_of(NONE, known_left)

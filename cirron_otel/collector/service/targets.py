@@ -72,7 +72,7 @@ def api_key(exporter: CirronExporter) -> str:
     if exporter.api_key is not None:
         return exporter.api_key.reveal()
     if exporter.api_key_file is None:
-        raise UsageError("a cirron exporter has neither api_key nor api_key_file: say one")
+        raise UsageError("a cirron exporter has neither api_key nor api_key_file: set one of them")
     key = _lines(exporter.api_key_file)
     if len(key) != 1:
         raise UsageError(
@@ -106,7 +106,7 @@ def _headers_of(path: Path) -> dict[str, str]:
     try:
         headers = HEADERS.parse({name.strip(): value.strip() for name, _, value in pairs})
     except ValueError:
-        raise UsageError(f"{path} holds no headers: expected a line `name: value` each") from None
+        raise UsageError(f"{path} contains invalid headers: expected lines `name: value`") from None
     return {name: value.reveal() for name, value in headers.items()}
 
 

@@ -149,7 +149,7 @@ class _TreeReader:
         else:
             hint = f"expected {', '.join(names)}"
         what = f" of an exporter of type {kind_name(kind)}" if kind in EXPORTERS.values() else ""
-        self._wrong(path, f"is no key{what or ' ' + where}: {hint}")
+        self._wrong(path, f"is not a key{what or ' ' + where}: {hint}")
 
     def _wrong(self, path: str, text: str) -> None:
         self.problems.append(f"{self._where(path)} {text}")

@@ -124,7 +124,7 @@ class Worker:
         self._inbox.put(message)
 
     def leave(self) -> None:
-        """End, because the receiving process is gone; from any thread.
+        """End the process, because the receiving process is gone; called from any thread.
 
         The next collector waits for this process to end, and does the remaining work.
         """
@@ -175,7 +175,7 @@ class Worker:
         try:
             self._senders.apply(options, lambda: self.tell({"begin": True}))
         except CirronOtelError as error:
-            logger.error("the exporters are as they were: %s", error, extra={"cause": str(error)})
+            logger.error("the exporters are unchanged: %s", error, extra={"cause": str(error)})
 
     def _is_there(self) -> bool:
         """Return whether the journal's directory still exists.
@@ -184,7 +184,7 @@ class Worker:
         """
         if has_name(self._lock, self._lock_path):
             return True
-        message = f"{self._lock_path.parent} was removed, or moved away"
+        message = f"{self._lock_path.parent} was removed or moved"
         logger.error("%s", message, extra={"cause": "gone"})
         say({"trouble": message})
         return False

@@ -44,7 +44,9 @@ def age_in_ns(text: str) -> int:
 
 
 class FormatChoice(click.Choice[str]):
-    """A choice of names from a table of sources or targets, including rows that are added later."""
+    """A choice from the names in a table of sources or targets, including rows that are added
+    later.
+    """
 
     def __init__(self, names: Callable[[], Sequence[str]]) -> None:
         """`names` is called each time the choices are needed."""

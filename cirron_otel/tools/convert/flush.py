@@ -29,7 +29,7 @@ from ...errors import EndpointError, UsageError
 from .report import ExportReport
 
 PATIENCE_S = 60.0
-"""The time, in seconds, that a target may be unavailable before it is given up."""
+"""The time for which a target may be unavailable before the flush gives it up, seconds."""
 _ENDPOINT_FAILED = EndpointError.exit_code
 
 
@@ -42,11 +42,13 @@ class TargetReport(ExportReport):
     left: int = 0
     """Batches that the target has not received yet."""
     failure: str = ""
-    """The reason why the target was given up; empty if it was not."""
+    """The reason why the flush gave the target up; empty if it did not."""
 
     @property
     def exit_code(self) -> int:
-        """0 if the target has everything; 1 if something was skipped or left; 5 if it failed."""
+        """0 if the target has received all data; 1 if data was skipped or is unsent; 5 if the
+        target failed.
+        """
         if self.failure:
             return _ENDPOINT_FAILED
         return 1 if self.left or self.skipped_count or self.rejected else 0
@@ -73,7 +75,7 @@ class FlushReport:
 
 
 class _Terms(TypedDict):
-    """The conditions of a flush, which are the same for all targets."""
+    """The parameters of a flush, which are the same for all targets."""
 
     stop: threading.Event
     say: Callable[[str], None]
@@ -81,7 +83,8 @@ class _Terms(TypedDict):
 
 
 _Flush = Callable[[SpoolPaths, TargetReport, _Terms], None]
-"""Sends what one target has not received, and completes the report. Raises EndpointError."""
+"""A function that sends the batches that one target has not received, and completes the report. It
+raises EndpointError."""
 
 
 def _flush_otlp(

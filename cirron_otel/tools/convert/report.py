@@ -18,7 +18,7 @@ class BackendReport(Protocol):
 
     @property
     def backend(self) -> str:
-        """The backend, as messages name it."""
+        """The name of the backend in messages."""
 
     @property
     def missing(self) -> list[str]:
@@ -26,7 +26,7 @@ class BackendReport(Protocol):
 
     @property
     def missing_count(self) -> int:
-        """The number of missing items, also beyond the list."""
+        """The number of all missing items, which may exceed the length of the list."""
 
     @property
     def not_kept(self) -> tuple[str, ...]:
@@ -53,13 +53,13 @@ class Report:
     written: int = 0
     """Files or messages written."""
     unchanged: int = 0
-    """Batches that the target contained already."""
+    """Batches that the target already contained."""
     duplicates: int = 0
     """Records that arrived more than once, and were stored once."""
     skipped: list[Finding] = field(default_factory=list)
     skipped_count: int = 0
     incomplete: list[str] = field(default_factory=list)
-    """Batches of which a part never arrived; their other parts are stored."""
+    """Batches that are incomplete in the source; the parts that exist are stored."""
     losses: dict[str, int] = field(default_factory=dict)
     """Values that the target's format cannot express, with their counts."""
     backend: BackendReport | None = None
@@ -128,11 +128,11 @@ class ExportReport(Report):
     rejected: int = 0
     """Spans that the endpoint rejected in a partial success."""
     message: str = ""
-    """The endpoint's message about them."""
+    """The endpoint's message about the sent spans."""
     oldest_ns: int | None = None
     """The earliest time (Unix ns) at which a sent batch was sealed, or a sent OTLP span ended."""
     hint: str = ""
-    """A reason why a backend that accepted everything may not find it."""
+    """A reason why the backend's search may not find the spans that it accepted."""
     is_translated: bool = True
     """Whether the spans were made from batches, and not read from an OTLP file."""
 

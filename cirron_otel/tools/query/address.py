@@ -1,4 +1,6 @@
-"""Query addresses, `jaeger:http://host:16686?session=ID`: the backend, its URL and the query."""
+"""Query addresses such as `jaeger:http://host:16686?session=ID`, with a backend, its URL and a
+query.
+"""
 
 from __future__ import annotations
 

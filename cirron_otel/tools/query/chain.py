@@ -95,7 +95,8 @@ class TraceChain:
         if origin.session_id is not None:
             self.possible.add(trace_id_for(origin.session_id))
         for trace_id in filter(None, (header.trace_id, header.session_trace_id, *_told(header))):
-            # A batch may refer to a trace that does not exist yet.
+            # A batch may refer to a trace that does not exist yet, so the trace is only a possible
+            # one.
             self.possible.add(trace_id)
 
     def _take_span(self, span: Span, session_alone: bool) -> None:

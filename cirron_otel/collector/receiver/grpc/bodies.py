@@ -82,7 +82,7 @@ async def receive(
     except TimeoutError:
         raise RefusalError(
             Reason.UNAVAILABLE,
-            f"the request was not there within {timeout_s:g} s, or when others waited",
+            f"the request was not received within {timeout_s:g} s, or was slow while others waited",
         ) from None
     if not isinstance(body, bytes):
         raise await _without_message()
@@ -90,10 +90,10 @@ async def receive(
 
 
 async def _without_message() -> RefusalError:
-    """Return why a call ended without a message.
+    """Return the refusal of a call that ended without a message.
 
-    If a message is too large, gRPC itself responds; the only sign here is that it cancels the call
-    shortly after the end of the stream.
+    If a message is too large, gRPC itself responds; this module only sees that gRPC cancels the
+    call shortly after the end of the stream.
     """
     try:
         await asyncio.sleep(_CANCELLED_WITHIN_S)
@@ -101,8 +101,8 @@ async def _without_message() -> RefusalError:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        return RefusalError(Reason.TOO_LARGE, "a message that is too large before decompression")
-    return RefusalError(Reason.INVALID, "a call without a request")
+        return RefusalError(Reason.TOO_LARGE, "the message is too large before decompression")
+    return RefusalError(Reason.INVALID, "the call contains no request")
 
 
 async def inflated(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:

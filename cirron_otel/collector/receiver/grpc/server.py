@@ -44,7 +44,7 @@ from .turns import CallTurns
 _log = logging.getLogger(__name__)
 
 _FAILED = "the request failed: see the collector's log"
-_UNAUTHENTICATED = "expected the header `authorization: Bearer …`, with a token known here"
+_UNAUTHENTICATED = "expected the header `authorization: Bearer …`, with an accepted token"
 
 _METHODS = {
     f"/opentelemetry.proto.collector.{package}.v1.{service}/Export": signal
@@ -236,7 +236,7 @@ class GrpcReceiver:
         return ReceivedRequest(signal, BodyEncoding.PROTOBUF, body, received_ns, passed_headers)
 
     def _unknown(self, method: str) -> None:
-        message = f"no method {method[:_LONGEST_SHOWN]!a} is served"
+        message = f"unknown method {method[:_LONGEST_SHOWN]!a}"
         self._refused(Refused(NO_SIGNAL, "path", grpc.StatusCode.UNIMPLEMENTED.name, message))
 
 

@@ -29,8 +29,8 @@ _LONGEST_MESSAGE = 1000
 """The longest message, characters."""
 
 _MOST_MESSAGE_BYTES = 7000
-"""The maximum of a message's two copies in the trailing metadata, encoded. Clients of gRPC accept
-8 KiB of metadata, and reject more than that at random."""
+"""The maximum encoded size of a message's two copies in the trailing metadata, bytes. gRPC clients
+accept 8 KiB of metadata, and reject larger metadata at random."""
 
 
 def answer_bytes(answer: ConsumeResult) -> bytes:

@@ -30,10 +30,10 @@ class CallTurns:
 
     A read that takes longer than `quick_s` is late. While calls wait, at most half of the reads may
     be late; further late reads are aborted. Reads of connections that have never sent a complete
-    request are aborted first. Among these, the oldest is aborted if it has taken longer than
-    `patience_s`, otherwise the newest. So a client that sends nothing holds a turn only briefly,
-    and a slow client is not aborted in favour of others that are no faster. If no call waits, no
-    read is aborted.
+    request are aborted first. Among the reads that may be aborted, the oldest is chosen if it has
+    taken longer than `patience_s`, otherwise the newest. So a client that sends nothing holds a
+    turn only briefly, and a slow client is not aborted in favour of others that are no faster. If
+    no call waits, no read is aborted.
     """
 
     def __init__(self, most: int, quick_s: float, patience_s: float) -> None:

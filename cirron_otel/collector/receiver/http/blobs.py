@@ -94,7 +94,7 @@ class Uploads:
     async def put(self, request: web.BaseRequest, span_id: str, file: str) -> Reply:
         """Receive a file, or a part of it."""
         if content_coding(request.headers.getall("Content-Encoding", [])) != "identity":
-            message = "snapshot files are taken without a Content-Encoding"
+            message = "snapshot files must be sent without a Content-Encoding"
             raise HttpError(415, message, reason=Reason.ENCODING.value)
         part = _part(request)
         total = part.total if part else request.content_length or 0
@@ -139,7 +139,7 @@ class Uploads:
         self, request: web.BaseRequest, span_id: str, file: str, part: _Part
     ) -> Reply:
         if self._staging is None:
-            raise HttpError(400, "files are taken whole here, without Content-Range")
+            raise HttpError(400, "expected a complete file, without Content-Range")
         async with self._staging.only(span_id, file) as staged:
             offset = await asyncio.to_thread(staged.offset, part.total)
             if part.first != offset:
@@ -169,7 +169,7 @@ class Uploads:
 
     def _too_large(self) -> RefusalError:
         return RefusalError(
-            Reason.TOO_LARGE, f"files of up to {self._limits.upload_bytes} bytes are taken"
+            Reason.TOO_LARGE, f"files of up to {self._limits.upload_bytes} bytes are accepted"
         )
 
 
@@ -190,7 +190,7 @@ def blob_names(path: str) -> tuple[str, str]:
     span_id, file = (unquote(part) for part in parts[1:])
     if not _NAME.fullmatch(span_id) or not _NAME.fullmatch(file):
         raise HttpError(
-            400, "the span id or the file is no plain name of up to 128 ASCII letters and digits"
+            400, "the span id or the file name is not a name of up to 128 ASCII letters and digits"
         )
     return span_id, file
 
@@ -210,7 +210,7 @@ def _part(request: web.BaseRequest) -> _Part | None:
 
 
 def _not_the_part() -> HttpError:
-    return HttpError(400, "the part is not as long as its Content-Range says")
+    return HttpError(400, "the length of the part does not match its Content-Range")
 
 
 def _unavailable(error: OSError) -> RefusalError:

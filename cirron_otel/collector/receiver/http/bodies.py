@@ -261,7 +261,7 @@ async def accept_body(request: web.BaseRequest) -> None:
     if not expected or request.version < (1, 1):
         return
     if expected != "100-continue":
-        raise HttpError(417, "expected no Expect but 100-continue")
+        raise HttpError(417, "unknown Expect: expected 100-continue or none")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
@@ -283,7 +283,7 @@ async def pieces(
         if waited >= check_at_s:
             check_at_s = waited + limits.slow_s / 2
             if is_scarce():
-                message = "too many bytes are in flight for a body that comes slowly: try again"
+                message = "too many bytes are in flight to wait for a slow body: try again"
                 raise RefusalError(Reason.BUSY, message)
         # Only the time spent waiting for the sender counts: the consumer may be slow as well.
         patience = limits.grace_s + came / limits.bytes_per_s
@@ -295,10 +295,10 @@ async def pieces(
             waited += now() - start
             if waited < min(patience, seconds):
                 continue
-            message = f"{came} bytes of the body came in {waited:.0f} s: too slow"
+            message = f"{came} bytes of the body were received in {waited:.0f} s: too slow"
             raise HttpError(408, message) from None
         except (web.RequestPayloadError, ConnectionError):
-            message = f"the body breaks off, or is malformed, behind {came} bytes"
+            message = f"the body is truncated or malformed after {came} bytes"
             raise HttpError(400, message) from None
         if not piece:
             return

@@ -85,7 +85,7 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer data that is not HTTP, without repeating any of it."""
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already")
+            raise ConnectionError("the response has already begun")
         if status >= 500:
             _logger.error("an HTTP request failed", exc_info=exc)
             error = HttpError(

@@ -115,7 +115,7 @@ class HttpReceiver:
             self._uploads = Uploads(blobs, self._limits, staging) if blobs is not None else None
         except OSError as error:
             why = error.strerror or error
-            raise UsageError(f"no parts of files can be kept in {staging}: {why}") from None
+            raise UsageError(f"parts of files cannot be stored in {staging}: {why}") from None
         self._connections: ConnectionFactory | None = None
         self._listener: Listener | None = None
         self._is_stopping = False
@@ -190,7 +190,7 @@ class HttpReceiver:
     async def _routed(self, request: web.BaseRequest, route: str, path: str) -> Reply:
         if self._cors.origins and is_preflight(request.method, request.headers):
             if route not in _SIGNALS:
-                raise HttpError(404, "nothing is taken at this path")
+                raise HttpError(404, "no requests are accepted at this path")
             methods = _BLOB_METHODS if route == "blobs" else _POST
             return self._cors.preflight(request.headers, methods)
         if route in _OTLP or route == _CIRRON:
@@ -206,7 +206,7 @@ class HttpReceiver:
             return await self._uploads.put(request, *key)
         if route in _OPERATION:
             return self._operation(request, route)
-        raise HttpError(404, "nothing is taken at this path")
+        raise HttpError(404, "no requests are accepted at this path")
 
     def _check(
         self, request: web.BaseRequest, methods: tuple[str, ...], *, is_open: bool = False
@@ -219,7 +219,7 @@ class HttpReceiver:
         if not self._auth.allows(only_value(request.headers.getall("Authorization", []))):
             raise RefusalError(
                 Reason.UNAUTHENTICATED,
-                "expected `Authorization: Bearer <token>` with a token that is accepted here",
+                "expected `Authorization: Bearer <token>` with an accepted token",
             )
 
     async def _export(self, request: web.BaseRequest, route: str) -> Reply:
@@ -227,7 +227,7 @@ class HttpReceiver:
         encoding = encoding_of(request.headers.get("Content-Type"))
         signal = _OTLP.get(route, ReceivedSignal.CIRRON)
         if signal is ReceivedSignal.CIRRON and encoding is not BodyEncoding.JSON:
-            raise HttpError(415, "Cirron batches are taken as application/json")
+            raise HttpError(415, "Cirron batches must be sent as application/json")
         headers = self._header_filter.select(request.headers.items())
         with Room(self._consumer) as room:
             body = await self._bodies.read(request, room)
@@ -244,7 +244,7 @@ class HttpReceiver:
         self._check(request, _READING, is_open=route != "/metrics")
         if route == "/metrics":
             if self._health.metrics is None:
-                raise HttpError(404, "no metrics are given out here")
+                raise HttpError(404, "the metrics endpoint is disabled")
             body, media_type = self._health.metrics()
             return Reply(200, body, media_type)
         why = self._health.live() if route == "/health" else self._health.ready()

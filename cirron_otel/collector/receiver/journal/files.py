@@ -188,9 +188,9 @@ def header_problem(data: bytes, number: int) -> str | None:
         return f"a header of {len(data)} bytes, expected {HEADER_BYTES}"
     magic, version, _ = _HEADER.unpack(data)
     if magic != _MAGIC:
-        return "no segment of an intake journal"
+        return "not a segment of an intake journal"
     if not is_whole_header(data, number):
-        return "a damaged header, or another segment's"
+        return "a damaged header, or the header of another segment"
     if version != VERSION:
         return f"version {version}, expected {VERSION}: read it with the version that wrote it"
     return None
@@ -210,8 +210,8 @@ def encode_head(head: Head) -> bytes:
         text = exactjson.dumps(msgspec.to_builtins(head))
     if len(text) > MAX_HEAD_BYTES:
         raise UsageError(
-            f"headers of {len(text)} bytes: {MAX_HEAD_BYTES} can be kept with a request;"
-            " keep fewer, or shorter ones"
+            f"headers of {len(text)} bytes: {MAX_HEAD_BYTES} can be stored with a request;"
+            " store fewer or shorter headers"
         )
     return text
 

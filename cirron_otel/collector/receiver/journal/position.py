@@ -21,7 +21,7 @@ class ConsumerPosition(NamedTuple):
     """The durable state of the process that reads the journal."""
 
     position: Position | None = None
-    """All frames up to this position are in the spool; None if there are none yet."""
+    """All frames up to this position are in the spool; None if the spool has no frame yet."""
     intent: Any = None
     """The next step after this position, recorded so that it can be repeated identically after a
     crash: an object that JSON can represent, or None."""

@@ -76,7 +76,7 @@ class JournalReader:
     def __init__(
         self, directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
     ) -> None:
-        """Read nothing yet; `after=None` begins with the oldest segment."""
+        """Begin after the position `after`; None means with the oldest segment. `poll` reads."""
         self._directory = directory
         self._after = after or Position(0, 0)
         self._on_damage = on_damage or _log
@@ -177,7 +177,7 @@ class _Segment:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             self.close()
-            raise OSError(errno.EINVAL, "no regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -215,7 +215,7 @@ class _Segment:
                     self._searched = self.offset + 1
                     self._report(
                         self.offset,
-                        "a frame with a damaged beginning: the next whole one is looked for",
+                        "a frame with a damaged prefix: skipping to the next complete frame",
                     )
                     continue
                 end = self.offset + PREFIX_BYTES + prefix.head_bytes + prefix.body_bytes
@@ -237,7 +237,7 @@ class _Segment:
         if self._is_broken or self._searched is not None:
             return
         if not self._is_begun:
-            self._break("no whole header: nothing in it can be read")
+            self._break("the header is incomplete: the segment cannot be read")
             return
         try:
             next_byte = self._at(self.offset, 1)
@@ -245,10 +245,10 @@ class _Segment:
             self._break(f"cannot be read: {error.strerror or error}")
         else:
             if next_byte and not self._is_padding():
-                self._break("half a frame at the end")
+                self._break("an incomplete frame at the end")
 
     def _is_padding(self) -> bool:
-        """Return whether only the zeros that pad a block follow; more frames may come later."""
+        """Return whether only a block's zero padding follows; frames may still be written there."""
         size = os.fstat(self._descriptor).st_size
         rest = os.pread(self._descriptor, BLOCK, self.offset)
         return self.offset + len(rest) == size and not rest.strip(b"\0")
@@ -303,11 +303,11 @@ class _Segment:
     ) -> Frame | None:
         text, body = content
         if checksum(text, body) != prefix.crc:
-            self._report(start, "a frame that is not what was written: it is passed over")
+            self._report(start, "a frame with a wrong checksum: it is skipped")
             return None
         head = decode_head(text)
         if head is None:
-            self._report(start, "a frame with an unknown head: it is passed over")
+            self._report(start, "a frame with an invalid head: it is skipped")
             return None
         begin, after = Position(self.number, start), Position(self.number, end)
         return Frame(head, body, begin, after, hashlib.sha256(body).hexdigest())

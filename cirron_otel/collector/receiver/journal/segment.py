@@ -1,6 +1,6 @@
 """Write the current segment of the intake journal.
 
-`WrittenSegment` appends frames to the segment, through the `DirectFile` that it consists of.
+`WrittenSegment` appends frames to the segment; `DirectFile` writes its file.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class WrittenSegment:
         self._file.append(pieces)
         os.fdatasync(self._file.descriptor)
         if not self._file.has_name():
-            raise FileNotFoundError(errno.ENOENT, "it was removed, or moved away", str(self.path))
+            raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", str(self.path))
         return ends
 
     def cut(self) -> None:

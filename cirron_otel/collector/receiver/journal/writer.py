@@ -148,8 +148,8 @@ class IntakeJournal:
         largest = min(MAX_BODY_BYTES, self._max_bytes // 2)
         if size > largest:
             raise UsageError(
-                f"a request of {size} bytes: at most {largest} fit the intake journal; send less"
-                " at once, or give the journal more room"
+                f"a request of {size} bytes: the intake journal accepts at most {largest}; send"
+                " less at once, or raise its limit"
             )
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         with self._work:
@@ -206,8 +206,8 @@ class IntakeJournal:
             raise JournalFullError("the intake journal is closed: send it again later")
         if self._waiting and self._waiting_bytes + size > self._max_waiting_bytes:
             raise JournalBusyError(
-                f"{self._waiting_bytes} bytes wait to be written, {self._max_waiting_bytes} may:"
-                " send it again later"
+                f"{self._waiting_bytes} bytes wait to be written, and the limit is"
+                f" {self._max_waiting_bytes}: send it again later"
             )
         if self._is_over(size):
             if time.monotonic() - self._counted_at >= _RECOUNT_SECONDS:
@@ -280,7 +280,7 @@ class IntakeJournal:
         lock = self._lock
         if lock is None or has_name(lock, self.directory / _LOCK):
             return
-        _logger.warning("%s was removed, or moved away: it is made again", self.directory)
+        _logger.warning("%s was removed or moved: it is recreated", self.directory)
         self._lock = _take_over(self.directory)
         os.close(lock)
         self._number = max(self._number, _next_number(self.directory))
@@ -348,8 +348,8 @@ def _take_over(directory: Path) -> int:
     lock = lock_named(directory / _LOCK)
     if lock is None:
         raise TargetError(
-            f"another collector takes requests into {directory}: give this one a spool of its own,"
-            " or end the other"
+            f"another collector stores requests in {directory}: use a separate spool for this one,"
+            " or stop the other"
         )
     return lock
 

@@ -154,4 +154,4 @@ def _states(sessions: list[SessionSummary]) -> list[str]:
 
 def _missing(index: SpoolIndex) -> list[str]:
     without = index.one(_NO_TIME)
-    return [f"{without:,} spans without a time: they are in no figure"] if without else []
+    return [f"{without:,} spans without a time: no figure includes them"] if without else []

@@ -78,8 +78,8 @@ def _body(content: RunContent) -> Element:
         Element("main", conclusions.failures_section(content), _warnings(content), blocks),
         Element(
             "footer",
-            f"Written by cirron-otel {metadata.version('cirron-otel')}. Times have their zone. The"
-            " figures are those of ",
+            f"Written by cirron-otel {metadata.version('cirron-otel')}. Times include their zone."
+            " The figures are those of ",
             code("report --json"),
             ".",
         ),
@@ -148,9 +148,9 @@ def _run_section(content: RunContent, palette: Palette, details: Details) -> Ele
     return section(
         "run",
         "The run",
-        note("The outermost scopes, and what lies directly in them. Open one for its attributes."),
+        note("The outermost scopes and their direct children. Open a scope for its attributes."),
         drawn,
-        note(f"and {more:,} more scopes that lie in none") if more else None,
+        note(f"and {more:,} more outermost scopes") if more else None,
         folded(count(len(content.sessions), "session"), _sessions(content.sessions)),
     )
 
@@ -192,8 +192,8 @@ def _steps_section(
         "steps",
         "Single steps",
         note(
-            "Of each rank the slowest step and a typical one. Open a scope for its attributes and"
-            " marks; a tick on a bar is a mark. ",
+            "For each rank, the slowest step and a typical step. Open a scope for its attributes"
+            " and marks; a tick on a bar is a mark. ",
             code("--span ID"),
             " shows others.",
         ),

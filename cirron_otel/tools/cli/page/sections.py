@@ -140,8 +140,8 @@ def course_section(content: RunContent) -> Element | None:
         "course",
         "Step time over the run",
         note(
-            "The line is the median, the band reaches from the shortest to the longest where a"
-            f" point stands for several steps.{kind} Point at it to read a value."
+            "The line is the median. If a point represents several steps, the band reaches from the"
+            f" shortest to the longest.{kind} Point at the chart to read a value."
         ),
         Element("div", figures, class_="figures" if len(figures) > 1 else None),
     )
@@ -221,7 +221,7 @@ def gpu_section(content: RunContent) -> Element | None:
     return section(
         "gpu",
         "GPU time",
-        note("Scopes that lie in one another count both."),
+        note("The time of a nested scope is also part of the outer scope's time."),
         table("The time of scopes on the device", heads, rows, right=heads[1:]),
         note(f"and {len(scopes) - _MOST_ROWS:,} more") if len(scopes) > _MOST_ROWS else None,
     )

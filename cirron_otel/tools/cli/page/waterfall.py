@@ -174,7 +174,7 @@ def step_page(
         Element("summary", title),
         Element("p", " › ".join(where), class_="path", id=anchor),
         facts_list(facts),
-        drawn if drawn is not None else note("No times are recorded of it."),
+        drawn if drawn is not None else note("No times are recorded for it."),
         open="" if is_open else None,
         class_="trace",
     )
