@@ -192,7 +192,7 @@ class _Heads(Memo):
 
 
 class _Items(Memo):
-    """Maps a serialised AnyValue to JSON. A lookup raises the same errors as one in `Pairs`."""
+    """Maps a serialised AnyValue to JSON. A lookup raises the errors of a lookup in `Pairs`."""
 
     def __missing__(self, data: bytes) -> str:
         if len(data) > 1 and data[0] == _STRING and data[1] == len(data) - 2:

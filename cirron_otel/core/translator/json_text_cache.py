@@ -1,4 +1,4 @@
-"""Parse OTLP lazily, and cache the JSON text of parts that occur in thousands of spans.
+"""Parse OTLP lazily, and cache the JSON text of parts that many spans have in common.
 
 `read_light` parses a TracesData but leaves its spans as bytes. The caches map the bytes of a part,
 such as a name or a status, to its JSON text. This text is UTF-8 with one character per byte

@@ -46,7 +46,7 @@ _FILES = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
 
 
 class HttpTransport:
-    """Sends POST requests to one URL over persistent connections."""
+    """Sends POST requests to one URL over a persistent connection."""
 
     def __init__(self, config: OtlpConfig) -> None:
         """Prepare the transport for `config`. Raises UsageError if a certificate cannot be read."""

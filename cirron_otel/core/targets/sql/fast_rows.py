@@ -189,7 +189,7 @@ def _object(raw: msgspec.Raw) -> Any:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Return whether all JSON parsers read `text` alike: it has no repeated key or huge number."""
+    """Return whether all JSON parsers agree on `text`: it has no repeated key or huge number."""
     return _is_known_plain(text) if len(text) <= _CACHED_BYTES else _is_found_plain(text)
 
 

@@ -31,8 +31,8 @@ def copy_to_spool(
 ) -> SpoolCopy:
     """Write the batches of a storage into the spool at `directory`, with their file names.
 
-    If several batches have the same name, the one that was stored first keeps it, and eight digits
-    of the hash are added to the names of the others. Raises UsageError for an invalid URL,
+    If several batches have the same name, the batch that was stored first keeps it, and eight
+    digits of the hash are added to the other batches' names. Raises UsageError for an invalid URL,
     InputError if there is no storage or a batch is damaged, EndpointError if the database cannot be
     read, and TargetError if the spool cannot be written.
     """

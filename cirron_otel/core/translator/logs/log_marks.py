@@ -225,7 +225,7 @@ def _value(record: LogRecord, attributes: dict[str, AnyValue]) -> Record:
     """Return the value of a mark and its type.
 
     The value is the first of these that has a supported type: the attribute for a mark's value, the
-    body, the attribute `value`. If none of them does, the value is True: the event happened.
+    body, the attribute `value`. Otherwise the value is True, which means that the event happened.
     """
     candidates = (attributes.get(sc.MARK_VALUE), record.body, attributes.get(_VALUE))
     for candidate in candidates:

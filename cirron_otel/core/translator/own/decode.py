@@ -264,7 +264,7 @@ class Regrouper:
         return foreign_scope
 
     def _place(self, items: list[_Read], key: bytes, new: Callable[[], Assembly]) -> list[Span]:
-        """Add items to the first batch of this key that none of them contradicts.
+        """Add items to the first batch with this key that they do not contradict.
 
         Spans of one scope stay together if possible. If the maximum number of batches is open, this
         returns the spans of the items that contradict all of them.

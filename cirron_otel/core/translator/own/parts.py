@@ -118,7 +118,7 @@ def places_of(
     carriers: Iterable[Carrier],
     segment_links: Iterable[Span],
 ) -> Record:
-    """Return the members of `otel.part` that are needed to encode the spans that arrived again."""
+    """Return the members of `otel.part` that encoding needs to reproduce the spans that arrived."""
     index = {
         key: {id(record): number for number, (record, _) in enumerate(placed)}
         for key, placed in lists.items()
