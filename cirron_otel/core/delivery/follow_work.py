@@ -331,7 +331,7 @@ class FollowSession:
         """Return whether a batch can be sent now; if so, count its records into segments."""
         batch = self._light(name)
         if batch is None:
-            return name not in self._broken  # it disappeared; the delivery reports that
+            return name not in self._broken  # the batch disappeared, which the delivery reports
         if not is_last and self._index.undecided(batch):
             now = self._terms.clock()
             if not self._is_over(self._since.setdefault(name, now), now):

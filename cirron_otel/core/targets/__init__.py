@@ -1,1 +1,1 @@
-"""Targets: everything that a batch can be delivered to."""
+"""The targets to which batches can be delivered."""

@@ -282,7 +282,7 @@ def read_resource(resource: Resource, header: Header) -> Origin | None:
         ours, users = split_resource(resource.attributes)
     except UnencodableError:
         return None
-    # A processor may have removed or replaced the name that the encoder added; a new name is kept.
+    # A processor may have removed or replaced the name that the encoder added; keep a new name.
     service_name = header.added_service_name
     if service_name is not None and users.get(sc.SERVICE_NAME) == service_name:
         del users[sc.SERVICE_NAME]

@@ -63,7 +63,7 @@ def _add_field(message: DescriptorProto, field: FieldDescriptor) -> None:
     if inner in _NESTED:
         lazy_field.type = FieldDescriptorProto.TYPE_MESSAGE
         lazy_field.type_name = f".{_PACKAGE}.{inner.name}"
-    elif inner is not None and not field.is_repeated:  # an empty one differs from an absent one
+    elif inner is not None and not field.is_repeated:  # an empty message is not an absent one
         lazy_field.proto3_optional, lazy_field.oneof_index = True, len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{field.name}")
 

@@ -21,7 +21,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 SHORT = [bytes([n]) for n in range(128)]
-"""The varints of one byte."""
+"""All one-byte varints, by value."""
 
 
 def varint(value: int) -> bytes:

@@ -102,8 +102,8 @@ class S3BlobStore:
         except self._errors.AlreadyExistsError:
             is_new = False
         # A server also answers 409 or 412 if the upload merely collides with another upload, which
-        # may still fail. And an upload in parts overwrites an object that another client stores at
-        # the same time. So check the stored object itself.
+        # may still fail. An upload in parts may also overwrite an object that another client stores
+        # at the same time. So check the stored object itself.
         if not self._is_same(key, content, self._held(key)):
             raise UnreachableError(
                 f"{self.place.uri(key)} does not exist yet, although the server reported that it"

@@ -277,7 +277,7 @@ class Uploader:
     ) -> str:
         span_id, some_id = (_text(record.get(name)) for name in ("span_id", "id"))
         names = (*whose, span_id or "none", some_id or f"record-{number}")
-        for mark in ("", content.sha256[:_MARK_DIGITS]):  # forks may repeat ids
+        for mark in ("", content.sha256[:_MARK_DIGITS]):  # forked processes may use the same ids
             key = tensor_key(*names, mark)
             try:
                 is_new = self._store.put(key, content)

@@ -221,7 +221,7 @@ class Pusher:
                     status=response.status,
                 )
             if informative is None or left >= self._config.timeout:
-                informative = response  # an attempt that the deadline shortened says less
+                informative = response  # the deadline may have shortened the last attempt
             wait = self._backoff.wait(attempts)
             attempts += 1
             if response.retry_after is not None:

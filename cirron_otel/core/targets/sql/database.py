@@ -109,7 +109,7 @@ _FILE = re.compile(r"(\d{4})_[a-z_]+(?:\.(sqlite|postgresql))?\.sql")
 
 @lru_cache
 def steps(dialect: str) -> dict[int, str]:
-    """Return the statements that migrate to each version, by version and in order."""
+    """Return the statements of each migration step, by version, in order."""
     statements = {}
     for file in resources.files(__package__).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)

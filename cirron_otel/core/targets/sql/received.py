@@ -89,7 +89,10 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
 
 
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
-    """Yield the marks. A mark's scope is replaced by its content: the index differs by batch."""
+    """Yield the marks.
+
+    The index of a mark's scope differs between batches: hash the scope itself.
+    """
     scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
     resource = b"".join(bytes(each) for each in logs.values())
     for number, raw in enumerate(_lists.decode(top["marks"])):

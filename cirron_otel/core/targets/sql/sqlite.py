@@ -142,7 +142,7 @@ class SqliteDatabase:
             self._connection.executemany(_insert(table, columns), rows)
 
     def script(self, text: str) -> None:
-        """Execute several statements. Unlike the driver's `executescript`, this does not commit."""
+        """Execute several statements, without committing first as `executescript` does."""
         statement = ""
         for line in text.splitlines(keepends=True):
             statement += line

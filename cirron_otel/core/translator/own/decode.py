@@ -125,7 +125,7 @@ Known = Callable[[bytes], frozenset[bytes]]
 _Read = tuple[Keyed, Span]
 """An item and the span that it was read from."""
 _MOST_NAMESAKES = 16
-"""The maximum number of batches with one header and different content that are open at a time."""
+"""The maximum number of open batches that have the same header but different content."""
 
 
 def nothing_known(_: bytes) -> frozenset[bytes]:
@@ -333,7 +333,7 @@ def assembly_key(header: Header, origin: Origin) -> bytes:
     """The key that the parts of one batch share."""
     counts = header.counts
     texts = (header.sdk_version, header.batch_id, header.file)
-    # In the digest, null equals the text None, and a NUL separates the texts.
+    # In the digest, null equals the text "None", and a NUL separates the texts.
     is_ambiguous = (
         header.batch_id is None
         or header.created_ns is None

@@ -43,7 +43,7 @@ class AttributeCache(Pairs):
     def _nested(self, data: bytes) -> tuple[str, str]:
         """Read a value of any kind.
 
-        Raises NotCanonicalError unless encoding gives the same bytes.
+        Raises NotCanonicalError if encoding the value again does not give the same bytes.
         """
         field = SPAN_TAG + sized(data)
         try:
@@ -177,19 +177,19 @@ def object_of(users: dict[str, str]) -> str:
 
 
 def int_of(text: str | None) -> int | None:
-    """Convert the JSON text of an int. Raises NotCanonicalError for another type."""
+    """Convert the JSON text of an int; None stays None. Raises NotCanonicalError for other text."""
     return None if text is None else int(int_text(text))
 
 
 def int_text(text: str) -> str:
-    """Return `text` if it is an int. Raises NotCanonicalError for another type."""
+    """Return `text` if it is the JSON of an int, else raise NotCanonicalError."""
     if not text.isdigit() and not (text[0] == "-" and text[1:].isdigit()):
         raise NotCanonicalError
     return text
 
 
 def string_of(text: str | None) -> str:
-    """Return `text` if it is a JSON string. Raises NotCanonicalError for another type."""
+    """Return `text` if it is a JSON string, else raise NotCanonicalError."""
     if text is None or text[0] != '"':
         raise NotCanonicalError
     return text
