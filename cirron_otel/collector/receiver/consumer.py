@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 NO_SIGNAL: Final = "-"
-"""The signal of a request to an unknown path or method, and of a connection."""
+"""The `signal` of a refused connection, and of a request to an unknown path or method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ConsumeResult:
 
 
 class Reason(Enum):
-    """The reason for refusing a request; each transport has its own status for it."""
+    """The reason for refusing a request; HTTP and gRPC each have a status for every reason."""
 
     INVALID = "invalid"
     """Bad data: 400, INVALID_ARGUMENT. The client must not retry."""

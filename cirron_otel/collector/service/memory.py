@@ -27,8 +27,8 @@ _EVERY_S = 60.0
 class Trimmer:
     """Returns free memory to the system once a minute.
 
-    Without it, the resident set grows for hours: each batch that is larger than all earlier ones
-    leaves free pages, with small objects scattered among them.
+    Otherwise the resident set would grow for hours: each batch that is larger than all earlier
+    batches leaves free pages, with small objects scattered among them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -288,7 +288,8 @@ class Registry:
             yield family
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the metrics and their content type: OpenMetrics if `accept` names it, else 0.0.4.
+        """Return the metrics and their content type: OpenMetrics if `accept` names it, else text
+        0.0.4.
 
         Raises MissingExtraError if prometheus-client is not installed.
         """

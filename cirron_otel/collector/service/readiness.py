@@ -17,7 +17,7 @@ _AGAIN_S = 5.0
 """The time for which the collector is not ready after a request could not be written, seconds."""
 _MOST_MARKS = 1000
 _LITTLE = 0.25
-"""Space in the journal is short if a smaller share of it is free."""
+"""Space in the journal is short if a smaller share of the journal's limit is free."""
 
 
 class Readiness:

@@ -102,7 +102,7 @@ _WAKE_S = 0.02
 _LOOK_S = 0.5
 """The longest time between two reports of the journal's end while requests wait for translation."""
 UNDELIVERED = 7
-"""The exit code if everything is in the spool, but a target has not received all of it."""
+"""The exit code if all data is in the spool, but a target has not received all of it."""
 _LATE_S = 10.0
 """Once requests have waited this long to be translated, seconds, translation no longer yields the
 CPU to other processes."""

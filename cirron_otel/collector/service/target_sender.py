@@ -35,8 +35,8 @@ time."""
 def unsent(paths: SpoolPaths, target: BatchTarget) -> list[str]:
     """Return the batches in the spool that this process must send to a target.
 
-    These are batches that the target has not received and that no other process sends. A process
-    that is alive sends the batches it owns. The delivery itself finds the batches of dead processes
+    These are batches that the target has not received and that no other process sends. A running
+    process sends the batches that it owns. The delivery itself finds the batches of dead processes
     that had begun to send to the same target.
     """
     others = {

@@ -182,7 +182,7 @@ class Sent:
     accepted: int = 0
     rejected: int = 0
     synthetic: int = 0
-    """The number of these spans that represent no record."""
+    """The number of sent spans that represent no record."""
     message: str = ""
     """The message that the endpoint returned although it accepted the spans."""
     hint: str = ""

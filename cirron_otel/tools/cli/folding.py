@@ -1,7 +1,7 @@
 """Compact trees, in which equal scopes share one line with the median of their durations.
 
-Siblings are equal if they have the same name and equal subtrees. They are shown in the line of the
-first sibling.
+Siblings are equal if they have the same name and equal subtrees. Equal siblings are shown in the
+line of the first of them.
 """
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster

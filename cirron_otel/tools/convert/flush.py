@@ -147,7 +147,7 @@ def _flush_cirron(
 def _targets_from_env(
     environ: Mapping[str, str], say: Callable[[str], None]
 ) -> list[tuple[str, _Flush]]:
-    """Return the address of each target of the session options, and the function to flush to it.
+    """Return the address and the flush function of each target in the session options.
 
     The options come from the environment, `cirron.yaml` and `~/.cirron/config.toml`. `say` receives
     the problems that are ignored. Raises UsageError if there is no target or an option is unusable,

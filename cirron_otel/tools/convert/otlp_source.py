@@ -82,7 +82,7 @@ def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
 
 
 class OtlpSource(BatchSource):
-    """A source of OTLP messages, which are decoded into Cirron's batches or are foreign traces."""
+    """A source of OTLP messages, which contain Cirron's batches or foreign traces."""
 
     is_streamed = True
     has_messages = True

@@ -190,7 +190,8 @@ def _encode_in_pool(
 ) -> Generator[Chunk, None, list[list[str]]]:
     """Encode `parts` until a process cannot be started.
 
-    Returns a list with the part that was already taken from `parts` but is not encoded, if any.
+    If a part was taken from `parts` but not encoded, returns a list of this part, else an empty
+    list.
     """
     # Do not fork: the caller may have threads. Workers import this package, but no module of the
     # user.

@@ -29,7 +29,7 @@ class Backend(Protocol):
         """The kinds of data that this backend never returns, even if they were sent to it."""
 
     def trace(self, trace_id: bytes) -> BackendTrace | None:
-        """Return a trace; None if the backend has no span of it.
+        """Return a trace; None if the backend has no span of the trace.
 
         Raises EndpointError, and InputError if the response is not valid.
         """
@@ -37,7 +37,7 @@ class Backend(Protocol):
     def with_service(self, service: str, start_ns: int, end_ns: int) -> Iterator[bytes]:
         """Yield the ids of the traces in which a service has a span in a time range.
 
-        Raises as `trace` does.
+        Raises the errors of `trace`.
         """
 
     def with_session(
@@ -45,7 +45,7 @@ class Backend(Protocol):
     ) -> Iterator[bytes]:
         """Yield the ids of the traces in which a Cirron session has a span in a time range.
 
-        `service` is the session's service name, if it is known. Raises as `trace` does.
+        `service` is the session's service name, if it is known. Raises the errors of `trace`.
         """
 
 

@@ -23,7 +23,7 @@ from ..listening import Listener
 from .http2_headers import EncodingRenamer
 
 _UNPROVEN_S = 5.0
-"""A connection without a request for this long may be closed for a new one."""
+"""A connection that sends no request for this long may be closed in favour of a new connection."""
 _HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
 _STALLED_S = 30.0
@@ -124,7 +124,9 @@ class Front:
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a relay; it reads no faster than the other can write."""
+    """One of the two connections of a relay. It reads no faster than the other connection can
+    write.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

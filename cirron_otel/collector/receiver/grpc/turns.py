@@ -51,7 +51,7 @@ class CallTurns:
     async def turn(self, connection: str, seconds: float) -> AsyncIterator[None]:
         """Wait for a turn, and hold it inside the block, for at most `seconds` in total.
 
-        Raises TimeoutError when the time is over, or if the read is aborted.
+        Raises TimeoutError when this time has passed, or if the read is aborted.
         """
         async with asyncio.timeout(seconds) as limit:
             await self._acquire(connection)

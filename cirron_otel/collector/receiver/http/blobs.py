@@ -85,7 +85,7 @@ class Uploads:
                 _logger.warning("unfinished uploads cannot be removed: %s", error.strerror)
 
     async def head(self, span_id: str, file: str) -> Reply:
-        """Report whether the file exists, or how much of it has been uploaded in parts."""
+        """Report whether the file exists, or how many of its bytes have been uploaded in parts."""
         try:
             return await self._head(span_id, file)
         except OSError as error:

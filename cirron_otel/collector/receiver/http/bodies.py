@@ -28,7 +28,7 @@ _CIRRON_KEYS = frozenset(
 )
 
 _HEAD = 64 * 1024
-"""A known key must occur within the first bytes of this number: a longer search would delay other
+"""The number of first bytes within which a known key must occur: a longer search would delay other
 requests."""
 
 _START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?=\{)")
@@ -209,8 +209,8 @@ class Bodies:
         announced = request.content_length or 0
         if announced > largest + (_SLACK if codec else 0):
             raise too_large(largest)
-        # Hold room for received bytes, not for announced ones: otherwise a few slow senders could
-        # take all of it.
+        # Hold room for received bytes, not for announced bytes: otherwise a few slow senders could
+        # take all the room.
         await accept_body(request)
         body: bytes | bytearray = b""
         came = paused = 0
@@ -285,7 +285,7 @@ async def pieces(
             if is_scarce():
                 message = "too many bytes are in flight to wait for a slow body: try again"
                 raise RefusalError(Reason.BUSY, message)
-        # Only the time spent waiting for the sender counts: the consumer may be slow as well.
+        # Only the time spent waiting for the sender counts, because the consumer may also be slow.
         patience = limits.grace_s + came / limits.bytes_per_s
         start = now()
         try:

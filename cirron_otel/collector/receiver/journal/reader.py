@@ -167,7 +167,7 @@ class _Segment:
     def __init__(self, path: Path, number: int, offset: int, on_damage: OnDamage) -> None:
         self.number, self.offset = number, max(offset, HEADER_BYTES)
         self.is_finished = False
-        """No more frames are appended to it."""
+        """Whether no more frames will be appended to the segment."""
         self._path, self._on_damage = path, on_damage
         self._is_begun = self._is_broken = False
         self._searched: int | None = None

@@ -72,7 +72,9 @@ class DirectFile:
             return False
 
     def close(self) -> None:
-        """Close the file. The buffer is freed with this object: an error may still refer to it."""
+        """Close the file. The buffer is freed with this object, because an error may still refer to
+        it.
+        """
         os.close(self.descriptor)
 
     def _write(self) -> None:

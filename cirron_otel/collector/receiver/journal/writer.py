@@ -48,7 +48,9 @@ _LOCK = "lock"
 
 
 class JournalFullError(TargetError):
-    """A request cannot be stored now, and no part of it is: the journal or the disk is full."""
+    """A request cannot be stored now because the journal or the disk is full; no part of it is
+    stored.
+    """
 
 
 class JournalBusyError(JournalFullError):
