@@ -270,7 +270,7 @@ class TestStartedAgain:
             with _output_of(translator) as said:
                 for line in (b"a library's own words", b"x" * (3 << 20), b"[1]", b"[" * 100_000):
                     said.sendall(line + b"\n")
-            until(lambda: is_logged(here, "what is no message"))
+            until(lambda: is_logged(here, "an invalid message"))
             take(here)
             until(lambda: spans_of(here.folder))
             assert here.translator() == translator

@@ -52,7 +52,7 @@ class ClientTls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cert: Annotated[Path | None, Key(FILE, "the client certificate (mutual TLS)", at_once=True)] = (
         None
     )
-    key: Annotated[Path | None, Key(FILE, "its private key", at_once=True)] = None
+    key: Annotated[Path | None, Key(FILE, "the private key of `cert`", at_once=True)] = None
 
 
 class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Key(
             ENDPOINT,
             "`http://HOST:PORT`, or `https://` for TLS; over HTTP `/v1/traces` is appended unless"
-            " it ends with that",
+            " the URL ends with it",
             at_once=True,
         ),
     ]
@@ -82,7 +82,7 @@ class OtlpExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = msgspec.field(default_factory=dict)
     headers_file: Annotated[
         Path | None,
-        Key(FILE, "a file of further headers, one line `name: value` each", at_once=True),
+        Key(FILE, "a file of further headers, one `name: value` per line", at_once=True),
     ] = None
     headers_from: HeadersFrom = ()
     tenant: Annotated[str | None, Key(TEXT, "`X-Scope-OrgID` of each request", at_once=True)] = None
@@ -102,7 +102,7 @@ class CirronExporter(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     type: Annotated[str, Key(one_of("cirron"), "`cirron`", at_once=True)] = "cirron"
     endpoint: Annotated[str, Key(ENDPOINT, "the URL of the platform", at_once=True)] = API_ENDPOINT
     ingest_path: Annotated[
-        str, Key(URL_PATH, "the path below it that receives batches", at_once=True)
+        str, Key(URL_PATH, "the path below `endpoint` that receives batches", at_once=True)
     ] = INGEST_PATH
     api_key: Annotated[
         Secret | None,
@@ -138,7 +138,7 @@ class MetricsPushOptions(Section, frozen=True, kw_only=True, forbid_unknown_fiel
         str,
         Key(
             ENDPOINT,
-            "as for an exporter; over HTTP `/v1/metrics` is appended unless it ends with that",
+            "as for an exporter; over HTTP `/v1/metrics` is appended unless the URL ends with it",
             at_once=True,
         ),
     ]

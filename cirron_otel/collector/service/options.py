@@ -55,7 +55,7 @@ class ServerTlsOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields
     """The certificate of a server; the files are PEM."""
 
     cert: Annotated[Path, Key(FILE, "the server's certificate, followed by its chain")]
-    key: Annotated[Path, Key(FILE, "its private key, without a passphrase")]
+    key: Annotated[Path, Key(FILE, "the private key of `cert`, without a passphrase")]
     client_ca: Annotated[
         Path | None,
         Key(FILE, "CAs, one of which must have issued a client's certificate (mutual TLS)"),
@@ -90,14 +90,14 @@ class GrpcOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     address: Annotated[
         ListenAddress | None,
-        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+        Key(ADDRESS, "the address to listen on; port 0 selects a free port; `off` disables it"),
     ] = ListenAddress("localhost", 4317)
     tls: ServerTlsOptions | None = None
     max_concurrent_streams: Annotated[
         int, Key(integer(1), "concurrent requests on one connection", "requests")
     ] = 256
     max_connections: Annotated[
-        int, Key(integer(1), "connections at the same time", "connections")
+        int, Key(integer(1), "the maximum number of open connections", "connections")
     ] = 1000
     keepalive: KeepaliveOptions = msgspec.field(default_factory=KeepaliveOptions)
 
@@ -132,11 +132,11 @@ class HttpOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     address: Annotated[
         ListenAddress | None,
-        Key(ADDRESS, "where to listen; port 0: a free one; `off`: not at all"),
+        Key(ADDRESS, "the address to listen on; port 0 selects a free port; `off` disables it"),
     ] = ListenAddress("localhost", 4318)
     tls: ServerTlsOptions | None = None
     max_connections: Annotated[
-        int, Key(integer(1), "connections at the same time", "connections")
+        int, Key(integer(1), "the maximum number of open connections", "connections")
     ] = 1000
     idle_s: Annotated[float, Key(SECONDS, "a connection that is idle this long is closed", "s")] = (
         75.0
@@ -181,8 +181,8 @@ class SignalOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         Key(
             one_of("marks", "accept", "refuse"),
-            "`marks`: records that are marks are stored, and the response has the number of the"
-            " others, which are dropped; `accept`: acknowledged and dropped; `refuse`: refused",
+            "`marks`: records that are marks are stored, all others are dropped, and the response"
+            " contains their number; `accept`: acknowledged and dropped; `refuse`: refused",
             at_once=True,
         ),
     ] = "marks"
@@ -216,7 +216,7 @@ class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         int,
         Key(
             integer(1),
-            "spans, events, links and attributes in one request",
+            "the maximum number of spans, events, links and attributes in one request",
             "elements",
             at_once=True,
         ),
@@ -224,14 +224,16 @@ class LimitOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     in_flight_bytes: Annotated[
         int,
         Key(
-            SIZE, "bodies that are not acknowledged yet; above it clients must retry later", "bytes"
+            SIZE,
+            "unacknowledged request bodies; above this limit, clients must retry later",
+            "bytes",
         ),
     ] = 256 * 1024**2
     journal_bytes: Annotated[
         int,
         Key(
             SIZE,
-            "requests that wait for their translation; above it clients must retry later",
+            "requests that wait for translation; above this limit, clients must retry later",
             "bytes",
         ),
     ] = 1024**3
@@ -279,7 +281,7 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
         float | None,
         Key(
             number_above(0, 36_500, "days"),
-            "rows of older batches are removed; null: none are",
+            "rows of older batches are removed; null: no rows are removed",
             "days",
             at_once=True,
         ),
