@@ -250,9 +250,9 @@ class TestPackages:
     def test_an_extra_that_is_missing(self) -> None:
         from cirron_otel.tools.doctor.versions import _missing
 
-        missing = _missing("otlp", {"requests": "2"})
+        missing = _missing("otlp", {"certifi": "2026", "idna": "3"})
         assert set(missing) == {"opentelemetry-exporter-otlp", "grpcio"}
-        assert _missing("otlp", dict.fromkeys([*missing, "requests"], "2")) == []
+        assert _missing("otlp", dict.fromkeys([*missing, "certifi", "idna"], "2")) == []
 
 
 def test_the_clock_of_this_machine() -> None:

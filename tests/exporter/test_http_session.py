@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import ssl
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,48 @@ def test_answers_may_be_compressed(encoding: str) -> None:
     headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
     with http_receiver(Answer(body=packed, headers=headers)) as server:
         assert push(server, traces(2)).error_message == "too old"
+
+
+FIRST_REQUESTS = """
+import os, sys
+from cirron_otel.core.http.client import HttpClient
+from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
+from cirron_otel.core.targets.otlp.pusher import transport_for
+
+plain, encrypted = sys.argv[1:]
+client = HttpClient(plain)
+transports = [
+    transport_for(OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, url)) for url in (plain, encrypted)
+]
+before = set(sys.modules)
+client.request("POST", "/", {}, b"x", timeout=20)
+print([transport.send(b"", 20).status for transport in transports for _ in range(2)])
+os.environ["http_proxy"] = "127.0.0.1:1"
+os.environ["no_proxy"] = "10.0.0.0/8"
+print(transport_for(OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, plain)).send(b"", 20).message)
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_request_imports_nothing(tmp_path: Path, certificates: Certificates) -> None:
+    """A fork during an import would leave the child with a partly imported module."""
+    (tmp_path / ".netrc").write_text("machine localhost login me password other\n")
+    packed = gzip.compress(b"{}")
+    headers = {
+        "Content-Encoding": "gzip",
+        "Content-Type": "application/json",
+        "Set-Cookie": "sticky=abc",
+    }
+    with (
+        http_receiver(*[Answer(body=packed, headers=headers)] * 9) as plain,
+        http_receiver(tls=tls_server(certificates)) as encrypted,
+    ):
+        urls = [f"http://localhost:{plain.port}", f"https://localhost:{encrypted.port}"]
+        command = [sys.executable, "-c", FIRST_REQUESTS, *urls]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "['200 OK', '200 OK', 'no TLS connection', 'no TLS connection']",
+        "Connection refused",
+        "[]",
+    ]
+    assert [post.headers.get("cookie") for post in plain.posts] == [None, None, "sticky=abc"]

@@ -35,6 +35,11 @@ _HEADERS: Final = {
 }
 """The headers that are sent unless the caller has others, in their order."""
 
+_CERTIFI: Final = certifi.where()
+"""The call imports modules. A fork during such an import would leave the child with a partly
+imported module for good.
+"""
+
 _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED: Final = re.compile(r"[A-Za-z0-9._~-]")
 """The characters that need no escape in a URL (RFC 3986, 2.3)."""
@@ -137,7 +142,7 @@ def _tls(
     certificate: str | None, client_certificate: str | None, client_key: str | None
 ) -> ssl.SSLContext:
     variables = map(os.environ.get, ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    trusted = certificate or next(filter(None, variables), None) or certifi.where()
+    trusted = certificate or next(filter(None, variables), None) or _CERTIFI
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
     try:
         if Path(trusted).is_dir():
