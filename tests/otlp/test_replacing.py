@@ -230,7 +230,7 @@ def test_a_read_only_folder_and_a_read_only_file(tmp_path: Path) -> None:
     )
     assert out.splitlines() == [
         f"cannot write {closed / 'out'}: Permission denied",
-        f"cannot write {file}: it is read-only, change its mode or its name",
+        f"cannot write {file}: it is read-only: change its mode, or choose another name",
     ]
     assert file.read_bytes() == b"old"
     assert only(file) == ["file"]

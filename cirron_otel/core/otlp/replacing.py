@@ -87,9 +87,11 @@ def _mode_of(target: Path, shown: str) -> int | None:
     except OSError as error:
         raise _target_error(shown, error) from error
     if stat.S_ISDIR(mode):
-        raise TargetError(f"cannot write {shown}: it is a directory, name a file in it")
+        raise TargetError(f"cannot write {shown}: it is a directory: name a file in it")
     if not os.access(target, os.W_OK):
-        raise TargetError(f"cannot write {shown}: it is read-only, change its mode or its name")
+        raise TargetError(
+            f"cannot write {shown}: it is read-only: change its mode, or choose another name"
+        )
     return mode
 
 
