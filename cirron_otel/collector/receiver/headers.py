@@ -51,7 +51,7 @@ class KeptHeaders:
     def select(self, headers: Iterable[tuple[str, Value]]) -> dict[str, str]:
         """Return the headers that are kept, by lower-case name.
 
-        Raises RefusalError if one is repeated, blank, too long, or not printable ASCII.
+        Raises RefusalError if a kept header is repeated, blank, too long, or not printable ASCII.
         """
         by_name: dict[str, str] = {}
         for raw_name, value in headers:

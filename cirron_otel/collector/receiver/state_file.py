@@ -106,7 +106,9 @@ class StateFile:
         return connection
 
     def _set_aside(self, error: Exception) -> None:
-        """Rename the database with its log: SQLite would replay the log into a new database."""
+        """Rename the database and its log, because SQLite would replay the log into a new
+        database.
+        """
         self._release()
         aside = self.path.with_name(self.path.name + DAMAGED_SUFFIX)
         for suffix in DATABASE_SUFFIXES:

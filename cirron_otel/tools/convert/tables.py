@@ -208,16 +208,12 @@ def source_formats() -> list[str]:
 
 
 def source_with_prefix(source: str) -> tuple[str, str] | None:
-    """Return the name of the row with a prefix of `source`, and that prefix; None if there is
-    none.
-    """
+    """Return the row name and the prefix that match the start of `source`; None if none matches."""
     return _with_prefix(source, ((name, row.prefixes) for name, row in SOURCES.items()))
 
 
 def target_with_prefix(target: str) -> tuple[str, str] | None:
-    """Return the name of the row with a prefix of `target`, and that prefix; None if there is
-    none.
-    """
+    """Return the row name and the prefix that match the start of `target`; None if none matches."""
     return _with_prefix(target, ((name, row.prefixes) for name, row in TARGETS.items()))
 
 

@@ -74,7 +74,7 @@ def json_signal(body: bytes) -> ReceivedSignal:
     The first top-level key that belongs to one of the two formats decides. An object without such a
     key is an empty OTLP request. Invalid JSON after that key is left to the parser. Raises
     RefusalError if the body is not an object, or if the object is longer than 64 KiB and has no
-    such key within them.
+    such key within the first 64 KiB.
     """
     start = _START.match(body, 0, _HEAD)
     if start is None:

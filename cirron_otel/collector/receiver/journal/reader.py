@@ -90,7 +90,7 @@ class JournalReader:
         return Position(self._segment.number, self._segment.offset)
 
     def poll(self, max_bytes: int = _POLL_BYTES, until: Position | None = None) -> list[Frame]:
-        """Return the next frames until they have `max_bytes`, at least one if there is one.
+        """Return the next frames, up to about `max_bytes`; at least one frame if there is any.
 
         `until` is the end of the acknowledged frames (`IntakeJournal.end`): frames after it may be
         incomplete, or may still be refused and cut off. Without it, all complete frames are read,
