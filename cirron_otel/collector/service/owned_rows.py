@@ -12,12 +12,9 @@ from typing import Any
 
 from ... import semconv
 from ...core.delivery.batch_target import Receipt, SealedBatch
-from ...core.delivery.errors import MisconfiguredError, RefusedError, UnreachableError
 from ...core.targets.otlp.config import TENANT_HEADER
 from ...core.targets.sql.ownership import OwnerContext, OwnerResolver
-from ...core.targets.sql.store import BatchStore, open_store
 from ...core.targets.sql.target import StorageTarget
-from ...errors import TargetError, UsageError
 from ...ids import is_id
 from ..receiver.tenancy import TenantHeaders
 
@@ -89,10 +86,10 @@ class SnapshotRows:
 
         `headers_of` returns the headers of a batch by its name.
         """
-        self._url, self._headers_of = url, headers_of
+        self._target = None if url is None else StorageTarget(url)
+        self._headers_of = headers_of
         self.context = context
         """The ownership of records that specify none; it may be replaced at any time."""
-        self._storage: BatchStore | None = None
 
     # --- owners ---------------------------------------------------------------------------------
 
@@ -124,35 +121,22 @@ class SnapshotRows:
         return of
 
     def _stored_run(self, workspace_id: str, span_id: str) -> str | None:
-        if self._url is None:
+        if self._target is None:
             return None
-        run_id: str | None = self._with(lambda store: store.run_of_span(workspace_id, span_id))
-        return run_id
+        return self._target.use(lambda store: store.run_of_span(workspace_id, span_id))
 
     # --- rows -----------------------------------------------------------------------------------
 
     def readdress(self, batch: str, data: bytes | None, uris: Mapping[int, str]) -> bool:
         """Write the URIs of tensors, by record number; False if the batch is not stored yet."""
-        return bool(self._with(lambda store: store.set_blob_uris(batch, data, uris)))
-
-    def _with(self, what: Callable[[BatchStore], Any]) -> Any:
-        try:
-            if self._storage is None:
-                self._storage = open_store(self._url or "")
-            return what(self._storage)
-        except UsageError as error:  # reported by the driver, or the driver is missing
-            raise MisconfiguredError(str(error)) from None
-        except UnreachableError:
-            self.close()
-            raise
-        except TargetError as error:
-            raise RefusedError(str(error)) from None
+        if self._target is None:
+            return False
+        return self._target.use(lambda store: store.set_blob_uris(batch, data, uris))
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        storage, self._storage = self._storage, None
-        if storage is not None:
-            storage.close()
+        if self._target is not None:
+            self._target.close()
 
 
 def _parents(batch: Mapping[str, Any]) -> dict[str, str | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ....errors import TargetError, UsageError
 from ...delivery.batch_target import BlobSink, Receipt, SealedBatch
@@ -12,6 +13,8 @@ from .store import BatchStore, open_store
 from .url import parse_url
 
 _REQUEST_BYTES = 4_000_000
+
+_T = TypeVar("_T")
 
 
 class StorageTarget:
@@ -38,10 +41,15 @@ class StorageTarget:
         """Store batches: all of them, or none if it raises."""
         if self._is_interrupted:
             raise StoppedError(f"stopped before {self.shown} received everything")
+        self.use(lambda storage: storage.write(batches, self._context))
+        return Receipt()
+
+    def use(self, action: Callable[[BatchStore], _T]) -> _T:
+        """Return the result of an action on the connected storage. Raises as `send` does."""
         try:
             if self._storage is None:
                 self._storage = open_store(self._url)
-            self._storage.write(batches, self._context)
+            return action(self._storage)
         except UsageError as error:  # the driver raised it, or is not installed
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
@@ -49,7 +57,6 @@ class StorageTarget:
         except UnreachableError:
             self.close()
             raise
-        return Receipt()
 
     def interrupt(self) -> None:
         """Cancel a `send` in progress in another thread, and refuse later calls."""
