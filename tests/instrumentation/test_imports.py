@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from cirron_otel.sdk.instrumentation.imports import ImportWatcher
+from cirron_otel.sdk.instrumentation.installing import ImportWatcher
 from cirron_otel.sdk.session.errors import errors
 
 NAME = "cirron_otel_test_module"

@@ -1,9 +1,14 @@
-"""Open a session in this process or in a DataLoader worker, and prepare for exits and forks."""
+"""Open a session in this process or in a DataLoader worker, and prepare for exits and forks.
+
+A child opens its session at its first scope or mark, so a child that traces nothing costs nothing.
+DataLoader workers trace nothing unless the options request it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,15 +19,80 @@ from opentelemetry.trace import SpanContext
 from ...core.config.options import Config
 from ...core.config.resolve import Resolved
 from ..instrumentation.installing import Instrumentation
+from ..tracing import buffers as buf
+from ..tracing import unwinding
+from ..tracing.scope import NO_SESSION, drops
 from ..tracing.state import state
-from . import forks
 from .errors import errors, record_error, report_problem
 from .exits import Exits
 from .handle import Profiler, active, seal_late
 from .identity import TORCH_DISTRIBUTED, Identity
+from .provider import is_in_worker
 from .run_identity import RunIdentity
 from .runtime import Runtime
+from .session import clear_scopes
 from .starting import Joining, start_runtime
+
+
+class _Forks:
+    def __init__(self) -> None:
+        self.is_registered = False
+        self.after: Callable[[], None] | None = None
+
+
+_forks = _Forks()
+
+
+def watch_forks(after: Callable[[], None]) -> None:
+    """Call `after` in every child that is forked from now on."""
+    _forks.after = after
+    if not _forks.is_registered:
+        _forks.is_registered = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    try:
+        buf.reset_after_fork()
+        drops.too_deep = 0
+        state.session, state.segments, state.special = NO_SESSION, None, False
+        buf.hooks.wake = buf.hooks.first = _nothing
+        clear_scopes()
+        unwinding.forget()
+        if _forks.after is not None:
+            _forks.after()
+    except Exception as error:
+        record_error("fork", error)
+
+
+def revive_later(revive: Callable[[], None]) -> None:
+    """Let the child open its session with its first record."""
+
+    def first() -> None:
+        buf.hooks.first = _nothing
+        if is_in_worker():
+            state.recording = False
+            return
+        try:
+            revive()
+        except Exception as error:
+            record_error("fork", error)
+
+    buf.hooks.first = first
+
+
+def finish_with_process(end: Callable[[], object]) -> None:
+    """Call `end` when a multiprocessing child ends: it exits without running `atexit` handlers."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing import util  # noqa: PLC0415 - only in such processes
+
+        util.Finalize(None, end, exitpriority=100)
+
+
+def _nothing() -> None:
+    pass
+
 
 END_S = 1.0
 """Maximum time in seconds for which an ending worker seals and sends its records.
@@ -136,8 +206,8 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> 
     )  # fmt: skip
     profiler.exits = exits
     exits.install(signals=resolved.config.handle_signals)
-    forks.finish_with_process(lambda: profiler.shutdown(limit))
-    forks.watch_forks(lambda: _after_fork(profiler, resolved, joining))
+    finish_with_process(lambda: profiler.shutdown(limit))
+    watch_forks(lambda: _after_fork(profiler, resolved, joining))
 
 
 def _end(profiler: Profiler, limit: float) -> None:
@@ -181,4 +251,4 @@ def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
             if active.profiler is None:
                 active.profiler = open_profiler(resolved, joining, hooks, parent.cirron)
 
-    forks.revive_later(revive)
+    revive_later(revive)
