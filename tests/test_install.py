@@ -79,7 +79,7 @@ def args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def index(data: bytes, request: pytest.FixtureRequest) -> Iterator[Index]:
     with Index(data, request.param) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

@@ -9,6 +9,7 @@ with another `PYTHONUTF8`, is started as a process of its own: `starts_alike` fi
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -18,11 +19,12 @@ import selectors
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Self
 
 PRELOADED = (
     "cirron_otel.core.analysis.breakdown",
@@ -48,10 +50,11 @@ def starts_alike(environment: Mapping[str, str]) -> bool:
 
 
 class CommandServer:
-    """Runs commands; one server is for all tests of a process."""
+    """Runs commands; `shared_server` is for all tests of a process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._address = str(directory / "commands")
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+        self._address = str(Path(self._directory.name, "commands"))
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen(64)
@@ -91,13 +94,19 @@ class CommandServer:
             code = os.waitstatus_to_exitcode(int.from_bytes(_exactly(connection, 8)))
         return subprocess.CompletedProcess(list(command), code, out, err)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
+        self._directory.cleanup()
+
+
+@cache
+def shared_server() -> CommandServer:
+    """Return the server of this process; it is started at the first call."""
+    server = CommandServer()
+    atexit.register(server.close)
+    return server
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

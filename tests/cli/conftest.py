@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
-from tests.cli.command_server import CommandServer, starts_alike
+from tests.cli.command_server import shared_server, starts_alike
 from tests.cli.server import OtlpServer
 
 BIN = Path(sys.executable).parent
@@ -43,15 +43,8 @@ def _plugin() -> dict[str, str]:
     return {} if is_registered else {"PYTEST_PLUGINS": PLUGIN}
 
 
-@pytest.fixture(scope="session")
-def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandServer]:
-    """One process that has imported the command, for all tests of a worker."""
-    with CommandServer(tmp_path_factory.mktemp("commands")) as server:
-        yield server
-
-
 @pytest.fixture
-def run(tmp_path: Path, command_server: CommandServer) -> Run:
+def run(tmp_path: Path) -> Run:
     """Run `cirron-otel` in the test's directory, and check that it never shows a traceback."""
 
     def call(
@@ -60,7 +53,7 @@ def run(tmp_path: Path, command_server: CommandServer) -> Run:
         command = [COMMAND, *map(str, arguments)]
         variables = environment(**(env or {}))
         if not more and starts_alike(variables):
-            done = command_server.run(command, tmp_path, variables, stdin)
+            done = shared_server().run(command, tmp_path, variables, stdin)
         else:
             done = subprocess.run(  # type: ignore[call-overload]
                 command,

@@ -60,7 +60,7 @@ class OtlpServer(ThreadingHTTPServer):
         }
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         return self
 

@@ -35,7 +35,7 @@ ODD = [
 def no_grpc() -> Iterator[str]:
     """An endpoint that answers gRPC's clients with HTTP/1.1."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -252,7 +252,7 @@ def http_server() -> Iterator[Received]:
             pass
 
     server = ThreadingHTTPServer(("localhost", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     received.endpoint = f"http://localhost:{server.server_port}"
     yield received
     server.shutdown()

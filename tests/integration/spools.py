@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from cirron_otel import exactjson
 from cirron_otel.core.otlp.files import read_messages
 from cirron_otel.core.otlp.formats import format_of
+from tests.cli.command_server import shared_server
 
 RECORDED = Path(__file__).parent.parent / "testdata" / "spools"
 COMMAND = Path(sys.executable).with_name("cirron-otel")
@@ -26,13 +26,8 @@ def recorded() -> list[Path]:
 
 def cirron_otel(*arguments: object, expected: int = 0, **environment: str) -> Any:
     """Run the command; returns its `--json` document."""
-    done = subprocess.run(
-        [COMMAND, *map(str, arguments), "--json"],
-        env=os.environ | environment,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    command = [str(COMMAND), *map(str, arguments), "--json"]
+    done = shared_server().run(command, Path.cwd(), os.environ | environment, timeout=300)
     assert done.returncode == expected, done.stderr.decode()
     assert b"Traceback" not in done.stderr
     return json.loads(done.stdout)

@@ -9,7 +9,7 @@ import pytest
 from tests.backends import run as backends
 from tests.backends.tempo import Tempo
 from tests.backends.tempo import tempo as running_tempo
-from tests.cli.conftest import command_server, run  # noqa: F401 - fixtures
+from tests.cli.conftest import run  # noqa: F401 - a fixture
 
 _MEMORY = "memory: {max_traces: 100000}"
 _BADGER = (
