@@ -24,7 +24,14 @@ from tests.backends.build import BACKENDS, missing
 from tests.environments import EnvironmentUnavailableError
 from tests.recorder import record
 from tests.recorder.record import Recording
-from tests.times import is_slow, shares_module_fixture
+from tests.times import (
+    function_of,
+    group_of,
+    is_slow,
+    longest_first,
+    shares_module_fixture,
+    slow,
+)
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
@@ -111,7 +118,10 @@ def _is_of_torch(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses a backend, a PostgreSQL server or the recordings, or is slow."""
+    """Mark every test that uses a backend, a PostgreSQL server or the recordings, or is slow.
+
+    Of several workers, each starts the longest tests first.
+    """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & BACKEND_FIXTURES:
@@ -126,6 +136,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Only one worker then sets up the fixture.
             group = "/".join(item.path.relative_to(TESTS).with_suffix("").parts)
             item.add_marker(pytest.mark.xdist_group(group))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        measured = [slow().get(function_of(item.nodeid), 0.0) for item in items]
+        items[:] = [items[at] for at in longest_first([*map(group_of, items)], measured)]
 
 
 def _parameters(item: pytest.Item) -> list[object]:

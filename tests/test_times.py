@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.times import LEFT_OUT, ROOT, choose, function_of, slow
+from tests.times import LEFT_OUT, ROOT, choose, function_of, longest_first, slow
 
 
 def row(seconds: float, name: str, shared: str = "", left_out: str = "") -> list[str]:
@@ -36,3 +36,10 @@ def test_the_list_names_tests_that_exist() -> None:
 def test_make_check_leaves_out_by_marker() -> None:
     left_out = " and ".join(f"not {name}" for name in (*LEFT_OUT, "slow"))
     assert f'-m "{left_out}"' in (ROOT / "Makefile").read_text()
+
+
+def test_long_tests_and_long_groups_start_first_and_the_others_keep_their_order() -> None:
+    groups = ["a", "few", "b", "many", "c", "many", "long", "many"]
+    seconds = [0.1, 2.9, 0.3, 2.0, 0.2, 2.0, 5.0, 2.0]
+    ordered = [groups[at] for at in longest_first(groups, seconds)]
+    assert ordered == ["many", "many", "many", "long", "a", "few", "b", "c"]

@@ -22,6 +22,8 @@ TIMES = ROOT / "build" / "test-times.tsv"
 SLOW = ROOT / "tests" / "slow.txt"
 BUDGET = 330.0
 """The seconds that all tests of `make check` may take together, in one process."""
+LONG = 3.0
+"""The seconds from which on a test, or a group of tests, starts ahead of the shorter ones."""
 LEFT_OUT = ("backends", "postgres")
 """The markers of tests that `make check` leaves out, however fast they are."""
 _HEADER = """\
@@ -64,6 +66,27 @@ def slow() -> dict[str, float]:
 def is_slow(item: pytest.Item) -> bool:
     """Return whether the function of a test is listed as slow."""
     return function_of(item.nodeid) in slow()
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return the group of tests that one worker runs; a test without a group is one of its own."""
+    marker = item.get_closest_marker("xdist_group")
+    if marker is None:
+        return item.nodeid
+    return str(marker.args[0] if marker.args else marker.kwargs["name"])
+
+
+def longest_first(groups: list[str], seconds: list[float]) -> list[int]:
+    """Return the order of tests, given each one's group and seconds, in which to start them.
+
+    The groups that take at least `LONG` come first, the longest ahead, so that the workers end at
+    about the same time. The order is otherwise kept, because neighbours share fixtures.
+    """
+    totals: defaultdict[str, float] = defaultdict(float)
+    for group, each in zip(groups, seconds, strict=True):
+        totals[group] += each
+    long = {group: total for group, total in totals.items() if total >= LONG}
+    return sorted(range(len(groups)), key=lambda number: -long.get(groups[number], 0.0))
 
 
 # The plugin: each process records the set-up of shared fixtures, and the reports collect them.
