@@ -1,9 +1,11 @@
 """What the programs of this directory share: their arguments, data, model, and the line they print.
 
-    python -m tests.torch.third_party.<name> [--trace DIR] [--accumulate N] [--workers N]
+    python -m tests.torch.third_party.<name> DIR [--accumulate N] [--workers N]
 
-Each trains 2 epochs of 6 batches with a loop that a library wrote, evaluates after each epoch, and
-prints one line of JSON: `losses`, and `weights`, the SHA-256 of the final weights.
+Each trains 2 epochs of 6 batches with a loop that a library wrote, and evaluates after each epoch:
+once without tracing, and once traced to DIR. Both runs are forked from the process that has
+imported the library, and both print one line of JSON: `losses`, and `weights`, the SHA-256 of the
+final weights.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +33,8 @@ BATCH_SIZE = 2
 
 @dataclass(frozen=True)
 class Arguments:
-    trace: Path | None
-    """Where to trace the run to, if anywhere."""
+    trace: Path
+    """Where to trace the second run to."""
     accumulate: int
     """Batches an optimizer step."""
     workers: int
@@ -39,18 +42,32 @@ class Arguments:
 
 
 def run(train: Callable[[Arguments], tuple[list[float], nn.Module]]) -> None:
-    """Call `train`, traced if the command line says so, and print the losses and the weights."""
+    """Call `train` in two processes, of which the second is traced."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trace", type=Path)
+    parser.add_argument("trace", type=Path)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
     arguments = Arguments(**vars(parser.parse_args()))
     torch.set_num_threads(1)
+    for is_traced in (False, True):
+        pid = os.fork()
+        if pid == 0:
+            _run(train, arguments, is_traced)
+            return  # the process comes to its normal end
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(1)
+
+
+def _run(
+    train: Callable[[Arguments], tuple[list[float], nn.Module]],
+    arguments: Arguments,
+    is_traced: bool,
+) -> None:
     torch.manual_seed(1)
-    if arguments.trace is not None:
+    if is_traced:
         cirron_otel.profile(output_dir=arguments.trace, frameworks=["torch"])
     losses, model = train(arguments)
-    if arguments.trace is not None:
+    if is_traced:
         cirron_otel.shutdown()
     json.dump({"losses": losses, "weights": digest(model)}, sys.stdout)
     print()
