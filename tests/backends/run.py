@@ -52,9 +52,11 @@ class Otelcol(Backend):
     output: Path
     """The file exporter's `spans.jsonl`: OTLP JSON, one TracesData a line."""
 
-    def wait_for_spans(self, count: int, seconds: float = WAIT_SECONDS) -> list[dict[str, Any]]:
-        """The lines of `output` once they hold at least `count` spans together."""
-        return wait_for_spans(self.output, count, seconds)
+    def wait_for_spans(
+        self, count: int, seconds: float = WAIT_SECONDS, position: int = 0
+    ) -> list[dict[str, Any]]:
+        """The lines of `output` from `position` on, once they hold at least `count` spans."""
+        return wait_for_spans(self.output, count, seconds, position)
 
 
 @dataclass(frozen=True)
@@ -161,14 +163,17 @@ def spans_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def wait_for_spans(path: Path, count: int, seconds: float = WAIT_SECONDS) -> list[dict[str, Any]]:
-    """The lines of a file exporter's output once they hold at least `count` spans together.
+def wait_for_spans(
+    path: Path, count: int, seconds: float = WAIT_SECONDS, position: int = 0
+) -> list[dict[str, Any]]:
+    """The lines of a file exporter's output, once they hold at least `count` spans together.
 
-    Raises BackendError after `seconds`. A line that is not complete yet is left for later.
+    The lines before `position` are left out. Raises BackendError after `seconds`. A line that is
+    not complete yet is left for later.
     """
     deadline = time.monotonic() + seconds
     lines: list[dict[str, Any]] = []
-    position = seen = 0
+    seen = 0
     while True:
         for line in _complete_lines(path, position):
             position += len(line)
