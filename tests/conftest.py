@@ -141,6 +141,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = [items[at] for at in longest_first([*map(group_of, items)], measured)]
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long parameter by its length, because every report of the test contains its id."""
+    return f"{argname}-{len(val)}" if isinstance(val, bytes | str) and len(val) > 100 else None
+
+
 def _parameters(item: pytest.Item) -> list[object]:
     """Return the parameters of a test that are text."""
     call = getattr(item, "callspec", None)
