@@ -34,7 +34,7 @@ from tests.translator.test_lossless import PHASES, SLOW
 
 WIRE = "cirron-proto"
 SPOOL = RECORDED / "01_torch_basic"
-_FILE_NAME = "the name of a batch's file"
+_FILE_NAME = "the file name of a batch"
 
 
 def write(source: Path | str, target: Path, **options: Any) -> Report:
