@@ -38,7 +38,6 @@ QUEUED = Path(__file__).with_name("otelcol-queue.yaml")
 OURS, MEMORY, QUEUE = "cirron-otel", "otelcol, file exporter", "otelcol, fsynced queue"
 _TICK = os.sysconf("SC_CLK_TCK")
 _SETTLE_S = 180.0
-_QUIET_S = 0.9
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,11 @@ class Sizes:
     streams: int = 8
     traffic: str = "alike"
     """What the spans are like: see load_client."""
+    quiet_s: float = 0.9
+    """How long a collector's processes do nothing until they are taken to be done."""
 
 
-TINY = Sizes(0.5, 1, 2)
+TINY = Sizes(0.5, 1, 2, quiet_s=0.1)
 
 
 @dataclass
@@ -85,14 +86,14 @@ class Running:
         """CPU so far by process, of all its threads."""
         return {name: _cpu_s(pid) for name, pid in self.pids.items()}
 
-    def settle(self) -> float:
+    def settle(self, quiet_s: float) -> float:
         """Wait until its processes have nothing to do any more; how long they had, seconds.
 
         Raises RuntimeError where they do not end.
         """
         begun = time.monotonic()
         busy_until, before = begun, self.cpu_s()
-        while time.monotonic() - busy_until < _QUIET_S:
+        while time.monotonic() - busy_until < quiet_s:
             if time.monotonic() - begun > _SETTLE_S:
                 raise RuntimeError(f"after {_SETTLE_S:g} s there is still something done")
             time.sleep(0.3)
@@ -149,10 +150,10 @@ def measure(label: str, folder: Path, sizes: Sizes, seed: int) -> Figures:
     """One round of one collector."""
     with started(label, folder) as running:
         _load(running, min(sizes.seconds, 1.0), 0.0, sizes, seed)  # to warm up
-        running.settle()
+        running.settle(sizes.quiet_s)
         before = running.cpu_s()
         most = _load(running, sizes.seconds, 0.0, sizes, seed + 1)
-        took_s = sizes.seconds + running.settle()
+        took_s = sizes.seconds + running.settle(sizes.quiet_s)
         spent = {name: cpu - before[name] for name, cpu in running.cpu_s().items()}
         rate = most["spans"] / sizes.seconds
         half = _load(running, sizes.seconds, rate / 2 / 500, sizes, seed + 2)

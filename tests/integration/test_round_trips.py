@@ -33,6 +33,7 @@ def test_recording_to_a_file_and_back(
     assert_same(batches(tmp_path / "back"), batches(spool))
 
 
+@pytest.mark.xdist_group("recordings")  # one worker records, and none waits for it
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_the_sdk_records_now_to_a_file_and_back(
     recorded_spools: list[tuple[str, Path]], layout: str, tmp_path: Path
