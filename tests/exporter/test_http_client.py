@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import importlib.util
 import io
 import os
 import socket
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cirron_otel.core.http import client
 from cirron_otel.core.http.client import (
     AnswerTooLateError,
     AnswerTooLongError,
@@ -290,8 +290,8 @@ def test_a_proxy_that_refuses_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
             HttpClient("https://platform.test").request("POST", "/a", {}, b"x", timeout=20)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("socks") is not None, reason="PySocks is installed")
 def test_a_socks_proxy_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_HAS_SOCKS", False)
     monkeypatch.setenv("https_proxy", "socks5h://user:s3cret@127.0.0.1:1")
     with pytest.raises(UsageError, match=r"PySocks.*https_proxy") as caught:
         HttpClient("https://platform.test").request("GET", "/", {}, timeout=20)
@@ -301,7 +301,6 @@ def test_a_socks_proxy_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
 def test_a_socks_proxy(scheme: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("socks")
     hellos: list[bytes] = []
 
     def serve(connection: socket.socket, _: int) -> None:
