@@ -14,6 +14,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import grpc
@@ -46,34 +47,44 @@ def packed(body: bytes) -> bytes:
     return gzip.compress(body, 1)
 
 
-BINARY = {
-    "bomb": bomb(),
-    "deep": packed(VALUE(nested(10_000))),
-    "10 M attributes": packed(IN_SPAN(b"\x4a\x00" * 10_000_000)),
-    "10 M values": packed(IN_SPAN(b"\x4a\x00" * 199_990 + b"\x78\x00" * 9_000_000)),
-    "a million empty spans": packed(IN_SCOPE(b"\x12\x00" * 1_000_000)),
-    "as many empty spans as are taken": packed(IN_SCOPE(b"\x12\x00" * 199_990)),
-}
-TEXT = {
-    "bomb": BINARY["bomb"],
-    "deep": packed(b'{"resourceSpans":' + b"[" * 10_000_000),
-    "deep values": packed(
-        spans_of_json(b'{"attributes":[{"value":' + b'{"arrayValue":{"values":[' * 300_000)
-    ),
-    "10 M attributes": packed(spans_of_json(b'{"attributes":[' + b"{}," * 9_999_999 + b"{}]}")),
-    "10 M attributes, read the slow way": packed(
-        spans_of_json(b'{"name":-0,"attributes":[' + b"{}," * 9_999_999 + b"{}]}")
-    ),
-    "10 M unknown": packed(b'{"resourceSpans":[],"x":[' + b"[]," * 9_999_999 + b"[]]}"),
-    "a million empty spans": packed(spans_of_json(b"{}," * 999_999 + b"{}")),
-    "as many empty spans as are taken": packed(spans_of_json(b"{}," * 199_989 + b"{}")),
-    "a batch of 10 M spans, looked at closely": packed(
-        b'{"schema_version":1,"schema_version":1,"spans":[' + b"{}," * 9_999_999 + b"{}]}"
-    ),
-    "a batch of one number": packed(
-        b'{"schema_version":1,"schema_version":1,"spans":[],"x":1.' + b"7" * 3_000_000 + b"}"
-    ),
-}
+@cache
+def binary() -> dict[str, bytes]:
+    """Return the hostile requests as protobuf; they are large."""
+    return {
+        "bomb": bomb(),
+        "deep": packed(VALUE(nested(10_000))),
+        "10 M attributes": packed(IN_SPAN(b"\x4a\x00" * 10_000_000)),
+        "10 M values": packed(IN_SPAN(b"\x4a\x00" * 199_990 + b"\x78\x00" * 9_000_000)),
+        "a million empty spans": packed(IN_SCOPE(b"\x12\x00" * 1_000_000)),
+        "as many empty spans as are taken": packed(IN_SCOPE(b"\x12\x00" * 199_990)),
+    }
+
+
+@cache
+def text() -> dict[str, bytes]:
+    """Return the hostile requests as JSON."""
+    return {
+        "bomb": binary()["bomb"],
+        "deep": packed(b'{"resourceSpans":' + b"[" * 10_000_000),
+        "deep values": packed(
+            spans_of_json(b'{"attributes":[{"value":' + b'{"arrayValue":{"values":[' * 300_000)
+        ),
+        "10 M attributes": packed(spans_of_json(b'{"attributes":[' + b"{}," * 9_999_999 + b"{}]}")),
+        "10 M attributes, read the slow way": packed(
+            spans_of_json(b'{"name":-0,"attributes":[' + b"{}," * 9_999_999 + b"{}]}")
+        ),
+        "10 M unknown": packed(b'{"resourceSpans":[],"x":[' + b"[]," * 9_999_999 + b"[]]}"),
+        "a million empty spans": packed(spans_of_json(b"{}," * 999_999 + b"{}")),
+        "as many empty spans as are taken": packed(spans_of_json(b"{}," * 199_989 + b"{}")),
+        "a batch of 10 M spans, looked at closely": packed(
+            b'{"schema_version":1,"schema_version":1,"spans":[' + b"{}," * 9_999_999 + b"{}]}"
+        ),
+        "a batch of one number": packed(
+            b'{"schema_version":1,"schema_version":1,"spans":[],"x":1.' + b"7" * 3_000_000 + b"}"
+        ),
+    }
+
+
 AGAIN = {429, 503, "UNAVAILABLE"}
 """Else what is sent would not be looked at."""
 FINAL = {"200", "400", "413", "OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}
@@ -109,7 +120,7 @@ class Normal(threading.Thread):
 
 def over_http(here: Serving, found: Counter[str]) -> None:
     for _ in range(ROUNDS):
-        for kind, bodies in ((PROTOBUF, BINARY), (JSON, TEXT)):
+        for kind, bodies in ((PROTOBUF, binary()), (JSON, text())):
             for name, body in bodies.items():
                 while (status := post(here, body, kind, Content_Encoding="gzip").status) in AGAIN:
                     time.sleep(0.05)
@@ -118,7 +129,7 @@ def over_http(here: Serving, found: Counter[str]) -> None:
 
 def over_grpc(here: Serving, found: Counter[str]) -> None:
     for _ in range(ROUNDS):
-        for name, body in BINARY.items():
+        for name, body in binary().items():
             while (code := call(here, body).code) in AGAIN:
                 time.sleep(0.05)
             found[f"grpc {name}: {code}"] += 1
@@ -161,6 +172,7 @@ def peak_mib(pid: int) -> int:
 @pytest.mark.slow
 def test_memory_is_bounded_and_others_are_served(tmp_path: Path) -> None:
     folder = tmp_path / "data"
+    text()  # is made ahead of the threads
     found: Counter[str] = Counter()
     over = threading.Event()
     with serving(folder) as here, slow_http(here):
@@ -190,7 +202,7 @@ def test_memory_is_bounded_and_others_are_served(tmp_path: Path) -> None:
     assert sum(peaks) < MOST_MIB, peaks
     assert not normal.others
     assert during > 0
-    assert sum(found.values()) == ROUNDS * (2 * len(BINARY) + len(TEXT))
+    assert sum(found.values()) == ROUNDS * (2 * len(binary()) + len(text()))
     assert {each.rpartition(": ")[2] for each in found} <= FINAL
     taken = {each.rpartition(":")[0] for each in found if each.endswith((" 200", " OK"))}
     assert {each.partition(" ")[2] for each in taken} <= {"as many empty spans as are taken"}
