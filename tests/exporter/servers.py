@@ -243,7 +243,11 @@ def make_certificates(folder: Path) -> Certificates:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=a test's CA")
+    # Python 3.13 demands the key usage.
+    usage = ("-addext", "keyUsage=critical,keyCertSign")
+    openssl(
+        *new, "-x509", *usage, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=a test's CA"
+    )
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
     for name in ("server", "client"):
         openssl(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
