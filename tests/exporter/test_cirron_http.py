@@ -236,7 +236,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         with CirronServer().running() as server:
             cirron_target(server.url).send([sealed()])
             assert len(server.posts()) == 1
-        monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+        monkeypatch.setenv("http_proxy", "ftp://127.0.0.1:1")
         with pytest.raises(MisconfiguredError, match="http_proxy"):
             CirronTarget("http://platform.test", "/v1/traces", KEY, "v").send([sealed()])
 
