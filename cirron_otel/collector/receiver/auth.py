@@ -15,7 +15,8 @@ from ...errors import UsageError
 
 _LARGEST_FILE = 1024 * 1024
 _CHECK_EVERY_S = 1.0
-"""The time for which tokens of a removed file may stay valid, seconds."""
+"""The minimum interval between checks of the token file, seconds: a removed token may stay valid
+for this long."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _HEADER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
@@ -29,18 +30,16 @@ class Auth(Protocol):
     """Decides which clients may send."""
 
     def allows(self, header: str | None) -> bool:
-        """Return whether to accept a request with this `Authorization` header; None if it has
-        none.
-        """
+        """Return whether to accept a request; `header` is its `Authorization` header, or None."""
 
 
 class Tokens:
     """The accepted bearer tokens, from the configuration and from a file.
 
     The file has one token per line; empty lines and lines that begin with `#` are ignored. It is
-    read again when it has changed. If the changed file cannot be read, or contains no token, a
-    warning is logged and the previous tokens stay valid. Only digests of tokens are held in memory,
-    so that no log can contain a token, and comparisons take constant time.
+    reread whenever it changes. If the changed file cannot be read, or contains no token, a warning
+    is logged and the previous tokens stay valid. Only digests of tokens are held in memory, so that
+    no log can contain a token, and comparisons take constant time.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Tokens:
 
 
 class TokenGate:
-    """Accepts the clients that send one of its tokens, or every client if `tokens` is None.
+    """Accepts clients that send one of `tokens`, or every client if `tokens` is None.
 
     `tokens` can be replaced at run time.
     """
@@ -106,9 +105,7 @@ class TokenGate:
         self.tokens = tokens
 
     def allows(self, header: str | None) -> bool:
-        """Return whether to accept a request with this `Authorization` header; None if it has
-        none.
-        """
+        """Return whether to accept a request; `header` is its `Authorization` header, or None."""
         return self.tokens is None or self.tokens.allows(header)
 
 

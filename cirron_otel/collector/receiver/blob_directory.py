@@ -21,13 +21,16 @@ _PRUNED_S = 3600.0
 
 
 class DirectoryBlobs:
-    """An `UploadStore` in a directory. A file is complete and on disk, or does not exist.
+    """An `UploadStore` in a directory. A file either is complete and on disk or does not exist.
 
-    Only one instance may use a directory: each removes unfinished files that it did not create.
+    Only one instance may use a directory: each instance removes unfinished files that it did not
+    create.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Remove what a crash left behind. The first upload creates the directory."""
+        """Remove the unfinished files that a crash left behind. The first upload creates the
+        directory.
+        """
         self._directory, self._incoming = directory, directory / _INCOMING
         self._making = asyncio.Lock()
         self._open: set[str] = set()

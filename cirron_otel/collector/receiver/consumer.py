@@ -23,7 +23,7 @@ class Refused:
     signal: str
     """`traces`, `metrics`, `logs`, `cirron`, `blobs` or NO_SIGNAL."""
     reason: str
-    """A value of `Reason`, or a reason that only gRPC or only HTTP has."""
+    """A value of `Reason`, or a reason specific to gRPC or HTTP."""
     status: str
     """The status that the client receives: an HTTP status number or the name of a gRPC code."""
     message: str
@@ -58,7 +58,9 @@ class BodyEncoding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request as it is stored: the exact bytes of its decompressed body, and its headers."""
+    """A request in the form in which it is stored: its decompressed body, byte for byte, and its
+    headers.
+    """
 
     signal: ReceivedSignal
     encoding: BodyEncoding
@@ -85,7 +87,7 @@ class ConsumeResult:
 
 
 class Reason(Enum):
-    """The reason for refusing a request; HTTP and gRPC each have a status for every reason."""
+    """The reason for refusing a request; each reason has an HTTP status and a gRPC status."""
 
     INVALID = "invalid"
     """Bad data: 400, INVALID_ARGUMENT. The client must not retry."""
@@ -120,7 +122,7 @@ class Consumer(Protocol):
     async def consume(self, request: ReceivedRequest) -> ConsumeResult:
         """Store a request: when this returns, the request survives a power cut.
 
-        Raises RefusalError if the request is not stored, and no other exception.
+        Raises RefusalError if the request is not stored; it raises no other exception.
         """
 
     @property

@@ -1,9 +1,9 @@
 """The headers of a request that are kept with it, validated identically for gRPC and HTTP.
 
 Exporters forward the kept headers, which determine the tenant that owns the data. So each header
-has exactly one value, in characters that every protocol can transmit (RFC 9110, "Field Values").
-Repeated headers are refused rather than merged or overwritten, so that a client cannot bypass a
-proxy that adds a header.
+must have exactly one value, in characters that every protocol can transmit (RFC 9110, "Field
+Values"). Repeated headers are refused rather than merged or overwritten, so that a client cannot
+bypass a proxy that adds a header.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NEVER_KEPT: Final = frozenset(("authorization", "proxy-authorization", "cookie")
 
 LONGEST_VALUE: Final = 1024
 """The longest value, characters. Common servers accept 4 to 8 KiB for all headers of a request
-together."""
+combined."""
 
 FIELD_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 """A header value as defined by RFC 9110, 5.5, but without tabs and obsolete text, which gRPC cannot
-transmit. Blanks at either end are not allowed: servers remove them, and the result may be the value
-of another tenant."""
+transmit. Blanks at either end are not allowed: servers strip them, and the result may be another
+tenant's value."""
 _SURROUNDING = " \t"
 
 Value = str | bytes
@@ -49,7 +49,7 @@ class KeptHeaders:
         self._names = frozenset(name.lower() for name in names) - NEVER_KEPT
 
     def select(self, headers: Iterable[tuple[str, Value]]) -> dict[str, str]:
-        """Return the headers that are kept, by lower-case name.
+        """Return the headers to keep, by lower-case name.
 
         Raises RefusalError if a kept header is repeated, blank, too long, or not printable ASCII.
         """
@@ -65,10 +65,10 @@ class KeptHeaders:
 
 
 def only_value(values: Collection[Value]) -> str | None:
-    """Return the value of a header that may be given once; None if it is absent.
+    """Return the value of a header that must not be repeated; None if it is absent.
 
     Raises RefusalError with the reason UNAUTHENTICATED if it is repeated, because this function is
-    for `authorization`, and no value of that header may be preferred to another.
+    used for `authorization`, and there is no safe choice between several values.
     """
     if len(values) > 1:
         raise RefusalError(

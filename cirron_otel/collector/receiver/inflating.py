@@ -1,4 +1,4 @@
-"""Decompression of bodies in small steps, so that no step exceeds the limit by much.
+"""Decompression of bodies in small steps, so that the output never exceeds the limit by much.
 
 Concatenated gzip members (RFC 1952), zstd frames (RFC 8878) and LZ4 frames count as one body. A
 Snappy block is the exception: it is decompressed in one step, but its length is known beforehand.
@@ -24,8 +24,8 @@ STEP = 256 * 1024
 """The largest output of one step for gzip, deflate and lz4, bytes."""
 
 _ZSTD_STEP = 256
-"""Compressed bytes passed to zstd at a time. A block of 4 bytes may expand to 128 KiB, and the
-library does not limit its output: this value limits a step to 8 MiB."""
+"""The number of compressed bytes passed to zstd at a time. A block of 4 bytes may expand to 128
+KiB, and the library does not limit its output: this value limits a step to 8 MiB."""
 
 _ZSTD_MAX_WINDOW = 32 * 1024 * 1024
 """The largest window of Go's zstd encoder, which the OpenTelemetry Collector uses; the `zstd` tool
@@ -35,8 +35,7 @@ _AT_ONCE = 1024 * 1024
 """The largest size that `finished` decompresses in the event loop, bytes."""
 
 _MOST_MEMBERS = 10_000
-"""The maximum number of members per body: each costs as much as a small body, even if it is
-empty."""
+"""The maximum number of members per body: even an empty member costs as much as a small body."""
 
 
 class Inflater(Protocol):
@@ -47,12 +46,12 @@ class Inflater(Protocol):
 
     @property
     def remaining(self) -> int:
-        """The length of the result of `finish`, bytes. Raises InputError if the body is damaged."""
+        """The number of bytes that `finish` will return. Raises InputError for a damaged body."""
 
     def finish(self) -> bytes:
-        """Return the content that is decompressed only from the complete body.
+        """Return the rest of the content, which can be decompressed only once the body is complete.
 
-        Raises InputError if the body is cut off.
+        Raises InputError if the body is truncated.
         """
 
 
@@ -65,11 +64,11 @@ def too_large(limit: int) -> RefusalError:
 
 
 async def finished(codec: Inflater, room: int, limit: int, hold: Callable[[int], None]) -> bytes:
-    """Return the content that `codec` retained until the end of the body.
+    """Return the content that `codec` can decompress only now that the body is complete.
 
-    At most `room` bytes are allowed, the unused part of `limit`. `hold` is called with the number
-    of bytes before they are decompressed. Raises RefusalError if there are more, InputError if the
-    data is damaged, and the errors of `hold`.
+    At most `room` bytes are allowed, the unused part of `limit`. Before decompression, `hold` is
+    called with the number of bytes. Raises RefusalError if there are more than `room`, InputError
+    if the data is damaged, and the errors of `hold`.
     """
     size = codec.remaining
     if size > room:
@@ -87,7 +86,9 @@ class _Stream:
 
 
 class _Zlib(_Stream):
-    """gzip (RFC 1952), possibly of several members, or zlib (RFC 1950), HTTP's `deflate`."""
+    """gzip (RFC 1952), possibly with several members, or zlib (RFC 1950), which HTTP calls
+    `deflate`.
+    """
 
     def __init__(self, name: str, window_bits: int, *, has_members: bool) -> None:
         self._name, self._window_bits, self._has_members = name, window_bits, has_members
@@ -156,7 +157,7 @@ class _Lz4(_Stream):
 
 
 class _Zstd(_Stream):
-    """Frames of RFC 8878."""
+    """zstd frames (RFC 8878)."""
 
     def __init__(self) -> None:
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
@@ -196,7 +197,7 @@ CODINGS = ("gzip", "zstd", "deflate", "snappy", "x-snappy-framed", "lz4")
 
 
 def inflater(coding: str) -> Inflater | None:
-    """Return a decompressor for a content coding of CODINGS; None for any other."""
+    """Return a decompressor for a content coding in CODINGS; None for any other coding."""
     match coding:
         case "gzip" | "x-gzip":
             return _Zlib("gzip", 31, has_members=True)

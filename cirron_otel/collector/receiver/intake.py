@@ -1,4 +1,5 @@
-"""The consumer of all servers: it checks a request, appends it to the journal, and answers.
+"""The consumer of all servers' requests: it checks a request, appends it to the journal, and
+answers.
 
 The checks cover only the properties that the response depends on: whether the body has the declared
 type, and how many elements it contains. The content is translated later, from the journal.
@@ -32,7 +33,7 @@ _ACCEPT, _MARKS = "accept", "marks"
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """The limits of requests."""
+    """The limits on requests."""
 
     body_bytes: int = 64 * 1024 * 1024
     elements: int = MAX_ELEMENTS
@@ -41,7 +42,7 @@ class IntakeLimits:
 
 @dataclass(frozen=True, slots=True)
 class SignalPolicy:
-    """The treatment of signals other than traces; `accept` acknowledges and drops them."""
+    """How signals other than traces are treated; `accept` acknowledges and drops them."""
 
     logs: str = "refuse"
     """`marks` stores the log records that are marks, and drops all other log records."""
@@ -82,7 +83,7 @@ class Intake:
 
     @property
     def in_flight(self) -> int:
-        """Reserved bytes of bodies."""
+        """The number of bytes reserved for bodies."""
         return self._in_flight
 
     def reserve(self, size: int) -> bool:

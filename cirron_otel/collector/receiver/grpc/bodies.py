@@ -2,8 +2,9 @@
 
 The request's headers name the encoding of its messages (github.com/grpc/grpc, doc/compression.md).
 gRPC does not report whether a message is compressed, but its first bytes reveal it. No OTLP request
-in protobuf begins with these bytes: 0x1f and 0xff 0x06 are tags without a wire type, and the others
-are fields 15 and 5, which OTLP requests do not have.
+in protobuf begins with the first bytes of compressed data: 0x1f and 0xff 0x06 would be tags with an
+invalid wire type, and the other beginnings would be fields 15 and 5, which OTLP requests do not
+have.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _FED = 64 * 1024
 _CANCELLED_WITHIN_S = 0.05
 _LONGEST_SHOWN = 60
 _YIELD_EVERY = 1024 * 1024
-"""Decompressed bytes after which other calls get a turn."""
+"""The number of decompressed bytes after which other calls get a turn."""
 
 
 class Reservation:
-    """The bytes that one call reserves for its body in flight; they are released when it ends.
+    """The bytes that one call reserves for its body; they are released when the call ends.
 
     A call never reserves more than the size of the largest body, even while a body is in memory
     twice, compressed and decompressed. Otherwise a large call might never fit, and would be resent
@@ -70,9 +71,9 @@ async def receive(
 ) -> bytes:
     """Return the message of a call, unchanged.
 
-    `turns` limits the number of messages that are received at a time, because their size is not
+    `turns` limits the number of messages that are received concurrently, because their size is not
     known in advance. Until its turn comes, a message stays with the client. Raises RefusalError if
-    the message is late.
+    the message arrives too late.
     """
     try:
         async with turns.turn(context.peer(), timeout_s):

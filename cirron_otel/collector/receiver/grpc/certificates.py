@@ -11,7 +11,7 @@ _PROTOCOL = "h2"
 
 
 class GrpcTls:
-    """The PEM files of the server, and the CA that signs the certificates of accepted clients."""
+    """The PEM files of the server, and of the CA that signs its clients' certificates."""
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Keep the paths; `context` reads the files."""

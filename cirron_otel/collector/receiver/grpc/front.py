@@ -1,8 +1,9 @@
 """The listening socket of gRPC: it limits connections, and relays each to gRPC's own server.
 
 gRPC's Python server has no hook for connections, nor for encodings that its core does not support.
-So clients connect to this socket, which also terminates TLS, and gRPC listens on a Unix socket in a
-private directory. Bytes pass unchanged except for one header of each request (http2_headers).
+So clients connect to this socket, where TLS is also terminated, and gRPC listens on a Unix socket
+in a private directory. The bytes are passed on unchanged except for one header of each request
+(http2_headers).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Front:
         self._target, self._most, self._refused = target, connections, refused
         self._clients: set[_Client] = set()
         self._unproven: OrderedDict[_Client, float] = OrderedDict()
-        """The connections that have not sent a request yet, with the time they were made; oldest
-        first."""
+        """The connections that have not sent a request yet, oldest first, with the time at which
+        each was made."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._listener: Listener | None = None
@@ -97,11 +98,11 @@ class Front:
         return True
 
     def prove(self, client: _Client) -> None:
-        """Note that a connection has sent a request."""
+        """Record that a connection has sent a request."""
         self._unproven.pop(client, None)
 
     def forget(self, client: _Client) -> None:
-        """Note that a connection is closed."""
+        """Record that a connection is closed."""
         self._clients.discard(client)
         self._unproven.pop(client, None)
         if not self._clients:
@@ -177,7 +178,7 @@ class _Server(_Side):
 
 
 class _Client(_Side):
-    """The connection of a client."""
+    """A client's connection."""
 
     def __init__(self, front: Front) -> None:
         super().__init__()
@@ -248,7 +249,7 @@ class _Client(_Side):
         super().connection_lost(error)
 
     def _watch(self) -> None:
-        """Close the connection if the client reads nothing for a while."""
+        """Close the connection if the client reads nothing for `_STALLED_S` seconds."""
         if self._stalled is None and self in self._front.connections:
             loop = asyncio.get_running_loop()
             self._stalled = loop.call_later(_STALLED_S, self.abort)

@@ -7,8 +7,8 @@ in Huffman code, so the header tables of client and server stay in sync: a later
 table entry yields the new name.
 
 The core refuses compressed messages if the request names no encoding. So the header `grpc-encoding:
-gzip` is added to each request; with `grpc.per_message_decompression` off, the core decompresses
-nothing.
+gzip` is added to each request; because `grpc.per_message_decompression` is off, the core does not
+decompress the messages.
 
 Sources: RFC 9113, 4.1 (frames), 6.2 and 6.10 (HEADERS, CONTINUATION); RFC 7541, 6 (header fields).
 """
@@ -86,7 +86,7 @@ def _length(data: bytes, at: int) -> int:
 
 
 def _block_frames(data: bytes, at: int) -> list[tuple[int, int]] | None:
-    """Return begin and end of each frame of a header block; None if the block is incomplete."""
+    """Return the start and end of each frame of a header block; None if the block is incomplete."""
     frames: list[tuple[int, int]] = []
     begin = at
     while at + _FRAME <= len(data):
@@ -121,7 +121,7 @@ def _rewritten(data: bytes, frames: list[tuple[int, int]]) -> Iterator[bytes]:
 
 
 def _fragment(data: bytes, begin: int, end: int) -> tuple[int, int]:
-    """Return begin and end of the fragment of a header block in its frame."""
+    """Return the start and end of a frame's fragment of the header block."""
     start, stop = begin + _FRAME, end
     if data[begin + 3] == _HEADERS:
         flags = data[begin + 4]
@@ -136,7 +136,9 @@ def _fragment(data: bytes, begin: int, end: int) -> tuple[int, int]:
 
 
 def renamed(block: bytes) -> bytes:
-    """Return a complete header block with the header renamed; a malformed block is unchanged."""
+    """Return a complete header block with the header renamed; a malformed one is returned
+    unchanged.
+    """
     if _PLAIN[0] not in block and _HUFFMAN[0] not in block:
         return block
     changed = bytearray(block)
@@ -164,7 +166,7 @@ def renamed(block: bytes) -> bytes:
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return the integer of RFC 7541, 5.1 at `at`, and the position after it."""
+    """Return the integer at `at` (encoded as in RFC 7541, 5.1), and the position after it."""
     value = block[at] & mask
     at += 1
     if value < mask:

@@ -66,20 +66,22 @@ class GrpcLimits:
     """Limits that protect clients from each other."""
 
     streams: int = 128
-    """Concurrent calls on one connection; more wait at the client."""
+    """The maximum number of concurrent calls on one connection; additional calls wait at the
+    client."""
     reading_bytes: int = 64 * 1024 * 1024
-    """The limit of bodies that are received at a time, bytes. Each body counts as the largest
-    allowed size; further calls wait unread. Four bodies may always be received."""
+    """The limit on the total size of the bodies that are being received, bytes. Each body counts as
+    the largest allowed size; other calls wait unread. Four bodies may always be received."""
     read_timeout_s: float = 10.0
     """The longest time until the body of a call is complete, including the wait for a turn."""
     quick_s: float = 0.05
-    """The time after which a read counts as late while other calls wait; half of the reads may be
-    late."""
+    """The time after which a read counts as late while other calls wait; up to half of the reads
+    may be late."""
     patience_s: float = 5.0
     """If too many reads are late, the oldest of them is aborted once it has taken this long; before
     that, the newest is aborted instead."""
     ping_interval_s: float = 10.0
-    """A connection that pings more often is closed (keepalive)."""
+    """The minimum interval between a client's keepalive pings; a connection that pings more often
+    is closed."""
     keepalive_s: float = 60.0
     """A connection that is silent for this long is pinged, and closed if it does not answer."""
     connections: int = 1000
@@ -87,7 +89,7 @@ class GrpcLimits:
     connection_age_s: float | None = None
     """The age at which clients must reconnect, so that load spreads again; None: never."""
     connection_grace_s: float = 30.0
-    """The time that open calls may still take on a connection that has reached its maximum age."""
+    """How long calls may continue on a connection that has reached its maximum age."""
 
 
 class GrpcReceiver:
@@ -108,8 +110,9 @@ class GrpcReceiver:
     ) -> None:
         """Store the arguments; `start` listens. `port` 0 selects a free port.
 
-        `headers` are kept with a request (see KeptHeaders). `refused` is called with each refusal.
-        `sockets` is a directory for gRPC's socket if the temporary directory cannot be used.
+        The headers named in `headers` are kept with a request (see KeptHeaders). `refused` is
+        called with each refusal. `sockets` is a directory for gRPC's socket if the temporary
+        directory cannot be used.
         """
         self._refused, self._sockets = refused, sockets
         self._consumer, self._auth, self._tls = consumer, auth, tls
@@ -136,7 +139,7 @@ class GrpcReceiver:
     async def start(self) -> tuple[str, int]:
         """Listen; return host and port.
 
-        Raises UsageError if the TLS files are unusable, TargetError if the address is not
+        Raises UsageError if the TLS files are unusable, and TargetError if the address is not
         available.
         """
         context = None if self._tls is None else self._tls.context()
@@ -158,7 +161,7 @@ class GrpcReceiver:
         return host, port
 
     async def stop(self, grace_s: float) -> None:
-        """Stop accepting calls, and end those that are not answered within `grace_s` seconds."""
+        """Stop accepting calls, and abort those that are not answered within `grace_s` seconds."""
         server, self._server = self._server, None
         if server is None:
             return

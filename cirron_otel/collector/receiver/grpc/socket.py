@@ -18,7 +18,7 @@ _STALE_S = 60.0
 _LONGEST_PATH = 103
 """The longest socket path, bytes. macOS has the lowest limit: 104 with the terminating zero."""
 _SHORT_PATHS = ("/tmp", "/var/tmp")  # noqa: S108 - a private directory is made in it
-"""Directories with short paths that most systems have."""
+"""Directories with short paths, which exist on most systems."""
 
 
 class PrivateSocket:

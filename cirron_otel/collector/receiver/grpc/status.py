@@ -34,7 +34,7 @@ accept 8 KiB of metadata, and reject larger metadata at random."""
 
 
 def answer_bytes(answer: ConsumeResult) -> bytes:
-    """Return the serialized response; those of all three services are identical on the wire."""
+    """Return the serialized response, which has the same wire format for all three services."""
     if not answer.rejected and not answer.message:
         return b""
     response = ExportTraceServiceResponse()
@@ -63,7 +63,7 @@ def status_of(refusal: RefusalError) -> tuple[grpc.StatusCode, str, tuple[tuple[
 
 
 def _shortened(message: str) -> str:
-    """Cut a message so that the trailing metadata, which contains it twice, is not too large.
+    """Truncate a message so that the trailing metadata, which contains it twice, is not too large.
 
     `grpc-message` is percent-encoded (gRPC over HTTP/2, "Responses"); the copy in the details is
     base64 if the client does not support binary metadata.

@@ -1,9 +1,9 @@
-"""Limit the number of gRPC calls that are read at a time, and abort slow ones while others wait.
+"""Limit the number of gRPC calls that are read concurrently, and abort slow ones if others wait.
 
 gRPC does not report the size of a message, or how much of it has arrived, until it is complete. So
-only the number of concurrent reads bounds memory. Until a call is read, all but its first 256 KiB
-stay with the client. When its turn comes, the message arrives immediately unless it is large or its
-client sends nothing.
+memory can be bounded only by limiting the number of concurrent reads. Until a call is read, all but
+its first 256 KiB stay with the client. When its turn comes, the message arrives immediately unless
+it is large or its client sends nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class _Read:
 
 
 class CallTurns:
-    """Reads a fixed number of calls at a time; other calls wait, and their connections take turns.
+    """Lets a fixed number of calls be read at a time; other calls wait, and their connections take
+    turns.
 
     A read that takes longer than `quick_s` is late. While calls wait, at most half of the reads may
     be late; further late reads are aborted. Reads of connections that have never sent a complete
@@ -49,9 +50,10 @@ class CallTurns:
 
     @asynccontextmanager
     async def turn(self, connection: str, seconds: float) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it inside the block, for at most `seconds` in total.
+        """Wait for a turn, and hold it during the `async with` block, for at most `seconds` in
+        total.
 
-        Raises TimeoutError when this time has passed, or if the read is aborted.
+        Raises TimeoutError once this time has passed, or if the read is aborted.
         """
         async with asyncio.timeout(seconds) as limit:
             await self._acquire(connection)

@@ -73,7 +73,8 @@ _REJECTED = {
 }
 
 _UNSAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
-"""Escapes for JSON bodies, so that a browser that renders such a body as a page finds no markup."""
+"""Escapes for JSON bodies, so that the body contains no markup if a browser renders it as a
+page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Reply:
 
 
 class HttpError(Exception):
-    """A request fails with an error of HTTP itself, before it is passed to the consumer."""
+    """A request that fails with an HTTP error."""
 
     def __init__(
         self,
@@ -115,9 +116,9 @@ def of_refusal(error: RefusalError) -> HttpError:
 
 
 def error_reply(error: HttpError, encoding: BodyEncoding) -> Reply:
-    """Return the response of an error: a google.rpc.Status, which Cirron's clients read as JSON.
+    """Return the response for an error: a google.rpc.Status, which Cirron's clients read as JSON.
 
-    For status 400 it contains a BadRequest as its detail, as OTLP requires ("Bad Data").
+    For status 400 its details contain a BadRequest, as OTLP requires ("Bad Data").
     """
     code = _CODES.get(error.status, 2)
     is_bad = error.status == 400

@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 class UploadStore(Protocol):
     """The store of uploaded files; called in the server's event loop.
 
-    A RefusalError is answered according to its reason, an OSError as UNAVAILABLE.
+    The response to a RefusalError depends on its reason; an OSError is treated as UNAVAILABLE.
     """
 
     async def put(
@@ -41,7 +41,7 @@ class UploadStore(Protocol):
     ) -> None:
         """Store a file: when this returns, the complete file survives a power cut.
 
-        `size`, bytes, is None if the client did not send it. If `stream` raises, an existing file
+        `size` is in bytes; None if the client did not send it. If `stream` raises, an existing file
         is unchanged, no part of the new one is stored, and the error is passed to the caller.
         """
 

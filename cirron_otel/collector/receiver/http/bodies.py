@@ -1,4 +1,4 @@
-"""Read the bodies of requests, limited in size, in time, and in total memory.
+"""Read the bodies of requests, with limits on size, time, and total memory.
 
 The module also determines the encoding and compression of a body from its headers, and
 distinguishes Cirron batches in JSON from OTLP.
@@ -28,7 +28,7 @@ _CIRRON_KEYS = frozenset(
 )
 
 _HEAD = 64 * 1024
-"""The number of first bytes within which a known key must occur: a longer search would delay other
+"""A known key must occur within this many bytes from the start: a longer search would delay other
 requests."""
 
 _START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*+(?=\{)")
@@ -58,7 +58,7 @@ def encoding_of(content_type: str | None) -> BodyEncoding:
 def content_coding(values: list[str]) -> str:
     """Return the coding named by the Content-Encoding headers; `identity` if they name none.
 
-    Raises HttpError 415 if they name several. Whether the coding is supported is not checked.
+    Raises HttpError 415 if they name several. The coding may be an unsupported one.
     """
     named = [part.strip().lower() for value in values for part in value.split(",")]
     codings = [name for name in named if name not in ("", "identity")]
@@ -122,13 +122,13 @@ def _shown(text: str) -> str:
 
 
 _PAUSE_BYTES = 1024 * 1024
-"""Decompressed bytes after which other requests get a turn."""
+"""The number of decompressed bytes after which other requests get a turn."""
 
 _SPARE_BYTES = 4 * 1024 * 1024
 """Memory for bodies is scarce if less than this is free. It is the size of a large request."""
 
 _SLACK = 64 * 1024
-"""The bytes that a coding may add to data that it cannot compress."""
+"""The number of bytes by which compression may enlarge incompressible data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +136,30 @@ class HttpLimits:
     """Limits that protect clients from each other; times are in seconds."""
 
     header_bytes: int = 8190
-    """The size of the request line, and of each header."""
+    """The maximum size of the request line and of each header, bytes."""
     headers: int = 48
-    """The number of headers."""
+    """The maximum number of headers."""
     request_s: float = 60.0
     """The time from a request's headers to the last byte of its body; uploads are exempt."""
     grace_s: float = 10.0
-    """The time for which a sender may be slower than `bytes_per_s`, seconds."""
+    """How long a sender may be slower than `bytes_per_s`."""
     bytes_per_s: float = 4096.0
-    """The lowest allowed average rate since the headers, bytes per second."""
+    """The minimum average rate since the headers arrived, bytes per second."""
     slow_s: float = 2.0
-    """The time to wait for a slow body while there is no memory for other requests."""
+    """How long to wait for a slow body while there is no memory for other requests."""
     idle_s: float = 75.0
-    """The time a connection may be open without a request, and the time for its headers."""
+    """How long a connection may wait for its first or next request, including the time for its
+    headers to arrive."""
     linger_s: float = 5.0
-    """The time for reading the rest of a refused body, so that its sender sees the response."""
+    """How long to read the rest of a refused body, so that its sender sees the response."""
     connections: int = 1000
     uploads: int = 16
-    """Snapshot files that are received concurrently."""
+    """The maximum number of snapshot files that are received concurrently."""
     upload_bytes: int = 64 * 1024**3
-    """The largest snapshot file."""
+    """The maximum size of a snapshot file, bytes."""
     unfinished_bytes: int | None = None
-    """The limit of all unfinished uploads together, bytes; None for no limit. Each tenant may use
-    half of it."""
+    """The limit on the total size of unfinished uploads, bytes; None for no limit. Each tenant may
+    use half of it."""
 
 
 class Room:
@@ -200,9 +201,9 @@ class Bodies:
     async def read(self, request: web.BaseRequest, room: Room) -> bytes:
         """Return the complete body, decompressed; `room` holds its bytes.
 
-        Raises RefusalError if the body is too large, if there is no memory for it, or if its data
-        does not match its coding. Raises HttpError if it is too slow or truncated, or if its coding
-        is unknown.
+        Raises RefusalError if the body is too large, if there is no memory for it, or if it cannot
+        be decompressed. Raises HttpError if the body is too slow or truncated, or if its coding is
+        unknown.
         """
         codec = _codec(request)
         largest = self._consumer.max_body_bytes

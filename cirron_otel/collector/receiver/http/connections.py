@@ -1,4 +1,4 @@
-"""The connections of the HTTP server, which adapt aiohttp's errors, limits and headers.
+"""The connections of the HTTP server, with adaptations of aiohttp's errors, limits and headers.
 
 The subclasses of aiohttp's classes exist because aiohttp repeats the client's bytes in its
 responses to data that is not HTTP, logs a traceback for each, and names its version in the Server
@@ -37,7 +37,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def response_of(reply: Reply) -> web.Response:
-    """Return the aiohttp response of a reply."""
+    """Convert a reply to an aiohttp response."""
     response = web.Response(status=reply.status, body=reply.body, headers=reply.headers)
     response.headers["Content-Type"] = reply.media_type
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -121,7 +121,7 @@ class ConnectionFactory(web.Server):
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit of connections is reached."""
+        """Whether the connection limit has been reached."""
         return len(self.connections) >= self._limits.connections
 
     async def drain(self, grace_s: float) -> int:

@@ -1,4 +1,4 @@
-"""Cross-origin requests of browsers (fetch.spec.whatwg.org, "CORS protocol"); off by default."""
+"""Cross-origin requests from browsers (fetch.spec.whatwg.org, "CORS protocol"); off by default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cors:
     headers: Sequence[str] = ()
     """Request headers in addition to those of OTLP, case-insensitive; `*` allows all."""
     max_age_s: int | None = None
-    """The time for which a browser may cache the answer to a preflight request, seconds."""
+    """How long a browser may cache the answer to a preflight request, seconds."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -39,7 +39,7 @@ class Cors:
         return bool(self.origins) and origin is not None and bool(self._pattern.fullmatch(origin))
 
     def answer_headers(self, origin: str | None) -> dict[str, str]:
-        """Return the headers of each answer to a request from `origin`."""
+        """Return the CORS headers for responses to requests from `origin`."""
         if not self.origins:
             return {}
         if not self.allows(origin):

@@ -30,11 +30,11 @@ class Staged:
     """The parts of one file, for exclusive use inside `Staging.only`."""
 
     def __init__(self, directory: Path, file: str, totals: set[int]) -> None:
-        """Describe the parts, which are appended to one file on disk.
+        """Describe the parts of one snapshot file, which are appended to one file on disk.
 
         The name of that file ends with the length of the complete snapshot file, bytes. `totals`
-        are the lengths for which such files exist; listing the directory instead would be slow,
-        since a span may have many files.
+        are the lengths for which such files exist. They are passed because listing the directory
+        would be slow: a span may have many files.
         """
         self._directory, self._file, self._totals = directory, file, totals
 
@@ -49,7 +49,9 @@ class Staged:
         return sum(sizes) if sizes else None
 
     def offset(self, total: int) -> int:
-        """Return how many bytes exist of a file of `total` bytes; remove parts for other totals."""
+        """Return how many of a file's `total` bytes have been received; remove parts for other
+        totals.
+        """
         for path in self._paths():
             if _total(path) == total:
                 return path.stat().st_size
@@ -58,7 +60,7 @@ class Staged:
         return 0
 
     async def append(self, stream: AsyncIterator[bytes], total: int) -> int:
-        """Append the bytes of `stream`, and return the resulting number of bytes.
+        """Append the bytes of `stream`, and return how many bytes of the file there are now.
 
         If `stream` raises, the bytes before the error are retained. Raises OSError if they cannot
         be written.
@@ -100,16 +102,16 @@ class _Unfinished:
     size: int
     """The size of the parts, bytes."""
     touched_s: float
-    """The time of the latest use of the parts by the monotonic clock, seconds."""
+    """The time at which the parts were last used, by the monotonic clock, seconds."""
 
 
 class Staging:
-    """A directory of parts, limited in size.
+    """A directory of parts, whose total size is limited.
 
     Parts that no request has used for a day are removed. The time is measured by the monotonic
-    clock, from the start of the process at the earliest. If there is no room for new parts, those
-    that have been unused the longest are removed, but no parts that were used in the last 15
-    minutes. If the tenant's share is full, only parts of this tenant are removed.
+    clock, from the start of the process at the earliest. If there is no room for new parts, the
+    least recently used parts are removed, but none that were used in the last 15 minutes. If the
+    tenant's share is full, only parts of this tenant are removed.
     """
 
     def __init__(self, directory: Path, room: UploadRoom) -> None:
@@ -119,7 +121,8 @@ class Staging:
         self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
         self._unfinished: dict[_Key, _Unfinished] = {}
         self._totals: dict[_Key, set[int]] = {}
-        """The lengths of the complete files; they are part of the file names of the parts."""
+        """The lengths of the complete files, which are in the names of the files with their
+        parts."""
         for path in directory.glob("*/*"):
             file, _, total = path.name.rpartition(".")
             if total.isdecimal():

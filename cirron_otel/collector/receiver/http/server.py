@@ -70,9 +70,9 @@ class OperationEndpoints:
     """
 
     live: Callable[[], str] = lambda: ""
-    """Returns why the process must be restarted; empty while it works."""
+    """Returns why the process must be restarted; an empty string while it works."""
     ready: Callable[[], str] = lambda: ""
-    """Returns why requests cannot be accepted now; empty while they can."""
+    """Returns why requests cannot be accepted now; an empty string while they can."""
     metrics: Callable[[], tuple[bytes, str]] | None = None
     """Returns the metrics and their Content-Type."""
 
@@ -100,9 +100,9 @@ class HttpReceiver:
 
         Without `auth`, every client is accepted; /health and /ready never need a token. Snapshot
         files are accepted if there is a store `blobs`; uploads in parts also need a directory
-        `staging`. `passed_headers` are passed to the consumer, credentials excepted. `refused` is
-        called with each refusal. Without `cors`, cross-origin requests of browsers are refused.
-        Raises UsageError if `staging` cannot be created.
+        `staging`. The headers in `passed_headers` are passed to the consumer, except credentials.
+        `refused` is called with each refusal. Without `cors`, cross-origin requests from browsers
+        are refused. Raises UsageError if `staging` cannot be created.
         """
         self._consumer, self._host, self._port = consumer, host, port
         self._tls, self._auth = tls, auth
