@@ -13,6 +13,7 @@ import http.client
 import importlib.util
 import io
 import os
+import select
 import socket
 import ssl
 import time
@@ -180,7 +181,7 @@ class HttpClient:
     def _ready(self, timeout: float) -> HTTPConnection:
         connection = self._connection
         if connection is not None:
-            if connection.is_connected:
+            if connection.sock is not None and not _is_readable(connection.sock):
                 return connection
             self.close()  # the server closed the connection, or sent data without a request
         connection = self._connection = self._made(timeout)
@@ -196,14 +197,14 @@ class HttpClient:
         if is_tls:
             options["ssl_context"] = self._trust()
         self._proxied_as, self._proxy_headers = "", {}
-        kind = HTTPSConnection if is_tls else HTTPConnection
+        kind: type[HTTPConnection] = _TlsConnection if is_tls else _Connection
         if proxy is None:
             return kind(host, port, **options)
         if proxy.scheme.startswith("socks"):
             return _over_socks(proxy, url.scheme)(host, port, **options)
         options["proxy"] = parse_url(proxy.url)
         if proxy.scheme == "https":
-            kind = HTTPSConnection
+            kind = _TlsConnection
             options["proxy_config"] = ProxyConfig(self._trust(), False, None, None)
         connection = kind(proxy.host, proxy.port or _PORTS[proxy.scheme], **options)
         if is_tls:
@@ -237,6 +238,14 @@ class HttpClient:
             if connection.sock is not None:
                 with contextlib.suppress(OSError):
                     os.close(_system_socket(connection.sock).detach())
+
+
+class _Connection(HTTPConnection):
+    putheader = _BASE.putheader
+
+
+class _TlsConnection(HTTPSConnection):
+    putheader = _BASE.putheader
 
 
 def checked_url(endpoint: str) -> SplitResult:
@@ -299,6 +308,16 @@ def _over_socks(proxy: Proxy, scheme: str) -> Callable[..., HTTPConnection]:
     pools: Mapping[str, Any] = manager.pool_classes_by_scheme
     options = manager.connection_pool_kw["_socks_options"]
     return functools.partial(pools[scheme].ConnectionCls, options)
+
+
+def _is_readable(sock: Any) -> bool:
+    """Return whether a socket has data or is closed; urllib3 asks the same at more expense."""
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return True
 
 
 def _system_socket(sock: Any) -> socket.socket:
