@@ -47,7 +47,7 @@ def holds_phases(name: str | None) -> bool:
 
 
 def ends_closure(name: str | None) -> bool:
-    """Return whether a phase can come last in an optimizer's closure: from the backward pass on."""
+    """Return whether a phase can be the last one in an optimizer's closure."""
     return name in _CLOSURE_ENDS
 
 
@@ -185,9 +185,9 @@ def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
 def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
     """Return the time of a phase without the phases inside it, ns.
 
-    An optimizer updates the weights after its closure has returned: after the closure's backward
-    and the phases that follow it. The time between the phases of the closure belongs to the
-    trainer, not to the optimizer.
+    An optimizer updates the weights after its closure has returned, that is, after the closure's
+    backward pass and the phases that follow it. The time between phases inside the closure is the
+    trainer's, not the optimizer's.
     """
     duration = phase.duration_ns or 0
     is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
@@ -215,7 +215,7 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
 
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:
-    """Return the breakdown of all steps of `parts`, for example of several ranks."""
+    """Combine several breakdowns, for example those of several ranks, into one."""
     steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
     phases: dict[str, PhaseTimes] = {}
     for part in parts:

@@ -69,7 +69,7 @@ class SessionFailure:
     """The id of that scope."""
     epoch: str | None = None
     step: str | None = None
-    """The indexes of the epoch and the step that were open or came last."""
+    """The indexes of the epoch and step that were open at the failure, or of the last ones."""
     time_ns: int | None = None
     """The time at which the session ended, Unix ns."""
     loss_name: str | None = None

@@ -50,12 +50,12 @@ _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
-# A prefix that is longer than an id, so that the key of a text never equals the key of an id.
+# The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
 
 def key_of(value: Any) -> bytes | None:
-    """Return the index key of an id (16 bytes) or of other text (longer); None for other types."""
+    """Return the index key of an id (16 bytes) or of any other string (longer); else None."""
     if not isinstance(value, str):
         return None
     if is_id(value):
@@ -64,7 +64,7 @@ def key_of(value: Any) -> bytes | None:
 
 
 def id_of(key: bytes) -> str:
-    """Return the id of a key from `key_of`."""
+    """Return the id or other string from which `key_of` made `key`."""
     if len(key) == 16:
         return key.hex()
     return key[len(_TEXT) :].decode("utf-8", "surrogatepass")
@@ -137,7 +137,7 @@ class SpoolIndex:
             self.connection.executescript(statements)
 
     def function(self, decide: Callable[[str | None], bool]) -> None:
-        """Register `decide`, a function of a record's name, as an SQL function of the same name."""
+        """Register `decide`, a predicate on record names, as an SQL function under its own name."""
         self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:

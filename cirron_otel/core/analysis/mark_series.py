@@ -61,7 +61,7 @@ class MarkSeries:
     min: float | None = None
     max: float | None = None
     is_eval: bool = False
-    """Whether the marks were made in evaluations."""
+    """Whether the marks were created during evaluations."""
     epochs: list[EpochMean] = field(default_factory=list)
     """One entry per epoch, in order of time; at most 1,000. Marks outside epochs are left out."""
 

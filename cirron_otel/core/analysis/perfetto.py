@@ -43,7 +43,7 @@ Process = tuple[int | None, int | None]
 
 
 def trace_events(index: SpoolIndex) -> Iterator[str]:
-    """Yield the document of a `run_index` in pieces: one JSON object, in ASCII."""
+    """Yield the document for an index from `run_index` in pieces: one JSON object, in ASCII."""
     first = index.one(_FIRST, OVERHEAD_NS) or 0
     numbers: dict[Process, int] = {}
     for rank, pid in list(index.rows(_PROCESSES)):

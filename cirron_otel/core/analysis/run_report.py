@@ -162,7 +162,10 @@ class SlowStep:
 
 @dataclass(slots=True)
 class GpuTime:
-    """The device time of all scopes of one name for which it was measured."""
+    """The total device time of a rank's scopes with one name.
+
+    Scopes without a measured device time are not counted.
+    """
 
     rank: int | None
     name: str
@@ -182,7 +185,7 @@ class RunReport:
     marks: list[MarkSeries] = field(default_factory=list)
     """The first 1,000 series, by name and rank."""
     marks_left_out: int = 0
-    """The number of further series."""
+    """The number of series that `marks` does not contain."""
     gpu: list[GpuTime] = field(default_factory=list)
     """By rank, the longest first; at most 1,000."""
     failures: list[SessionFailure] = field(default_factory=list)

@@ -17,7 +17,7 @@ _LIST = "`cirron-otel runs ls` lists them"
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """A run of a spool, and the number of its runs."""
+    """A run of a spool, and the number of runs in the spool."""
 
     run: Run | None
     """None if the spool has no run, or if all runs were requested."""

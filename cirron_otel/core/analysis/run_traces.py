@@ -121,7 +121,7 @@ def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _spans(data: bytes) -> list[Any]:
-    """Return the spans of a batch; those of a well-formed batch are not parsed, to save time."""
+    """Return the spans of a batch, unparsed if the batch is well-formed, to save time."""
     try:
         return msgspec.json.decode(data, type=_Spans).spans
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -145,7 +145,7 @@ def _record(records: list[Any], position: int) -> dict[str, Any] | None:
 
 
 def _complete_id(index: SpoolIndex, text: str) -> str:
-    """Return the complete id if `text` is the first half of an id (its OTLP span id), or `text`."""
+    """Return the complete id if `text` is the first half of one (an OTLP span id), else `text`."""
     text = text.strip().lower()
     if _HALF.fullmatch(text):
         first, last = (bytes.fromhex(text + digit * 16) for digit in "0f")

@@ -293,7 +293,7 @@ def _are_ranks(one: list[_Session], other: list[_Session]) -> bool:
 def _add_foreign(
     foreign: list[tuple[str, RunBatchOutline]], runs: list[list[_Session]]
 ) -> frozenset[str]:
-    """Add each batch of another service to the run with its trace; return names without a run."""
+    """Add batches of other services to the runs with their traces; return the unassigned names."""
     halves = {
         (each.trace_id or each.id)[16:]: group for group in runs for each in group if each.spans
     }

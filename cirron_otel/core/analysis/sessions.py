@@ -92,7 +92,9 @@ class _Sessions:
         return bool(index.one("SELECT name = ? FROM span WHERE no = ?", SESSION, number))
 
     def _of_process(self, pid: int | None, time_ns: int) -> int:
-        """Return the process's only session, its session open at that time, or a placeholder."""
+        """Return the process's only session, the session it had open at that time, or a
+        placeholder.
+        """
         sessions = self._by_pid.get(pid, [])
         if len(sessions) == 1:
             return sessions[0][1]

@@ -192,7 +192,7 @@ def with_processes(
 
 
 def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | None:
-    """Return the summary of a process's records without a session: its span is not sealed yet."""
+    """Return the summary of a process whose session span is not sealed yet."""
     return next((each for each in sessions if each.id is None and each.pids == [pid]), None)
 
 

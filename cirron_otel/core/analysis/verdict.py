@@ -98,7 +98,7 @@ _WARM_UP = 0.25
 
 @dataclass(slots=True)
 class Straggler:
-    """The rank that works longest in a step, apart from waiting for other ranks."""
+    """The rank that takes longest per step, not counting the time spent waiting for other ranks."""
 
     rank: int | None
     own_ns: int

@@ -63,7 +63,9 @@ class Reading(NamedTuple):
     place: str
     """DEFAULT if no candidate is valid."""
     rejected: tuple[str, ...]
-    """A line per invalid candidate before the value in effect: place, value and expectation."""
+    """One line per invalid candidate ahead of the value in effect: its place, its value, and what
+    was expected.
+    """
 
 
 def read_option(

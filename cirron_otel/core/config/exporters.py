@@ -29,7 +29,7 @@ class Exports(NamedTuple):
 
     targets: tuple[Export, ...]
     problems: tuple[str, ...] = ()
-    """Requested destinations that are not available, a line each."""
+    """Requested destinations that are not available, one line each."""
 
 
 def exports_of(config: Config, environ: Mapping[str, str]) -> Exports:
@@ -91,5 +91,5 @@ def _is_otlp_asked_for(environ: Mapping[str, str]) -> bool:
 
 
 def names_otlp(text: str) -> bool:
-    """Return whether a comma-separated list of exporters contains a name of OTel Python's OTLP."""
+    """Return whether a comma-separated list of exporters names an OTLP exporter of OTel Python."""
     return any(name.strip() in _OTLP for name in text.split(","))

@@ -151,7 +151,7 @@ def _one_of(words: Iterable[str]) -> Callable[[object], str]:
 
 
 def one_of(*words: str) -> Parser:
-    """Return a parser of one of these words, in any case."""
+    """Return a parser that accepts one of these words, in upper or lower case."""
     return Parser("str", f"one of {', '.join(words)}", _one_of(words))
 
 
@@ -179,7 +179,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def names() -> Parser:
-    """Return a parser of names. `none` alone gives no names; `auto` alone gives None, for all."""
+    """Return a parser of names: `none` alone means no names; `auto` alone means all (None)."""
 
     def parse(value: object) -> tuple[str, ...] | None:
         words = _words(value)
@@ -194,7 +194,7 @@ _NOTHING = tuple((word,) for word in ("none", "off", "false", "no", "0"))
 
 
 def some_of(*words: str, auto: bool = False) -> Parser:
-    """Return a parser of some of these words; `none` alone means none of them.
+    """Return a parser that accepts any of these words; `none` alone means no words.
 
     With `auto`, the word `auto` is also accepted if it is alone.
     """

@@ -30,7 +30,9 @@ class Resolved(NamedTuple):
 
     config: Config
     problems: tuple[str, ...]
-    """A line per problem, without secrets: place and value, expectation, and replacement."""
+    """One line per problem, without secrets: the place and value, what was expected, and the value
+    used instead.
+    """
     places: Mapping[str, str]
     """The place where each option's value was found, as shown to users."""
 
@@ -87,7 +89,7 @@ _DESTINATION = frozenset({"api_endpoint", "ingest_path"})
 
 
 def _keep_home(values: dict[str, Any], wrong: set[str], problems: list[str]) -> None:
-    """Send nothing to a destination whose option is invalid: the default was not intended.
+    """Disable sending if the option for a destination is invalid, instead of using the default.
 
     Otherwise, a typo in a private endpoint would send the API key and the batches to the public
     platform.

@@ -31,7 +31,7 @@ class OptionSource(NamedTuple):
 
     values: Mapping[str, object]
     suffix: str
-    """The text after an option's name that describes the source in messages."""
+    """The text that messages append to an option's name to describe the source."""
     is_environment: bool = False
     is_project: bool = False
     is_user_file: bool = False
@@ -42,7 +42,7 @@ class OptionSource(NamedTuple):
         return NOT_GIVEN if value is None and not option.key.takes_none else value
 
     def place(self, option: Option) -> str:
-        """Return the text that names the place of an option's value in messages."""
+        """Return how messages refer to the place of an option's value."""
         return option.variable if self.is_environment else option.name + self.suffix
 
     def may_say(self, option: Option) -> bool:

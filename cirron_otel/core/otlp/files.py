@@ -1,9 +1,9 @@
 """OTLP files: streams of TracesData messages, read and written in bounded memory.
 
-JSON: one TracesData per line (OTLP File Exporter specification), or one document that is spread
-over the lines of the complete file. Protobuf: each message preceded by its length as a varint.
+JSON: one TracesData per line (OTLP File Exporter specification), or one document that spans all
+lines of the file. Protobuf: each message preceded by its length as a varint.
 
-A stream that evidently has another format is refused with a hint at that format.
+A stream that is evidently in another format is refused with a hint about that format.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _read_json(
 
 
 def _document(first: bytes, numbered: Iterator[tuple[int, bytes | None]], max_bytes: int) -> bytes:
-    """Return the document that starts with `first` and consists of all lines after it, too."""
+    """Return the document that consists of `first` and all lines after it."""
     text = bytearray(first)
     for _, line in numbered:
         if line is None or len(text) + len(line) >= max_bytes:
@@ -199,7 +199,10 @@ def _json_message(text: bytes, number: int) -> Message:
 
 
 def _check_keys(document: dict[str, Any]) -> None:
-    """Refuse an object with unknown keys only. A proto3 reader would ignore them all."""
+    """Reject a non-empty object without `resourceSpans`.
+
+    A proto3 reader would ignore all its keys and accept it as empty.
+    """
     if "resourceSpans" in document or "resource_spans" in document:
         return
     if others := _OTHER_SIGNALS.intersection(document):

@@ -54,7 +54,7 @@ def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
 
 
 def _shrinks(message: TracesData) -> bool:
-    """Return whether `message` is shorter without its unknown fields, each of at least two bytes.
+    """Return whether `message` becomes shorter when its unknown fields are removed.
 
     DiscardUnknownFields is as fast as parsing, but does not look below the 64th level.
     """

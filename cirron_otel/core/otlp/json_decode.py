@@ -82,7 +82,7 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
 
 
 def traces_from_value(document: Any) -> tuple[TracesData, list[str]]:
-    """Convert a document parsed by `json_parse.parse`, with the result of `traces_from_json`."""
+    """Convert a document parsed by `json_parse.parse`; the result is as in `traces_from_json`."""
     message, unknown = TracesData(), Unknown()
     read_document(_TRACES_DATA, document, message, unknown)
     return message, unknown.report()

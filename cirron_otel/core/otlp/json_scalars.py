@@ -1,7 +1,7 @@
 """JSON values → the scalars of protobuf, by proto3 JSON's rules with OTLP's exceptions.
 
-Each converter returns the value for the protobuf field, or raises `Bad` with a description of the
-expected and the found value; the caller, which traverses the document, adds the path.
+Each converter returns the value for the protobuf field, or raises `Bad` with a description of what
+was expected and what was found; the caller, which traverses the document, adds the path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The few fields of a batch that determine the placement of its records, read on a fast path.
 
-`ScopePosition` is the position of a scope in its session, which these fields determine.
+These fields determine a scope's position in its session, a `ScopePosition`.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _int(value: object) -> int | None:
 class ScopePosition(NamedTuple):
     """The position of a scope: its session, its depth, and the scope that determines its segment.
 
-    A segment starts at a child or grandchild of the session, which contains the scope or is itself
-    the scope.
+    The latter is the scope itself or one of its ancestors: segments start only at children and
+    grandchildren of the session.
     """
 
     session: str
@@ -165,8 +165,8 @@ def position_of(row: Row, above: ScopePosition | None) -> ScopePosition:
     """Return the position of a recorded scope.
 
     `row` describes the path from the scope to the topmost scope of its batch. `above` is the
-    position of the topmost scope's parent, or that from `ScopeIndex.without_parent` if it has no
-    parent. It is None if the topmost scope is a session.
+    position of the topmost scope's parent or, if it has no parent, the result of
+    `ScopeIndex.without_parent`; it is None if the topmost scope is a session.
     """
     rel, topmost = int(row[2]), (int(row[4]), row[3])
     second = (int(row[6]), row[5]) if row[5] is not None else topmost

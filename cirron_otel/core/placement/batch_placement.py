@@ -26,7 +26,7 @@ below this depth, so the scope's descendants are in that trace.
 
 
 class RecordPlacement(NamedTuple):
-    """The place of one record."""
+    """The session, the trace and the depth of one record."""
 
     session: str
     trace_id: bytes
@@ -39,9 +39,9 @@ class Segment(NamedTuple):
 
     start_ns: int
     unit_id: str
-    """The scope that opened the segment: segments are ordered by (start_ns, unit_id)."""
+    """The id of the scope that opened the segment. Segments are ordered by (start_ns, unit_id)."""
     parent_id: str | None
-    """The parent of the scope that opened the segment."""
+    """The id of that scope's parent."""
     number: int
     """1 for the first trace after the session's own."""
     trace_id: bytes
@@ -90,7 +90,7 @@ class Plan:
     segments: Mapping[str, Sequence[Segment]] = field(default_factory=dict)
     """The traces of each session after its first, in order; most sessions have only one trace."""
     traces: Mapping[str, bytes] = field(default_factory=dict)
-    """The trace id of a session that joined another trace, by session."""
+    """The trace ids of sessions that joined another trace, by session."""
     stated: StatedSession | None = None
     """The batch's own data about its session, if it names one."""
 

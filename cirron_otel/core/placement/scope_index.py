@@ -133,10 +133,10 @@ class ScopeIndex:
         return max(open_then)[2] if open_then else None
 
     def without_parent(self, some_id: str, pid: str, start_ns: int) -> ScopePosition:
-        """Return the position below which a root scope that is not a session is placed.
+        """Return the position under which to place a root scope that is not a session.
 
-        It is the position of the session that was open in the scope's process or, if there was
-        none, of a session with the scope's own id.
+        This is the session that was open in the scope's process at that time or, if there was none,
+        a session with the scope's own id.
         """
         session = self.session_at(pid, start_ns)
         return ScopePosition(session or some_id, 0, None)

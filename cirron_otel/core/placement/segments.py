@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS weight (session TEXT PRIMARY KEY, records INTEGER);
 
 
 class Segmenter:
-    """The segments of all sessions in an index, and the record count of each last segment."""
+    """The segments of all sessions in an index, and the record count of each session's last one."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         """Continue with the counts in `db`, which has the tables of SEGMENT_SCHEMA."""
@@ -68,7 +68,7 @@ class Segmenter:
         self._db.executemany("DELETE FROM segment WHERE session = ?", rows)
 
     def _touch(self, session: str) -> None:
-        """Move a session that is counted to the end, and mark it for `save`."""
+        """Make a session the most recently counted one, and mark it for `save`."""
         self._weights[session] = self._weights.pop(session, 0)
         self._counted[session] = None
 

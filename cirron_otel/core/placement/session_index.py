@@ -174,7 +174,7 @@ class SessionIndex(ScopeIndex):
                 self.count(batch)
 
     def _observed(self) -> Iterator[tuple[str, str, int]]:
-        """Yield the batches in order, a page at a time, because counting writes between them."""
+        """Yield the batches in order. Queries are paged, because the caller writes in between."""
         last = b""
         while True:
             page = self._db.execute(
@@ -194,7 +194,7 @@ class SessionIndex(ScopeIndex):
     # --- queries --------------------------------------------------------------------------------
 
     def positions(self, batch: BatchOutline, index: dict[str, SpanOutline]) -> list[ScopePosition]:
-        """Return the position of each span; if the batch names its session, with depth 0."""
+        """Return the position of each span; every depth is 0 if the batch names its session."""
         if batch.session is not None:
             return [ScopePosition(batch.session, 0, None)] * len(batch.spans)
         known: dict[str, ScopePosition] = {}

@@ -24,11 +24,11 @@ from ...exactjson import Raw
 from .schema import Batch, Constraint, Mark, Shape, Snapshot, Span, shapes_of
 
 INT32 = Constraint("int32")
-"""The column holds 32 bits; other integer columns hold 64."""
+"""The column stores 32-bit integers; other integer columns store 64-bit integers."""
 _FIELDS = {"parent_span_id": "parent_id"}
 """The field of each column whose name differs from the field's."""
 MAX_STRING_BYTES = 256
-"""The limit of the column `value_string`, in UTF-8."""
+"""The maximum length of the column `value_string`, in UTF-8."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -115,7 +115,7 @@ class PlatformRecords(Struct, kw_only=True):
 
 
 def text(value: Any) -> str:
-    """Convert a value for a text column: None to "", any other value but a string to JSON."""
+    """Convert a value for a text column: None to "", other values that are not strings to JSON."""
     if value is None:
         return ""
     return clean(value if isinstance(value, str) else exactjson.dumps_ascii(value))
@@ -167,7 +167,11 @@ def json_object(value: Any) -> dict[str, Any] | None:
 
 
 def plain_json(value: Any) -> Any:
-    """Convert a value to JSON that all parsers can read; other numbers become null."""
+    """Convert a value to JSON that all parsers can read.
+
+    Integers of more than 64 bits become doubles. Non-finite numbers, and numbers that `exactjson`
+    reads as a `Raw`, become null.
+    """
     if isinstance(value, dict):
         return {clean(key): plain_json(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -186,7 +190,7 @@ def plain_json(value: Any) -> Any:
 
 
 def _is_object(value: Raw) -> bool:
-    """Return whether `value` is an object with a repeated key; `json.loads` uses its last value."""
+    """Return whether `value` is an object with a repeated key, not a number."""
     return value.text.startswith("{")
 
 

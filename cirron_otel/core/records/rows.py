@@ -38,7 +38,7 @@ class IndexedSpan(Struct):
 
     @property
     def error(self) -> str | None:
-        """The message of the span's error status (`error` if it is empty); None if no error."""
+        """The span's error message, or `error` if that is empty; None if the span has no error."""
         status = self.otel.get("status") if isinstance(self.otel, dict) else None
         if not isinstance(status, dict) or status.get("code") != _ERROR:
             return None

@@ -30,7 +30,7 @@ from .writer import DEFAULT_MAX_BYTES
 logger = logging.getLogger(__name__)
 
 SHARE: Final = 10
-"""The dead letters of a target take at most this fraction (1/10) of the spool's cap."""
+"""The dead letters of a target take up at most 1/`SHARE` of the spool's cap."""
 _DIRECTORY: Final = "dead-letters"
 _WHY: Final = ".why"
 _TRY: Final = ".try"

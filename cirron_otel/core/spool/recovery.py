@@ -66,7 +66,7 @@ class SealedScopes:
 
 
 def sealed_of(paths: SpoolPaths, prefix: str, wanted: Collection[str]) -> SealedScopes:
-    """Search an owner's batches for the scopes `wanted`.
+    """Search an owner's batches for the `wanted` scopes.
 
     Files that are not batches as this package writes them are skipped: `spool verify` reports them.
     """
@@ -124,7 +124,7 @@ class Recovered(NamedTuple):
     torn: tuple[str, ...] = ()
     """The owner's `.json.tmp` files, which were removed."""
     problem: str = ""
-    """The defect of the owner's journal, which was renamed to `.bad`; "" if it was not damaged."""
+    """What was wrong with the owner's journal, if it was damaged and renamed to `.bad`; else ""."""
 
 
 def recover(paths: SpoolPaths) -> list[Recovered]:
@@ -214,10 +214,10 @@ def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
 def _ends(
     left: list[dict[str, Any]], closed: list[dict[str, Any]], sealed: SealedScopes, written_ns: int
 ) -> dict[str, int]:
-    """Return an end for each open scope.
+    """Return an end time for each open scope.
 
-    The end is not earlier than the last time at which the scope was known to be open, or than the
-    end of a scope inside it.
+    It is not earlier than the last time at which the scope is known to have been open, nor than the
+    end of any scope inside it.
     """
     ends = {
         span["id"]: max(written_ns, span["start_ns"], sealed.child_ends.get(span["id"], 0))

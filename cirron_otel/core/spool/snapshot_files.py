@@ -37,7 +37,10 @@ def can_store(name: str, tensor: Any) -> bool:
 
 
 def copied(tensor: Any) -> Any:
-    """Return a dense copy in host memory of a tensor that `can_store`; waits for a GPU tensor."""
+    """Return a dense copy, in host memory, of a tensor that passes `can_store`.
+
+    Blocks until a GPU tensor has been copied.
+    """
     torch = sys.modules["torch"]
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor)
