@@ -134,15 +134,21 @@ class PendingUploads:
         `files` includes files to upload, and `rows` includes uploaded files whose rows must change.
         """
         with self._connection() as db:
-            row = db.execute(
-                "SELECT batch, directory, file FROM turns WHERE due <= ?"
-                " AND CASE is_sent WHEN 0 THEN ? ELSE ? END ORDER BY due, batch LIMIT 1",
-                (self._clock(), files, rows),
-            ).fetchone()
-            if row is None:
-                return None
-            [uris] = db.execute(f"SELECT uris FROM pending {_HERE}", row).fetchone()  # noqa: S608
+            while True:
+                row = db.execute(
+                    "SELECT batch, directory, file FROM turns WHERE due <= ?"
+                    " AND CASE is_sent WHEN 0 THEN ? ELSE ? END ORDER BY due, batch LIMIT 1",
+                    (self._clock(), files, rows),
+                ).fetchone()
+                if row is None:
+                    return None
+                stored = db.execute(f"SELECT uris FROM pending {_HERE}", row).fetchone()  # noqa: S608
+                if stored is not None:
+                    break
+                # A predecessor that was still uploading has finished this file.
+                db.execute(f"DELETE FROM turns {_HERE}", row)  # noqa: S608
         batch, directory, file = row
+        [uris] = stored
         numbered = None if uris is None else {int(n): uri for n, uri in json.loads(uris).items()}
         return Upload(batch, BlobKey(directory, file), numbered)
 
