@@ -23,7 +23,7 @@ _AT_ONCE: Final = 64 << 20
 def replacing_file(
     path: Path, tmp: Path | None = None, *, is_durable: bool = True, syncs_name: bool = True
 ) -> Iterator[int]:
-    """Yield a descriptor to write to; when the block ends, the file written replaces `path`.
+    """Yield a descriptor to write to; when the block ends, the written file replaces `path`.
 
     `tmp` is the temporary file, by default `<name>.tmp`; its mode is 0600. Two callers must not use
     the same temporary file at the same time. On an OSError it is removed, and `path` is unchanged.

@@ -2,7 +2,7 @@
 
 A chart shows at most a given number of points. If a series of marks or step durations has more
 records, each point represents several consecutive records, nearly the same number for all points.
-It has their minimum, median and maximum, so that no outlier is lost.
+It contains their minimum, median and maximum, so that no outlier is lost.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class ChosenRun:
 def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     """Limit `reader` to the batches of the wanted run; None selects the last run.
 
-    Recordings of cirron-sdk do not contain which sessions form a run. If the spool has only such
-    recordings, None selects all of them.
+    cirron-sdk does not record which sessions form a run. If the spool contains only its recordings,
+    None selects all of them.
 
     Raises UsageError if no run matches, or several do.
     """

@@ -1,6 +1,6 @@
 """The wall time of a rank, from its first start to its last end, divided into rows.
 
-Each moment belongs to exactly one row. A `RankReport` has these rows, the rank's spans and its
+Each moment belongs to exactly one row. A `RankReport` contains these rows, the rank's spans and its
 steps.
 """
 

@@ -41,17 +41,17 @@ HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script
 
 
 def moment(time_ns: int | None) -> str:
-    """Format wall-clock nanoseconds as local time with the zone, and None as empty text."""
+    """Format wall-clock nanoseconds as local time with the zone, and None as an empty string."""
     return "" if time_ns is None else local_moment(time_ns)
 
 
 def seconds(duration_ns: int | None) -> str:
-    """Format nanoseconds as seconds, and None as empty text."""
+    """Format nanoseconds as seconds, and None as an empty string."""
     return "" if duration_ns is None else f"{duration_ns / SECOND_NS:.3f} s"
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return an HTML table of escaped texts; `heads` are the column titles."""
+    """Return an HTML table of escaped strings; `heads` are the column titles."""
     head = "".join(f"<th>{escape(each)}</th>" for each in heads)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows

@@ -110,7 +110,7 @@ WHERE span.error IS NOT NULL
 """
 _RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
 _PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
-# A mark or a snapshot is in its span's session, or in the session that it names as its span.
+# A mark or snapshot belongs to its span's session, or to the session that its span_id names.
 _MARKS = """
 SELECT coalesce(
     (SELECT session FROM span JOIN member USING (no) WHERE span.id = mark.span LIMIT 1),

@@ -288,7 +288,7 @@ def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
 
 
 def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
-    """Return the rank for which the others wait; None if no rank clearly stands out."""
+    """Return the rank that the other ranks wait for; None if no rank clearly stands out."""
     if len(ranks) < 2:
         return None
     busy = {each.rank: _busy_by_phase(each.steps) for each in ranks}

@@ -269,7 +269,7 @@ class Config:
 
     @property
     def platform_context(self) -> dict[str, str]:
-        """The ids that the platform assigned to this run, by the name of their option."""
+        """The ids that the platform assigned to this run, keyed by option name."""
         names = ("workspace_id", "run_id", "pipeline_id", "deployment_id", "model_id")
         ids = {name: getattr(self, name) for name in names}
         return {name: value for name, value in ids.items() if value is not None}

@@ -56,7 +56,7 @@ def json_losses(message: TracesData, line: bytes | None = None) -> list[str]:
 def _shrinks(message: TracesData) -> bool:
     """Return whether `message` becomes shorter when its unknown fields are removed.
 
-    DiscardUnknownFields is as fast as parsing, but does not look below the 64th level.
+    DiscardUnknownFields is as fast as parsing, but does not descend below the 64th level.
     """
     known = TracesData()
     known.CopyFrom(message)

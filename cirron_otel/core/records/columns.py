@@ -115,7 +115,7 @@ class PlatformRecords(Struct, kw_only=True):
 
 
 def text(value: Any) -> str:
-    """Convert a value for a text column: None to "", other values that are not strings to JSON."""
+    """Convert a value for a text column: None becomes "", any other non-string becomes JSON."""
     if value is None:
         return ""
     return clean(value if isinstance(value, str) else exactjson.dumps_ascii(value))

@@ -315,8 +315,8 @@ _MAX_ERRORS = 100
 def validate_batch(data: bytes, name: str = "") -> list[Finding]:
     """Return the errors and notes on a batch; `name` is its file name, if it has one.
 
-    At most 100 errors are listed, followed by the number of further errors. Notes of one kind are
-    combined into one finding with their number.
+    At most 100 errors are listed, followed by the number of errors left out. Notes of one kind are
+    combined into one finding with a count.
     """
     batch = conforms(data)
     if batch is not None:
@@ -367,7 +367,7 @@ def _check_batch(batch: dict[str, Any]) -> Iterator[Remark]:
 
 
 def _summed_up(name: str, remarks: list[Remark]) -> list[Finding]:
-    """Return errors individually up to the limit, and notes by kind with their number."""
+    """Return individual errors up to the limit, and one note of each kind with a count."""
     errors = [remark for remark in remarks if remark.severity == "error"]
     findings = [_finding(name, remark) for remark in errors[:_MAX_ERRORS]]
     if len(errors) > _MAX_ERRORS:

@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(_CursorContent)
 
 
 class Cursor:
-    """The batches of one owner that one target has; `name in cursor` tests if a batch is done.
+    """The batches of one owner that are done for one target; test with `name in cursor`.
 
     A batch is done if the target has acknowledged it, or refused it permanently.
     """
@@ -112,7 +112,7 @@ class Cursor:
         return self._done
 
     def acknowledge(self, name: str) -> None:
-        """Record that the target has a batch; `save` makes this persistent."""
+        """Record that the target has acknowledged a batch; `save` makes this persistent."""
         if name not in self._done:
             self._done.add(name)
             self.acknowledged_count += 1

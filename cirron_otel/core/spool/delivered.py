@@ -1,4 +1,4 @@
-"""The batches without an owner that a target has, by name, in an SQLite file.
+"""An SQLite file of the batches without an owner that a target has acknowledged or refused.
 
 Many processes write such batches, each with its own clock, and hours late if a link was down, so a
 name gives no information about when its batch arrived. A batch is done only if its name is in this
@@ -30,7 +30,7 @@ from .state import set_aside, unwritable
 VERSION: Final = 1
 
 _PRUNE_FROM = 2_000
-"""Up to this number of names, the names of batches that left the spool are not removed."""
+"""The names of batches that left the spool are removed only if there are more names than this."""
 _PAGE = 500
 """Names per query."""
 _WAIT_S = 10.0
@@ -45,10 +45,10 @@ CREATE TABLE IF NOT EXISTS about (
 
 
 class Delivered:
-    """The batches without an owner that one target has; `name in delivered` tests if one is done.
+    """The batches without an owner that one target has acknowledged or permanently refused.
 
-    The threads of one process may share an instance. It has the methods of a `Cursor`, and takes
-    over the contents of an earlier version's cursor.
+    Test with `name in delivered`. The threads of one process may share an instance. It has the
+    methods of a `Cursor`, and takes over the contents of an earlier version's cursor.
     """
 
     def __init__(self, paths: SpoolPaths, target: str) -> None:
@@ -158,7 +158,7 @@ class Delivered:
     # --- writing --------------------------------------------------------------------------------
 
     def acknowledge(self, name: str) -> None:
-        """Record that the target has a batch; `save` makes this persistent."""
+        """Record that the target has acknowledged a batch; `save` makes this persistent."""
         if name not in self:
             self._new[name] = None
             self.acknowledged_count += 1

@@ -225,7 +225,10 @@ class Eviction:
         return True
 
     def _evict_blob(self, before: str) -> bool:
-        """Drop a snapshot file whose last batch sorts below `before`; False if there is none."""
+        """Drop a snapshot file if the last batch that references it sorts below `before`.
+
+        Returns False if there is no such file.
+        """
         while self._blob_ends and self._blob_ends[0][0] < before:
             end, key = heapq.heappop(self._blob_ends)
             if end < self._last_namer.get(key, "") or key not in self._blobs:

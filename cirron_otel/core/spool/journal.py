@@ -47,7 +47,7 @@ class JournalState(Struct):
     """The time of writing: the scopes that were open then ran at least until then."""
     sdk_version: str
     otel: dict[str, Any]
-    """The `otel` object of the session's batches; a recovered batch gets it, too."""
+    """The `otel` object of the session's batches; a recovered batch contains it too."""
     next_batch: str | None
     """The file name of the batch that is about to be sealed, or None."""
     open: list[JournalSpan]

@@ -1,9 +1,10 @@
 """Leases for operations on a spool that only one process at a time may perform.
 
-A lease is held until it is released or its process ends, in whatever way. The rule for deliveries:
-**the holder of the lease of (target, owner) may send that owner's unacknowledged batches to the
-target**, and reads the cursor again once it has the lease. A recording process that exports holds
-the lease of its own batches for its lifetime; it claims it before it seals the first one.
+A lease is held until it is released or its process ends, however that happens. The rule for
+deliveries: **the holder of the lease of (target, owner) may send that owner's unacknowledged
+batches to the target**, and reads the cursor again once it has the lease. A recording process that
+exports holds the lease of its own batches for its lifetime, and claims it before it seals the first
+batch.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Lease:
 
 
 def claim(paths: SpoolPaths, what: str) -> Lease | None:
-    """Return the lease named `what`, an arbitrary text; None if it is taken.
+    """Return the lease named `what`, an arbitrary string; None if it is taken.
 
     On a file system without locks, every claim succeeds. Raises TargetError if `state/` cannot be
     written.

@@ -1,7 +1,7 @@
-"""The ledger of one target: which batches of a spool the target has, for all owners.
+"""The ledger of one target: which batches of a spool it has acknowledged or refused.
 
-It consists of one cursor per owner. The batches of an owner are sealed nearly in order, so a
-`Cursor` is a low-water mark with exceptions; batches without an owner arrive in any order, so
+The ledger consists of one cursor per owner. The batches of an owner are sealed nearly in order, so
+a `Cursor` is a low-water mark with exceptions; batches without an owner arrive in any order, so
 `Delivered` lists them by name.
 """
 
@@ -35,7 +35,7 @@ def open_cursor(
 
 
 class Ledger:
-    """Reads which batches one target has; it is not thread-safe.
+    """Looks up which batches one target has acknowledged or refused; it is not thread-safe.
 
     Another process may send to the target meanwhile. A cursor that cannot be read counts as empty.
     """
@@ -47,7 +47,7 @@ class Ledger:
         """The cursor of the batches without an owner, which stays open."""
 
     def has(self, owner: str, name: str) -> bool:
-        """Return whether the target has, or refused, a batch of an owner."""
+        """Return whether the target has acknowledged or refused a batch of an owner."""
         cursor = self._cursor(owner)
         return cursor is not None and name in cursor
 

@@ -45,7 +45,7 @@ class Owner:
         return owner
 
     def ensure(self) -> None:
-        """Create and lock the lock file, unless this was done and the file still exists.
+        """Create and lock the lock file, unless this process has it locked and it still exists.
 
         Without the file, this process counts as dead. Raises TargetError if it cannot be created.
         Does nothing in a forked child.

@@ -1,8 +1,8 @@
 """Operations on the files in a spool's `state/`: locking, replacing, setting aside.
 
-A lock is an flock on an open file; it ends with its process, in whatever way that ends. After
-locking a file, a process checks that the file still has its name, because the previous holder may
-have removed it. This allows the holder of a lock to remove the file.
+A lock is an flock on an open file; it is released when its process ends, however that happens.
+After locking a file, a process checks that the file still has its name, because the previous holder
+may have removed it. This allows the holder of a lock to remove the file.
 """
 
 from __future__ import annotations

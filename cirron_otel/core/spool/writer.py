@@ -27,7 +27,7 @@ DEFAULT_MAX_BYTES = 1_000_000_000
 _LOCK_SECONDS = 30.0
 # Some network and FUSE file systems have no locks; names are unique anyway.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
-# The file system rejects this name, or something other than a file has it.
+# The file system rejects this name, or it is the name of something other than a file.
 _NAME_REFUSED = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP, errno.EISDIR})
 
 
