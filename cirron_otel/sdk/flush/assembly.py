@@ -106,7 +106,7 @@ def sort_marks(marks: list[MarkRow]) -> None:
 
 
 MAX_SPANS = 8_000
-"""Maximum number of spans in a batch; further spans go into more batches of the same flush."""
+"""Maximum number of spans in a batch; a flush with more spans produces several batches."""
 MAX_MARKS = 32_000
 MAX_SNAPSHOTS = 4_000
 _SLICE = 256

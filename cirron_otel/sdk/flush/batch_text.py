@@ -61,7 +61,7 @@ class Text:
         self.count = 0
         """Number of records in the list."""
         self.lost = 0
-        """Number of records that could not be encoded; the reader resets it."""
+        """Number of records that could not be encoded; the code that reads it resets it."""
 
     def add(self, rows: list[Any]) -> None:
         """Append records.

@@ -146,7 +146,7 @@ def waiting() -> int:
 
 
 def _portion_end() -> int | None:
-    """Return the start time that ends a portion.
+    """Return the latest start time of the scopes in one portion; None for no limit.
 
     A portion is limited by time, not by number, because threads may record at different rates.
     """

@@ -127,7 +127,7 @@ class FlushBuilder:
         self._open: dict[Scope, int] = {origin.session: 0}
         """The open scopes, with the number of flushes that have seen each of them open."""
         self._mark_ids: dict[Scope, bytearray] = {}
-        """First halves of the ids of sealed marks of open scopes."""
+        """For each open scope, the first halves of the ids of its sealed marks."""
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
         self._scopes = 0
@@ -344,10 +344,10 @@ class FlushBuilder:
     def _otels(
         self, drained: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the `otel` of a flush's first batch, and of the later ones.
+        """Return the `otel` objects of a flush's first batch and of the later ones.
 
-        `ids` contains the scopes with marks. The result includes the trace id of each of these
-        scopes whose own record may be in another batch, or not recorded yet.
+        `ids` contains the scopes with marks. If such a scope's own record may be in another batch,
+        or does not exist yet, the result includes the scope's trace id.
         """
         otel = self.base_otel()
         otel["trace_id"] = default.trace_id.hex()

@@ -220,7 +220,7 @@ class Pipeline:
             self._asked.popleft().set()
 
     def _wait(self) -> None:
-        """Wait for the end of the interval or a request."""
+        """Wait for a request, or until the interval is over."""
         with contextlib.suppress(Empty):
             self._wake.get(timeout=self._interval)
             for _ in range(self._wake.qsize()):

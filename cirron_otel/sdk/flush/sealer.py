@@ -28,7 +28,7 @@ PENDING_BYTES = 64_000_000
 
 
 class Sealed(NamedTuple):
-    """A batch's file name and content in the spool, and the numbers of its records."""
+    """A batch's file name and content in the spool, and its number of records of each kind."""
 
     name: str
     data: bytes

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ...core.config.options import Config
 
 RankCallback = Callable[[int, int], None]
-"""Takes the rank of this process and the world size."""
+"""Called with the rank of this process and the world size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,17 @@ class HookContext:
 
     config: Config
     owns: Callable[[str], bool]
-    """Returns whether the framework creates the scopes with a name, because no framework with a
-    higher priority claims the name."""
+    """Returns whether the framework creates the scopes with a given name. It does not if a
+    framework with a higher priority claims the name."""
     on_import: Callable[[str, Callable[[ModuleType], None]], None]
-    """Calls a function with a module once it is imported, immediately if it already is."""
+    """Calls a function with a module once that is imported, or immediately if it already is."""
     worker_opener: Callable[[], Any]
     """Returns the function that opens the session of a data loading process, or None. The result
     changes when the rank of this process becomes known."""
     remove_all: Callable[[], None]
     """Removes the hooks of every framework from this process."""
     before_loading: Callable[[], object] | None
-    """Must be called before each data loading iterator is created, and so before its processes are
-    created."""
+    """Must be called before a data loading iterator is created, so before its processes start."""
     epoch_ended: Callable[[Any], None]
     """Must be called with the scope of each epoch that has ended."""
 

@@ -30,7 +30,7 @@ class RunList(tuple[Run, ...]):
     __slots__ = ()
 
     def named(self, wanted: str) -> Run:
-        """Return the run with this name, id, or prefix of an id; `last` means the last run.
+        """Return the run with this name, id, or id prefix; `last` means the last run.
 
         Raises UsageError if no run matches, or more than one.
         """
@@ -50,7 +50,7 @@ def runs(directory: str | os.PathLike[str] | None = None) -> RunList:
 
 
 class CirronSpanProcessor(ForeignSpanProcessor):
-    """Cirron's spool for any TracerProvider: `provider.add_span_processor(CirronSpanProcessor())`.
+    """Writes a provider's spans to the spool: `provider.add_span_processor(CirronSpanProcessor())`.
 
     It opens the session of the process if none is open. Every span of the provider is written to
     the spool, as a child of the scope it ran in. The options are those of `profile()`. Without
@@ -78,7 +78,7 @@ class CirronSpanProcessor(ForeignSpanProcessor):
                 active.profiler = self._profiler
             except Exception as error:
                 record_error("profile", error)
-            # Without a session, no flush thread would remove the spans that it retains.
+            # Without a session, no flush thread would remove the spans that this processor retains.
             self.is_on = self._profiler is not None and self._profiler.enabled
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:

@@ -93,7 +93,7 @@ class OpeningTracer(trace.Tracer):
         self._tracer = tracer
 
     def __getattr__(self, name: str) -> Any:
-        """Return another attribute of the wrapped tracer."""
+        """Return any other attribute from the wrapped tracer."""
         return getattr(self._tracer, name)
 
     def start_span(self, *args: Any, **named: Any) -> Any:

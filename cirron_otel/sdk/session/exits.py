@@ -70,7 +70,7 @@ def terminate(session: Scope, number: int, frame: FrameType | None) -> None:
 
 
 def unreported(hook: Any) -> BaseException | None:
-    """Return the exception that ended the program, if `hook` was replaced as `sys.excepthook`.
+    """Return the exception that ended the program, if `sys.excepthook` is no longer `hook`.
 
     An interactive interpreter also sets `sys.last_value`, but continues.
     """

@@ -169,7 +169,7 @@ class Profiler:
             return disabled_health()
 
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
-        """Return the last scopes in a format of `cirron.trace`. Raises nothing."""
+        """Return the last scopes in one of the formats of `cirron.trace`. Raises nothing."""
         try:
             recent = Recent(0)
             if self.runtime is not None:
@@ -278,7 +278,7 @@ def closing_line(runtime: Runtime) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path, relative to the working directory if it is inside it."""
+    """Return a path as text, relative to the working directory if it is inside that directory."""
     try:
         shown = str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

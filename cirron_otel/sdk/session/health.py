@@ -30,7 +30,7 @@ _SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "f
 
 
 def disabled_health() -> dict[str, Any]:
-    """Return the health without a session; the keys are the same as for a session."""
+    """Return the result of `health()` when there is no session; the keys are the same."""
     return {
         "enabled": False,
         "scope_drop_count": drops.too_deep,
@@ -62,7 +62,7 @@ def disabled_health() -> dict[str, Any]:
 
 
 def health_of(runtime: Runtime) -> dict[str, Any]:
-    """Return the health of an open or closed session. Times are wall-clock ns, sizes bytes."""
+    """Return the health of an open or closed session: times in wall-clock ns, sizes in bytes."""
     pipeline = runtime.pipeline
     sealer, collector = pipeline.sealer, pipeline.collector
     lost = runtime.drops.by_reason()

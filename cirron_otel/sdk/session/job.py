@@ -53,7 +53,7 @@ class Job:
         """The batches that were in the spool before the job."""
         self.exporters = runtime.pipeline.exporters
         self.exit_timeout = runtime.config.exit_timeout
-        """Time limit of the end of the job, in seconds."""
+        """Time limit for ending the job, in seconds."""
 
     @property
     def run(self) -> RunIdentity:
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def owner(self) -> str:
-        """The prefix of the job's own batches; it follows the time in their file names."""
+        """The job's owner prefix, which follows the time in the file names of its own batches."""
         return self._runtime.owner.prefix
 
     def environment(self, environ: Mapping[str, str], *, hooks: bool = True) -> dict[str, str]:

@@ -40,7 +40,7 @@ def join(
     *,
     environment_first: bool = False,
 ) -> Joined:
-    """Find the trace to join. `how` (parent, link, or none) is the use of a surrounding span.
+    """Find the trace to join. `how` is parent, link, or none: how to use a surrounding span.
 
     `parent` and `link` may be a Span, a SpanContext, a Context, or a carrier (a mapping with
     `traceparent`, or the text of a `traceparent`). With `environment_first`, the context from the

@@ -1,7 +1,7 @@
 """The TracerProvider: the application's if it has set one, otherwise the SDK's.
 
 The SDK's provider loses nothing: events, links, and attributes are not limited unless the
-environment sets limits, and spans that its sampler drops are recorded, only not exported.
+environment sets limits, and spans that its sampler drops are still recorded, but not exported.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class RecordAll(Sampler):
 
 
 def applications_provider() -> TracerProvider | None:
-    """Return the application's provider; None if it has not set one of the OpenTelemetry SDK."""
+    """Return the application's provider; None if it has not set an OpenTelemetry SDK provider."""
     provider = trace.get_tracer_provider()
     return provider if isinstance(provider, TracerProvider) else None
 
 
 def make_provider(resource: Resource, environ: Mapping[str, str]) -> TracerProvider:
-    """Create a provider of the SDK, without setting it globally."""
+    """Create an SDK provider without making it global."""
     unlimited = {
         argument: SpanLimits.UNSET
         for argument, variable in _LIMITS.items()
@@ -98,7 +98,7 @@ def make_provider(resource: Resource, environ: Mapping[str, str]) -> TracerProvi
 
 
 def sampler_of(provider: TracerProvider) -> Sampler | None:
-    """Return the sampler that decides about export."""
+    """Return the sampler that decides which spans are exported."""
     sampler: Any = getattr(provider, "sampler", None)
     return sampler.inner if isinstance(sampler, RecordAll) else sampler
 

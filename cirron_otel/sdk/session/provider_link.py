@@ -1,4 +1,4 @@
-"""A session's connection to the TracerProvider that it works in, and to the other processors there.
+"""A session's connection to its TracerProvider, and to that provider's other processors.
 
 `profile()` makes the SDK's provider global if the program has none. OpenTelemetry allows a global
 provider to be set only once, so the program's own provider would then be rejected. `publish` makes

@@ -40,7 +40,7 @@ class Recent:
         self._batches: tuple[BatchText, ...] = ()
 
     def add(self, batch: BatchText) -> None:
-        """Retain a batch as text; it is decoded by `read`."""
+        """Retain a batch as text, which `read` decodes."""
         if not self._most:
             return
         batches = [*self._batches, batch]

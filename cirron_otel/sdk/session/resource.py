@@ -76,7 +76,7 @@ _UNKNOWN_AMD = "AMD GPU"
 
 
 class CirronDetector(ResourceDetector):
-    """Detects the launcher, the cluster, and the GPUs; an OpenTelemetry resource detector.
+    """An OpenTelemetry resource detector for the launcher, the cluster, and the GPUs.
 
     It is an entry point, which `OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=cirron` enables. Attributes
     use OpenTelemetry's names where it defines them (semantic conventions, k8s), and `cirron.*`
@@ -118,7 +118,7 @@ def _kubernetes(environ: Mapping[str, str], root: Path) -> dict[str, str]:
 
 
 def _gpus(environ: Mapping[str, str], root: Path) -> dict[str, str | int]:
-    """Return the model and the number of the GPUs that the process may use.
+    """Return the model and the count of the GPUs that the process may use.
 
     Several models are joined with commas. Numbers in `CUDA_VISIBLE_DEVICES` select devices; an id
     of a device or of a device's partition only counts as one more device.
@@ -147,7 +147,7 @@ def _visible(models: list[str], listed: str | None) -> list[str]:
 
 
 def _nvidia(root: Path) -> Iterator[str]:
-    """Yield the models in the order of the bus, as nvidia-smi lists them."""
+    """Yield the models in PCI bus order, as nvidia-smi lists them."""
     for path in sorted((root / _NVIDIA).glob("*/information")):
         match = _NVIDIA_MODEL.search(_text(path))
         if match:

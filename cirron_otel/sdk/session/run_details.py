@@ -168,7 +168,7 @@ _OTHERS: Final = {
     "cirron.gpu.": DEVICES,
     "cirron.launcher": LAUNCHER,
 }
-"""The kinds of detail of the attributes that every resource has, by name prefix."""
+"""The kind of detail of each attribute that every resource has, by attribute name prefix."""
 _DESCRIPTIONS: Final = frozenset({
     ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
 })  # fmt: skip
@@ -204,7 +204,7 @@ def is_wanted(attribute: str, config: Config) -> bool:
 
 
 def without_details(resource: Resource) -> Resource:
-    """Return the resource of metrics: `resource` without attributes that describe the run."""
+    """Return the resource for metrics: `resource` without attributes that describe the run."""
     return Resource({
         key: value
         for key, value in resource.attributes.items()

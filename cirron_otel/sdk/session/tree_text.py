@@ -17,7 +17,7 @@ from ... import semconv as sc
 from ..flush.rows import MarkRow
 
 MOST_MARKS = 20
-"""Maximum number of marks on one line; further marks are only counted."""
+"""Maximum number of marks on one line; any others are only counted."""
 MOST_TEXT = 80
 """Maximum characters of a name or of a mark's text."""
 _FIXED = (1e-3, 1e7)

@@ -79,7 +79,7 @@ def wait_for_session(
     """Install the hooks, and open the session of this process with the first record.
 
     `begun` is the start of the session by `time.monotonic_ns`, and `provider` the provider to work
-    in. Without `hooks`, no framework is hooked, regardless of the options. A call of `profile()`
+    in. Without `hooks`, no framework is hooked, regardless of the options. A call to `profile()`
     replaces the waiting session. Returns False if a session is already open or waiting, or if
     tracing is off. Raises nothing.
     """

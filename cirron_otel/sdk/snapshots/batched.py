@@ -41,9 +41,9 @@ class _Bundle:
 
 
 def measure(tensors: Sequence[Any], zeros: Sequence[int], limit: int) -> Any:
-    """Return the moments of dense tensors of one device, one row each, for `statistics.moments_of`.
+    """Return the moments of dense tensors on one device, one row each, for `statistics.moments_of`.
 
-    `zeros` contains, for each tensor, the number of further elements that are 0: they extend the
+    `zeros` contains, for each tensor, the number of additional zero elements: they extend the
     tensor's range, but are not counted.
     """
     return _Measuring(tensors, zeros, limit).run()
@@ -56,7 +56,7 @@ def _bundles(tensors: Sequence[Any], limit: int) -> list[_Bundle]:
     longest = 0
     for piece, owner in cut:
         rows = len(bundles[-1].parts) if bundles else _MOST_ROWS
-        # Rows are padded with zeros: at most as many zeros as there are elements.
+        # Rows are padded with zeros, at most as many as there are elements.
         if rows < _MOST_ROWS and (rows + 1) * longest <= limit and 2 * piece.numel() >= longest:
             bundles[-1].owners.append(owner)
             bundles[-1].parts.append(piece)
@@ -127,7 +127,7 @@ class _Measuring:
         return self._sent([numbers + [len(owners)] * (most - len(numbers)) for numbers in of])
 
     def _matrix(self, bundle: _Bundle) -> tuple[Any, Any]:
-        """Return the pieces as doubles, one row each, and a mask of the elements of the pieces.
+        """Return the pieces as doubles, one row each, and a mask that is False for padding.
 
         The mask is None if no row is padded.
         """
@@ -148,7 +148,7 @@ class _Measuring:
         return matrix, columns < self._sent(sizes)[:, None]
 
     def _ranges(self, bundle: _Bundle) -> Any:
-        """Return each piece's counts by kind, and the range of its finite elements."""
+        """Return each piece's counts of finite and non-finite elements, and its finite range."""
         torch = self._torch
         matrix, is_piece = self._matrix(bundle)
         infs = (matrix == math.inf).sum(1)
@@ -191,7 +191,7 @@ class _Measuring:
         return torch.cat([count[:, None], mean[:, None], squares[:, None], counts], 1)
 
     def _histograms(self, bins: Any, finite: Any) -> Any:
-        """Return the number of elements of each row in each bin."""
+        """Return, for each row, the number of elements in each bin."""
         torch = self._torch
         if torch.are_deterministic_algorithms_enabled():  # histc then raises on a GPU
             each = [((bins == number) & finite).sum(1) for number in range(BINS)]

@@ -154,7 +154,7 @@ class Snapshots:
     # --- on the training thread -----------------------------------------------------------------
 
     def epoch_ended(self, scope: Any) -> None:
-        """Take a snapshot of the watched model, if there is one; the hook `state.epoch_ended`.
+        """Take a snapshot of the watched model, if there is one. The hook for `state.epoch_ended`.
 
         A second call for the same scope does nothing. Nothing is raised.
         """

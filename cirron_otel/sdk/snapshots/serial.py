@@ -1,6 +1,7 @@
 """Measure large tensors in host memory in two passes, in portions that stay in the cache.
 
-Only one portion, as doubles, is in memory. Sums equal those of numpy in float64 for every dtype.
+Only one portion at a time is held in memory as doubles. Sums equal those of numpy in float64 for
+every dtype.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Serial:
         """The dtypes whose minimum and maximum torch can compute."""
 
     def measure(self, tensor: Any, zeros: int = 0) -> Moments:
-        """Return the moments of a dense tensor and of `zeros` further elements that are 0."""
+        """Return the moments of a dense tensor and `zeros` additional zero elements."""
         moments = Moments()
         if zeros:
             moments.low = moments.high = 0.0

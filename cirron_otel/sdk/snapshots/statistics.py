@@ -136,7 +136,7 @@ def _finite(moments: Moments) -> dict[str, Any]:
 
 
 def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
-    """Return the statistics over all elements, non-finite ones included, by IEEE 754."""
+    """Return the statistics of all elements, including non-finite ones, as IEEE 754 defines."""
     if moments.nans:
         return dict.fromkeys(("mean", "std", "min", "max", "norm"), math.nan)
     both = moments.infs and moments.neg_infs

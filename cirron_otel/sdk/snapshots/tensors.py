@@ -165,7 +165,7 @@ def _look_at(tensor: Any, subject: Subject) -> None:
 
 
 def _stored_values(torch: Any, tensor: Any) -> tuple[Any, int]:
-    """Return the values that a sparse tensor stores, each once, and the number of other zeros."""
+    """Return a sparse tensor's values, duplicates combined, and the number of zeros not stored."""
     if tensor.layout is torch.sparse_coo:
         values = tensor.coalesce().values()
     elif str(tensor.layout).startswith("torch.sparse"):

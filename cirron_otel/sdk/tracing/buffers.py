@@ -31,7 +31,7 @@ _IDS = 512
 
 @dataclass(slots=True)
 class BufferLimits:
-    """Limits of the records that wait for the flush thread; the options have the same defaults."""
+    """Maximum numbers of records that wait for the flush thread; the defaults are the options'."""
 
     scopes: int = 262_144
     """Maximum number of scopes of all threads together."""
@@ -54,7 +54,7 @@ class BufferHooks:
     def __init__(self) -> None:
         self.wake = _nothing
         self.first = _nothing
-        """Called when a thread has used up its ids, and for a mark outside of every session. A
+        """Called when a thread has used up its ids, and for a mark made outside of every session. A
         pipeline then checks that its flush thread is alive, and a forked child opens its own
         session."""
 
@@ -123,11 +123,11 @@ class Buffers:
 
 
 spared_scopes: deque[OpenScope] = deque()
-"""Scopes removed from full buffers that may not be dropped; the flush thread takes them first."""
+"""Scopes removed from full buffers that must not be dropped; the flush thread takes them first."""
 
 
 class UndroppableScopes:
-    """Scopes in the buffers that may not be dropped: records that were taken refer to them."""
+    """Buffered scopes that must not be dropped, because records already taken refer to them."""
 
     def __init__(self) -> None:
         self.scopes: Set[OpenScope] = frozenset()

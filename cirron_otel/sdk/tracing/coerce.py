@@ -68,7 +68,7 @@ def coerce(value: Any) -> Any:
 
 
 def hold(attrs: dict[str, Any]) -> None:
-    """Replace attributes that are tensors on a device by the result of `held`."""
+    """Replace attributes that are tensors on a device with the result of `held`."""
     for key, value in attrs.items():
         if type(value) not in USUAL:
             attrs[key] = held(value)
@@ -110,7 +110,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Any:
-    """Convert one element of numpy, torch, or jax; copy a tensor on a device without waiting."""
+    """Convert one value from numpy, torch, or jax; copy a tensor on a device without waiting."""
     shape = getattr(value, "shape", ())
     size = 1
     for length in shape:

@@ -162,7 +162,7 @@ class DetailSampler:
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
             if stays is None and (is_last or inside.is_overdue or size > self._most_held):
-                # An overdue step gets no verdict any more: it was dropped after it ended, or its
+                # An overdue step will never get a verdict: it was dropped after it ended, or its
                 # verdict was discarded.
                 stays = self._verdicts[step] = True
             if stays is None:

@@ -50,7 +50,7 @@ class ForeignSpans:
         self.dropped = 0
 
     def start(self, span: Span, context: Any) -> None:
-        """Note that a span begins in `context` (None: the current context)."""
+        """Record that a span begins in `context` (None: the current context)."""
         if isinstance(span, RecordedScope):
             return
         if context is None:

@@ -166,7 +166,7 @@ class Request(Scope):
         self._tokens: int | None = None
 
     def again(self) -> Request:
-        """Return a copy of this request that is not open."""
+        """Return an unopened copy of this request."""
         return Request(times_chunks=self._times_chunks)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -202,7 +202,7 @@ class Request(Scope):
             self.note("total_tokens", total, source="openai", normalized=True)
 
     def item(self, item: Any) -> None:
-        """Add marks with the times of an item of the stream."""
+        """Add the timing marks for an item of the stream."""
         at = now()
         if not self._items:
             self._first = at

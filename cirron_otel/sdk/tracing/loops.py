@@ -154,7 +154,7 @@ def _meet_session() -> None:
 
 
 def _not_opened(error: Exception, base: Any) -> None:
-    """Handle an SDK error on opening the scope: this iteration is not recorded."""
+    """Handle an SDK error while opening a scope: the iteration is not recorded."""
     record_error("loop", error)
     _set(base)
 

@@ -47,7 +47,7 @@ def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
 
 
 def outside() -> Any:
-    """Return the scope for a mark made outside of a session; a forked child may open one now."""
+    """Return the scope for a mark made outside of a session; a forked child may open one."""
     hooks.first()
     return state.session
 

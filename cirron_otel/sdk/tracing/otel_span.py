@@ -98,7 +98,7 @@ class RecordedScope(trace_api.Span, ReadableSpan):
 
     @property
     def index(self) -> Any:
-        """The number of the scope among the scopes with its name."""
+        """The number of the scope among the scopes with the same name."""
         return self._index
 
     @index.setter

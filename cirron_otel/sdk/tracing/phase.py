@@ -19,7 +19,7 @@ from .state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .traces import UNIT_DEPTH
 
 LOOP_KEY = "cirron-otel-loop"
-"""Key in OpenTelemetry's context of the `LoopFetches` of a loop that is fetching an item."""
+"""The context key for a loop's `LoopFetches`, which is set while the loop fetches an item."""
 
 STEPS = ("step", "batch")
 """Names of manual scopes that count as steps; `ci.batches` of cirron-sdk uses `batch`."""
@@ -96,11 +96,11 @@ class LastEnd:
         """Ignore the beginning of a span of another library."""
 
     def append(self, interval: tuple[int, int]) -> None:
-        """Note the end of a span of another library."""
+        """Record the end of a span of another library."""
         self.last = max(self.last, interval[1])
 
     def ended(self, _scope: Any, end: int) -> None:
-        """Note the end of a scope."""
+        """Record the end of a scope."""
         self.last = max(self.last, end)
 
 
@@ -181,7 +181,7 @@ class Intervals:
         """Child spans of other libraries that have not ended."""
 
     def begin(self, span: Any) -> None:
-        """Note that a child span of another library begins."""
+        """Record that a child span of another library begins."""
         if len(self.open) < _MANY:
             self.open[span] = None
 
@@ -208,7 +208,7 @@ class Intervals:
             intervals.clear()
 
     def ended(self, scope: Any, end: int) -> None:
-        """Note the end of a child scope."""
+        """Record the end of a child scope."""
         self.append((scope._start, end))
         if scope._name in STEPS:
             self.by_hand = True
@@ -312,7 +312,7 @@ class LoopFetches:
         self.scopes, self.scope = [], None
 
     def over(self, base: Any) -> None:
-        """Finish the remaining fetches after the end of the loop."""
+        """Finish the remaining fetches, because the loop has ended."""
         try:
             for each in self.scopes:
                 each.finish()

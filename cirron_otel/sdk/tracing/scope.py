@@ -164,7 +164,7 @@ class Scope(RecordedScope):
             return function
 
     def again(self) -> Scope:
-        """Return a copy of this scope that is not open."""
+        """Return an unopened copy of this scope."""
         another = Scope(self._name, self._index)
         another._attrs = self.attrs.copy()
         return another

@@ -24,7 +24,7 @@ class ForeignSpanProcessor(SpanProcessor):
         """Called with the provider's processors and resource when its first span begins."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Note that a span begins."""
+        """Record that a span begins."""
         if self.is_on:
             try:
                 if self.met is not None:

@@ -1,6 +1,6 @@
 """The process-wide state that the hot path reads: one object with slots, without a lock.
 
-Sessions write it when they open and end, and so do snapshots and instrumentations for their hooks.
+Sessions update it when they open and end; snapshots and instrumentations set their hooks in it.
 `OpenScope` is the part of a scope that the modules below `scope` use.
 """
 
@@ -35,7 +35,7 @@ INSTRUMENTATION_SCOPE = InstrumentationScope(sc.SCOPE_NAME, SDK_VERSION)
 
 
 class OpenScope(Protocol):
-    """The part of a scope that buffers, decorators, and segments use; `scope.Scope` has it."""
+    """The interface that buffers, decorators, and segments need; `scope.Scope` implements it."""
 
     _id: int
     _depth: int

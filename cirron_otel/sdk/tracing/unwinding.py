@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
     code: CodeType
     at: int | None
-    """Offset of the instruction; None if it reraises, because the traceback has another offset."""
+    """Offset of the instruction; None if it reraises: the traceback then has another offset."""
 
     def is_in(self, error: BaseException) -> bool:
         """Return whether the exception passed through this instruction."""
@@ -77,7 +77,7 @@ def loop_left(depth: int = 1) -> Place | None:
 
 
 def keep(scope: Any, place: Place, until: int | None = None) -> None:
-    """Let a scope wait. If its end `until` (monotonic ns) is given, finish it after the wait."""
+    """Make a scope wait. If its end `until` (monotonic ns) is given, finish it after the wait."""
     if until is not None:
         scope._until = until
     _waiting.append(_Waiting(scope, place, monotonic(), until is not None))

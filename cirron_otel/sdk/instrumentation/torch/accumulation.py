@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Gradients:
-    """Tracks the gradient and the version of one trained parameter between two backwards."""
+    """Tracks the gradient and the version of one trained parameter between two backward passes."""
 
     def __init__(self, torch_state: TorchState) -> None:
         self._torch_state = torch_state

@@ -284,7 +284,7 @@ class Clock:
             record_error("cuda", error)
 
     def _wait_for_queries(self) -> None:
-        """Return once no thread is querying; any query that begins now finds the source off."""
+        """Return once no thread is querying; a query that begins now sees the source as off."""
         for queue in tuple(self._all_queues):
             if queue.lock.acquire(timeout=_QUIET_S):
                 queue.lock.release()

@@ -1,6 +1,6 @@
-"""Record the call of a compiled function as a `forward`, unless it turns out to be something else.
+"""Record calls to compiled functions as `forward`, unless they turn out to be something else.
 
-Calls of compiled *modules* are recorded by modules.py. This module watches the entry into compiled
+Calls to compiled *modules* are recorded by modules.py. This module watches the entry into compiled
 code, regardless of where and when `torch.compile` was called.
 """
 
@@ -171,7 +171,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 class Call:
-    """An open call of a compiled function."""
+    """A call to a compiled function that has not returned yet."""
 
     __slots__ = ("backwards", "frame", "kind", "may_be_loss", "phase", "version")
 
@@ -181,7 +181,7 @@ class Call:
         """The version of a trained parameter before the call. A call that changes it is an
         optimizer step."""
         self.backwards = 0
-        """The number of backwards before the call."""
+        """The number of backward passes before the call."""
         self.may_be_loss = False
         """Whether a model was called earlier: a call that returns one number is then the loss."""
 

@@ -108,7 +108,7 @@ class Memory:
     def end(self, step: Any) -> None:
         """Set `cuda.memory_peak_bytes` and `cuda.memory_reserved_peak_bytes` at the end of a step.
 
-        The values are those of the current device. The method may be called again if further work
+        The values are those of the current device. The method may be called again if more work
         belongs to the step. A step without a loader is recognised late, so its measurement begins
         at the end of the previous step.
         """
@@ -142,7 +142,7 @@ def memory_of(config: Config) -> Memory | None:
 
 
 def devices() -> frozenset[str]:
-    """Return the types of devices to which copies are recorded."""
+    """Return the device types to which copies are recorded."""
     import torch  # noqa: PLC0415
 
     if has_cuda():

@@ -110,8 +110,8 @@ class TorchHooks(FrameworkHooks):
     def _install_torch(self, clock: Any, devices: frozenset[str]) -> None:
         """Hook torch itself. Raises nothing.
 
-        `clock` measures time on a device (see clock.py), or is None. `devices` are the types of
-        devices to which copies are recorded.
+        `clock` measures time on a device (see clock.py), or is None. `devices` are the device types
+        to which copies are recorded.
         """
         self.torch_state.clock = clock
         if clock is not None:

@@ -45,14 +45,14 @@ class InterleavedFetches:
     # --- a pass begins or goes on ---------------------------------------------------------------
 
     def began(self, training: Pass, iterator: Any) -> None:
-        """Note the beginning of a training pass, which may have been suspended earlier."""
+        """Handle the beginning of a training pass, which may have been suspended earlier."""
         self.aside = None
         training.yields = reading_frame() is not None
         training.known_data = [data for each, data in self._suspended if each() is iterator]
         self._suspended = [pair for pair in self._suspended if pair[0]() not in (None, iterator)]
 
     def goes_on(self, training: Pass) -> None:
-        """Note a fetch of the iterator that drives the steps.
+        """Handle a fetch of the iterator that drives the steps.
 
         Another iterator that was fetched before is now known to be read inside the pass.
         """
@@ -66,7 +66,7 @@ class InterleavedFetches:
             iteration.go_on()
 
     def returns(self, training: Pass) -> None:
-        """Note a fetch of the pass's own iterator while another iterator drives the steps."""
+        """Handle a fetch of the pass's own iterator while another iterator drives the steps."""
         first_batch, training.first_batch = training.first_batch, None
         if first_batch is not None:
             self._close(training, first_batch)
@@ -383,7 +383,7 @@ class InterleavedFetches:
     # --- ends -----------------------------------------------------------------------------------
 
     def exhausted(self, training: Pass, iterator: Any, at: int) -> None:
-        """Note that an iterator other than the pass's own is exhausted."""
+        """Handle the exhaustion of an iterator other than the pass's own."""
         if training.driver() is iterator:
             if training.first_batch is not None:
                 training.first_batch.over = at
@@ -393,7 +393,7 @@ class InterleavedFetches:
             training.restarted = reference_to(data_of(iterator))
 
     def called(self, training: Pass, *, is_trainable: bool) -> None:
-        """Note the call of a model."""
+        """Handle a call to a model."""
         if training.other is not None:
             training.other.was_forward = True
             training.other.was_trainable = training.other.was_trainable or is_trainable
@@ -401,7 +401,7 @@ class InterleavedFetches:
             self.end_first_batch(training)
 
     def training_begins(self, training: Pass) -> None:
-        """Note that a backward or an optimizer step begins."""
+        """Handle the start of a backward pass or an optimizer step."""
         if training.other is not None:
             training.other.was_backward = True
         if training.first_batch is not None and training.first_batch.over:

@@ -104,7 +104,7 @@ class Iteration:
             span(self.micro, stamps)
 
     def stepped(self, optimizer: Any) -> None:
-        """Note that an optimizer steps, or skips its step: the accumulation is over."""
+        """Record that an optimizer steps, or skips its step: the accumulation is over."""
         self.was_stepped = True
         self.optimizers = (*self.optimizers, id(optimizer))
         if self.micro is not None:
@@ -117,7 +117,7 @@ class Iteration:
     def thin(self) -> None:
         """Retain only the times of the children, unless the children are held.
 
-        A step may last for a complete training if the iterator of a single batch stays alive.
+        A step may last for the complete training run if the iterator of a single batch stays alive.
         """
         if not self.is_held and self.step._folded is None:
             inside = self.step.inside
@@ -137,7 +137,7 @@ class Iteration:
         return inside is not None and inside.by_hand
 
     def next_micro(self, begin: Any) -> None:
-        """Begin a micro step for a further batch; `begin` opens it with its index."""
+        """Begin a micro step for another batch; `begin` opens it with its index."""
         if not self.micros:
             self.split(begin, [self.children])
         else:

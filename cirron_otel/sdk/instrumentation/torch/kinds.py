@@ -8,7 +8,7 @@ OPTIMIZER = 16
 TRANSFER = 32
 RECOMPUTE = 64
 COMPILED = 128
-"""Set with FORWARD: the call of a compiled function, which may turn out to be something else."""
+"""Set with FORWARD: a call to a compiled function, which may turn out to be something else."""
 PARTIAL = 256
 """Set with FORWARD: a model whose `forward` was called directly and discovered while it ran."""
 GRAD = 32768
@@ -30,7 +30,7 @@ PLAIN = ~(COMPILED | PARTIAL | GRAD | AHEAD)
 UPKEEP = ZERO_GRAD | CLIP_GRAD | SCHEDULER | SAVE | RESTORE | COLLECTIVE
 
 NO_FORWARD = LOAD | FORWARD | LOSS | TRANSFER | RECOMPUTE
-"""Phases inside which the call of a module is part of the phase."""
+"""Phases that include the module calls made inside them."""
 NO_FETCH = LOAD | FORWARD | LOSS | BACKWARD | RECOMPUTE
 NO_TRANSFER = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 

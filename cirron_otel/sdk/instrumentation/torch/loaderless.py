@@ -66,7 +66,7 @@ class LoaderlessSteps:
         self._made_at = 0
         """The number of optimizers constructed before the last step."""
         self._is_fresh = False
-        """Whether no phase ran since an optimizer stepped."""
+        """Whether no phase has run since an optimizer stepped."""
 
     def takes(self, phase: Phase, kind: int) -> bool:
         """Take an ended phase that can belong to a step or an evaluation; return whether it can."""
@@ -205,7 +205,7 @@ class LoaderlessSteps:
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
     def _weights_changed(self) -> None:
-        """Note that a forward follows a change of the weights that no known optimizer made."""
+        """Record that a forward follows a change of the weights that no known optimizer made."""
         waiting, end = self._waiting, len(self._waiting)
         start = self._changes[-1] if self._changes else 0
         if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
@@ -244,7 +244,7 @@ class LoaderlessSteps:
             return False
         if self._waiting:
             if not self._is_manual and not self._changes:
-                return False  # between two backwards whose gradients add up
+                return False  # between two backward passes whose gradients add up
             self.release()
         scope, parent_scope = self.evaluation, phase._above
         if scope is None or scope._above is not parent_scope:

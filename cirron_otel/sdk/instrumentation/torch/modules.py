@@ -1,4 +1,4 @@
-"""Record the outermost call of a module as `forward` or `loss`.
+"""Record the outermost call to a module as `forward` or `loss`.
 
 `torch.nn.Module.__call__` is replaced once, when the hooks are installed. Assigning it empties the
 method caches of every subclass, which takes a millisecond in a large program, so it is not assigned
@@ -202,7 +202,7 @@ class Modules:
             return None
 
     def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
-        """Return whether the call of a module without parameters is a loss.
+        """Return whether a call to a module without parameters is a loss.
 
         A loss follows a forward. Without a loader, nothing shows where a batch begins, so a loss
         must also depend on a trained tensor, or have several arguments if gradients are off. There,
@@ -226,7 +226,7 @@ class Modules:
     def _outside_of_steps(
         self, loaderless: LoaderlessSteps, known: KnownModule, module: Any
     ) -> None:
-        """Note which model is trained or evaluated while no loader drives steps."""
+        """Record which model is trained or evaluated while no loader drives steps."""
         torch_state = self._torch_state
         loaderless.evaluates = False
         if not torch_state.is_grad_enabled():
@@ -297,7 +297,7 @@ class KnownModule:
         self.reference, self.kind, self.attrs = reference, kind, attrs
         self.name, self.is_loss = NAMES[kind], kind == LOSS
         self.is_usual = self.is_loss
-        """Whether a call of the module in a step provides no new information; for a model, whether
+        """Whether a call to the module in a step provides no new information; for a model, whether
         it was trained."""
         self.is_ahead = self.is_proven = False
         """For a module without parameters: `is_ahead` if it is known not to be a loss, `is_proven`

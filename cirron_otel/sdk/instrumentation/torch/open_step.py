@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Counts of epochs and evaluations, common to all tasks of a thread."""
+    """Counts of epochs and evaluations, shared by all tasks of a thread."""
 
     __slots__ = ("epochs", "evaluations")
 
@@ -69,7 +69,7 @@ class OpenPasses(ABC):
 class OpenStep:
     """The open step and its context, with the counters that outlive a step."""
 
-    # The interpreter reads slots of a base class as fast as an object's own.
+    # Inherited slots are as fast to read as slots that the class itself defines.
     __slots__ = (
         "batch",
         "buffers",
@@ -122,7 +122,7 @@ class OpenStep:
         """Whether a hook has raised, so that the next fetch starts over."""
 
     def opened(self, iteration: Iteration, context: Any) -> None:
-        """Note that a step is open; `context` is the context in which the step is current."""
+        """Update the state for a newly opened step, which is current in `context`."""
         self.iteration = iteration
         self.step = self.parent = iteration.step
         self.depth = iteration.step._depth + 1
@@ -139,7 +139,7 @@ class OpenStep:
             self.depth = parent._depth + 1
 
     def closed(self) -> None:
-        """Note that no step of a pass is open."""
+        """Update the state because no step of a pass is open any more."""
         self.iteration = self.step = self.parent = self.context = None
         self.is_plain = self.folds = False
 

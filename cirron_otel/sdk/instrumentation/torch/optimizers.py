@@ -236,7 +236,7 @@ class Scaler:
 
 
 def skip(tracker: Tracker, optimizer: Any) -> None:
-    """Note that GradScaler did not call an optimizer."""
+    """Record that GradScaler did not call an optimizer."""
     try:
         tracker.training_begins()
         iteration = tracker.iteration

@@ -243,7 +243,7 @@ class Passes(OpenPasses):
     # --- deciding -------------------------------------------------------------------------------
 
     def called(self, module: Any, arguments: Any = None) -> None:
-        """Note the call of a model, whose mode and arguments may show the kind of the pass."""
+        """Handle a call to a model, whose mode and arguments may show the kind of the pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         loader_pass = self.evaluation or self.training
@@ -274,7 +274,7 @@ class Passes(OpenPasses):
         return bool(torch_state.is_grad_enabled() and getattr(module, "training", True))
 
     def training_begins(self) -> None:
-        """Note that a backward or an optimizer step begins, so the pass is a training pass."""
+        """Handle the start of a backward pass or optimizer step: the pass is a training pass."""
         if self.pass_ends.unfinished is not None:
             self.pass_ends.settle()
         evaluation = self.evaluation

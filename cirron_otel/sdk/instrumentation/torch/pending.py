@@ -35,7 +35,7 @@ class FetchedBatch:
 
 
 class UnusedBatches:
-    """The batches of a pass that were fetched but not used yet."""
+    """A pass's batches that have been fetched but not used yet."""
 
     __slots__ = ("batches", "current", "is_ahead", "is_expected", "is_flat", "used", "was_used")
 
@@ -53,7 +53,7 @@ class UnusedBatches:
         """`used`: whether a batch was used since the last fetch; `was_used`: since the first."""
 
     def moved(self, tensor: Any, copy: Any) -> None:
-        """Note that a tensor was copied to a device; the copy is also part of its batch."""
+        """Record that a tensor was copied to a device; the copy is also part of its batch."""
         for batch in [*self.batches, self.current]:
             if batch is not None and any(each() is tensor for each in batch.tensors):
                 batch.tensors.append(weakref.ref(copy))

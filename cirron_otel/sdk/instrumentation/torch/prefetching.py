@@ -46,7 +46,7 @@ class Prefetching:
         return self._tracker.iteration is not None
 
     def fetched(self, load: Phase, batch: Any) -> None:
-        """Note the batch that a fetch returned."""
+        """Record the batch that a fetch returned."""
         loader_pass = self._passes.evaluation or self._passes.training
         unused = loader_pass.unused if loader_pass is not None else None
         if loader_pass is None or unused is None or not unused.is_expected:
@@ -102,14 +102,14 @@ class Prefetching:
     # --- uses -----------------------------------------------------------------------------------
 
     def training_begins(self, loader_pass: Pass, unused: UnusedBatches) -> None:
-        """Note that a backward or an optimizer step begins."""
+        """Handle the start of a backward pass or an optimizer step."""
         if not unused.used or self._tracker.iteration is None:
             self.use(loader_pass, unused, None, is_trainable=True)
 
     def use(
         self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, *, is_trainable: bool
     ) -> None:
-        """Note a use in a pass whose fetches are tracked: the call of a model, or a backward."""
+        """Assign a use of a batch (model call, backward pass or optimizer step) to a step."""
         if loader_pass.is_manual:
             loader_pass.unused = None
         elif not loader_pass.is_training:
@@ -151,7 +151,7 @@ class Prefetching:
     def _use_next(
         self, loader_pass: Pass, unused: UnusedBatches, arguments: Any, is_trainable: bool
     ) -> None:
-        """Decide whether a further use since a fetch is a use of the same batch or of another."""
+        """Decide whether another use since a fetch is of the same batch or of a different one."""
         tracker = self._tracker
         iteration = tracker.iteration
         is_between = iteration is None or iteration.was_stepped

@@ -1,4 +1,4 @@
-"""Recover from an error in the hooks: close the open scopes in their current form, and start over.
+"""Recover from an error in the hooks: close the open scopes as they are, and start over.
 
 The error, for example a KeyboardInterrupt inside a hook, may have interrupted a change, so the
 state of the tracker is discarded. Recorded scopes are retained, with their parents.

@@ -192,7 +192,7 @@ class Steps:
 
 
 def _fold(tracker: OpenStep, step: Any, iteration: Iteration, every: int) -> None:
-    """Record the phases of every `every`th step; fold the phases of other steps into the step."""
+    """Record the phases of one in `every` steps; in other steps, fold them into the step."""
     step._is_detailed = is_detailed = tracker.steps_begun % every == 0
     tracker.steps_begun += 1
     tracker.folds = not is_detailed and tracker.clock is None

@@ -40,7 +40,7 @@ class TorchState:
         self._numbers: dict[int, tuple[Any, int]] = {}
         """A weak reference to each constructed optimizer, and its number, by the optimizer's id."""
         self.seeks_parameter = False
-        """Whether to look for a trained parameter in backwards, because no model provided one."""
+        """Whether to find a trained parameter in backward passes, because no model provided one."""
         self.trackers: set[Any] = set()
         """The trackers of all live threads and tasks."""
         self.gate = ModuleGate()
@@ -124,7 +124,7 @@ class TorchState:
 
 
 class ModuleGate:
-    """Whether a call of a module may be an outermost call; every call of a module reads this flag.
+    """Whether a call to a module may be an outermost call; every module call reads this flag.
 
     There is one flag for the process, because a flag for each thread is ten times as expensive to
     read. The thread that enters a model closes the gate, and opens it on leaving. If several

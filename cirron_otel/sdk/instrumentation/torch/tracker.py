@@ -66,11 +66,11 @@ class Tracker(OpenStep):
         self.partial: Any = None
         """The model whose `forward` was discovered while it ran."""
         self.partial_until = 0
-        """The end of the last observed inner call of `partial`, monotonic ns."""
+        """The end of the last call observed inside `partial`, monotonic ns."""
         self.compiled: Any = None
-        """The open call of a compiled function."""
+        """The call to a compiled function that has not returned yet."""
         self.backwards = 0
-        """Number of backwards begun."""
+        """Number of backward passes begun."""
         self.passes = Passes(self, numbers or Numbers())
         self.steps = self.passes.steps
         self.loaderless = self.passes.loaderless
@@ -298,7 +298,7 @@ class Tracker(OpenStep):
             self.failed(error)
 
     def _note(self, kind: int) -> None:
-        """Note a phase that is not a child of the step but still counts for the step."""
+        """Update the step for a phase that counts as part of it, although it is not its child."""
         if self.iteration is not None:
             if kind == BACKWARD:
                 self.iteration.was_backward = True
@@ -350,14 +350,14 @@ class Tracker(OpenStep):
             passes.is_busy = False
 
     def fetched(self, load: Phase, batch: Any) -> None:
-        """Note the batch that a fetch returned."""
+        """Record the batch that a fetch returned."""
         try:
             self.passes.prefetching.fetched(load, batch)
         except BaseException as error:
             self.failed(error)
 
     def training_begins(self) -> None:
-        """Note that a backward or an optimizer step begins."""
+        """Handle the start of a backward pass or an optimizer step."""
         try:
             self.passes.training_begins()
         except BaseException as error:

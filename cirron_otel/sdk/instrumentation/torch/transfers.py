@@ -36,7 +36,7 @@ class Transfers:
     """Replaces `Tensor.to` and `Tensor.cuda`."""
 
     def __init__(self, trackers: Trackers, torch_state: TorchState, kinds: frozenset[str]) -> None:
-        """`kinds` are the types of devices to which copies are recorded."""
+        """`kinds` are the device types to which copies are recorded."""
         self._trackers, self._torch_state = trackers, torch_state
         self._kinds = kinds
 
@@ -154,7 +154,7 @@ class CopyRun(Phase):
     """Number of scopes begun in the thread so far."""
 
     def opened(self, tracker: Tracker) -> None:
-        """Note that the scope is open, and that its first copy runs."""
+        """Record that the scope is open, and that its first copy is running."""
         self._tracker, self._grows, self._is_due = tracker, [True], False
         self._around, self._scopes_begun = None, _scopes_begun()
 
@@ -191,7 +191,7 @@ class CopyRun(Phase):
         )
 
     def follow(self, size: int) -> None:
-        """Begin a further copy."""
+        """Begin another copy in the run."""
         attrs: Any = self._attrs
         attrs["copies"] += 1
         attrs["bytes"] += size
@@ -233,7 +233,7 @@ class CopyRun(Phase):
                 loader_pass.reached = max(loader_pass.reached, self._until)
 
     def over(self) -> None:
-        """Note that no more copies follow. May be called on any thread once the scope is due."""
+        """Record that no more copies follow. May be called on any thread once the scope is due."""
         try:
             self._grows.pop()
         except IndexError:
@@ -294,7 +294,7 @@ def _size(
 
 
 def _goes_there(args: tuple[Any, ...], kwargs: dict[str, Any], kinds: frozenset[str]) -> bool:
-    """Return whether the arguments of `to` name a device whose type is in `kinds`."""
+    """Return whether the arguments of `to` specify a device whose type is in `kinds`."""
     target = kwargs.get("device", args[0] if args else kwargs.get("other"))
     if isinstance(target, str):
         return target.partition(":")[0] in kinds

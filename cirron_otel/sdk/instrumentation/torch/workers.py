@@ -21,7 +21,7 @@ TORCHDATA = "torchdata.stateful_dataloader.stateful_dataloader"
 
 End = Callable[[], object]
 Open = Callable[[int], End]
-"""Opens the session of the worker with an id, and returns the function that ends the session.
+"""Opens the session of the worker with the given id, and returns the function that ends it.
 
 It can be pickled.
 """
@@ -41,7 +41,7 @@ class Workers:
         self.replace(patches, worker)
 
     def replace(self, patches: Patches, module: Any) -> None:
-        """Replace the loop with which `module` starts its processes.
+        """Replace the worker loop that `module` runs in its processes.
 
         Raises the same errors as `install`.
         """
