@@ -1,6 +1,6 @@
 """cirron-otel: the bridge between Cirron's training traces and OpenTelemetry.
 
-`import cirron_otel as ci` gives the SDK: `ci.profile()`, `ci.scope`, `ci.mark`, `ci.epochs`,
+`import cirron_otel as ci` provides the SDK: `ci.profile()`, `ci.scope`, `ci.mark`, `ci.epochs`,
 `ci.batches` and the other names that docs/ lists. Names are loaded when they are first used.
 """
 

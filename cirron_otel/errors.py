@@ -52,7 +52,7 @@ class TargetError(CirronOtelError):
 
 
 class RefusedNameError(TargetError):
-    """One file of a target is refused: its name is invalid, or a file with other content has it."""
+    """One file of a target is refused: its name is invalid, or is taken by other content."""
 
 
 class OverCapError(TargetError):

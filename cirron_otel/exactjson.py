@@ -157,7 +157,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_ascii(value: Any) -> str:
-    """Write `value` as compact JSON in ASCII: it can be cut anywhere and joined again."""
+    """Write `value` as compact JSON in ASCII, which can be split anywhere and rejoined."""
     return _text(value, ascii_only=True)
 
 

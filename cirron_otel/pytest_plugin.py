@@ -72,7 +72,7 @@ class RecordedRun:
     """The recording of one test. Reading the spans ends it."""
 
     def __init__(self, directory: Path, profiler: Profiler) -> None:
-        """Keep the directory and the open session, which the fixture provides."""
+        """Store the directory and the open session, which the fixture provides."""
         self.directory = directory
         """The recording's directory: `cirron-otel report` and other commands read it, too."""
         self.profiler = profiler
@@ -106,7 +106,7 @@ class RecordedRun:
     def tree(self) -> str:
         """Return the names of the spans, one per line, indented by two spaces for each level.
 
-        Siblings of one name whose subtrees are equal share one line, which contains their number.
+        Siblings with the same name and equal subtrees share one line, which shows their number.
         """
         roots = [span for span in self.spans() if span.parent is None]
         return "\n".join(_folded(roots))

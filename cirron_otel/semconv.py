@@ -51,7 +51,7 @@ CPU_NS = "cirron.cpu_ns"
 GPU_NS = "cirron.gpu_ns"
 MEMORY_PEAK = "cirron.memory_peak_bytes"
 COSTS = ((CPU_NS, "cpu_ns"), (GPU_NS, "gpu_ns"), (MEMORY_PEAK, "memory_peak_bytes"))
-"""(OTLP attribute, record field) pairs for a scope's costs; null if they were not measured."""
+"""(OTLP attribute, record field) pairs for a scope's costs; unmeasured costs are null."""
 OPTIONAL: tuple[tuple[str, str], ...] = ()
 """(OTLP attribute, record field) pairs for optional integers, which only exact mappers read."""
 THREAD_ID = "thread.id"
@@ -95,7 +95,7 @@ MARK_NAME = "cirron.mark.name"
 MEMORY_KIND = "cirron.memory.kind"
 REASON = "cirron.reason"
 OTHER = "_OTHER"
-"""Replaces further names once there are too many (as in OpenTelemetry's `error.type`)."""
+"""Replaces any additional names once there are too many (as in OpenTelemetry's `error.type`)."""
 
 # The key of a user's attribute gets this prefix if it is reserved
 ESCAPE = "cirron.attr."
@@ -109,5 +109,5 @@ MAX_EVENTS = 1000
 MAX_SPAN_BYTES = 1_000_000
 """The size limit of one encoded span in bytes, its residual included."""
 MAX_DEPTH = 16
-"""The maximum nesting of a value: an AnyValue takes three of the 100 levels that protobuf parsers
-allow."""
+"""The maximum nesting of a value: each AnyValue uses three of the 100 levels that protobuf
+parsers allow."""

@@ -76,7 +76,7 @@ class Stored:
 
 
 class Storing:
-    """Stores the run by way of an embedded collector, if the extra `collector` is installed."""
+    """Stores the run through an embedded collector, if the extra `collector` is installed."""
 
     def __init__(self, collector: Embedded | None, stored: Stored) -> None:
         """`collector` is the collector that `storing` has started, or None if the extra is
@@ -216,8 +216,7 @@ class Sent:
 
 
 def send(source: Path, session: str | None) -> Sent | None:
-    """Send one session to the endpoint set by OpenTelemetry's variables; return None if none is
-    set.
+    """Send one session to the endpoint in OpenTelemetry's variables; return None if none is set.
 
     Other configuration has no effect. The endpoint is probed first, so that an unreachable endpoint
     is reported within seconds.

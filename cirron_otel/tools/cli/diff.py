@@ -101,7 +101,7 @@ def diff(
 
 
 def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Return the `--run` of A and that of B."""
+    """Return the value of `--run` for A, and the value for B."""
     return (runs[0], runs[-1]) if runs else (None, None)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...core.analysis.tree import MarkNode, TreeNode
 
 _INDEXES_SHOWN = 40
-"""The maximum length of the text of all indexes, in characters."""
+"""The maximum length of the indexes in one line, in characters."""
 _DIGITS = 18
 _COMPACTED = 64
 _INT64 = 2**63 - 1
@@ -61,7 +61,7 @@ class Indexes:
     def __init__(self) -> None:
         """Start without indexes."""
         self._texts: dict[str, None] = {}
-        """The first indexes as text, as many as are shown."""
+        """The first indexes, at least as many as fit in a line; the values are unused."""
         self._length = 0
         self._is_decimal = True
         self._ranges: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ class Fold:
         """The number of lines of the subtree, including this one."""
         self.times = 1
         self.each = 1
-        """The number of these scopes in each scope of the parent's line."""
+        """The number of these scopes per scope of the parent's line."""
         self.children: list[Fold] = []
         self.children_left_out = 0
         self.snapshots = first.snapshots
@@ -193,7 +193,7 @@ def fold(
     """Fold each tree separately.
 
     Without a `source`, the children and marks are read from the scopes themselves. Raises
-    TooVariedError if there are more than `most` lines at a time.
+    TooVariedError if more than `most` lines would be in memory at a time.
     """
     folding = _Folding(source or _Memory(), most)
     return [folding.tree(root) for root in roots]
@@ -240,7 +240,7 @@ class _Folding:
         return _Open(folded, self._source.children(node, level), {})
 
     def _close(self, of: _Open) -> Fold:
-        """Add the children to a scope, and set its shape, which is the same for equal scopes."""
+        """Complete a scope with its children and its shape; equal scopes have the same shape."""
         folded, node = of.fold, of.fold.first
         folded.children = list(of.groups.values())
         folded.children_left_out = node.children_left_out

@@ -1,7 +1,7 @@
-"""Pruning of the oldest batches, each with the snapshot files that no later batch names.
+"""Pruning of the oldest batches, each with the snapshot files that no later batch references.
 
 The order is that of the spool's eviction (core/spool/eviction.py): by file name, which sorts by
-time. A snapshot file that no batch names is ordered by its modification time.
+time. A snapshot file that no batch references is ordered by its modification time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...errors import InputError, TargetError
 @dataclass(slots=True)
 class Removal:
     """One step of pruning: a batch and its snapshot files, or snapshot files that no batch
-    names.
+    references.
     """
 
     batch: str | None
@@ -64,7 +64,7 @@ class PrunePlan:
 
 
 def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> PrunePlan:
-    """Choose removals until both limits hold. Raises InputError if the spool cannot be read."""
+    """Choose removals until both limits are met. Raises InputError if the spool cannot be read."""
     try:
         steps = _steps(paths)
     except OSError as error:
@@ -83,7 +83,7 @@ def plan(paths: SpoolPaths, *, max_bytes: int | None, before_ns: int | None) -> 
 
 
 def remove(paths: SpoolPaths, removal: Removal) -> None:
-    """Carry out one removal, the batch first, so that no batch names a missing file.
+    """Carry out one removal, the batch first, so that no batch references a missing file.
 
     Raises TargetError if a file cannot be removed.
     """

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
-"""Exit codes as a shell gives them (POSIX, XCU 2.8.2)."""
+"""The exit codes that a shell returns in these cases (POSIX, XCU 2.8.2)."""
 
 _PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGTSTP,
 )  # fmt: skip
 _AWAITED = (*_PASSED_ON, signal.SIGCHLD)
-# Signals that Python ignores from its start. The default is restored for the child, as `subprocess`
-# does.
+# Signals that Python ignores from startup. The default handling is restored for the child, as
+# `subprocess` does.
 _RESTORED = [
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 ]
@@ -62,7 +62,7 @@ class NotStartedError(Exception):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[set[signal.Signals]]:
-    """Block the signals for a child within the block, until `Child.wait` handles them.
+    """Hold back the signals meant for a child while the block runs; `Child.wait` receives them.
 
     Enter it before any thread is started. Yields the signals that were blocked before.
     """
@@ -314,7 +314,7 @@ def _finish(
 
 
 def _name(code: int) -> str:
-    """Return the name of the signal in an exit code."""
+    """Return the name of the signal that an exit code stands for."""
     try:
         return signal.Signals(code - BY_SIGNAL).name
     except ValueError:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _WORLD_SIZE = re.compile(rb'"cirron\.world_size":([0-9]{1,9})\b')
 _LOOKED_AT = 64
-"""The number of batches that are searched for a world size."""
+"""The maximum number of batches that are searched for a world size."""
 _MOST_RANKS = 4
-"""The number of ranks whose tables are shown."""
+"""The maximum number of ranks whose tables are shown."""
 _WIDTH = 100
 
 
@@ -39,8 +39,8 @@ class RunBatches:
     """The batches of one run, in a spool that may also contain batches of other runs.
 
     A batch belongs to the run if it did not exist when the run started, and if its ids end in the
-    lower half of the run's trace id. Times are no criterion: the clocks of other nodes differ, and
-    clocks are changed.
+    lower half of the run's trace id. Times are not compared, because the clocks of other nodes
+    differ, and clocks may be adjusted.
     """
 
     paths: SpoolPaths
@@ -79,7 +79,7 @@ class RunBatches:
         return sum(batch is not None and self.has(batch) for batch in batches)
 
     def world_size(self) -> int | None:
-        """Return the number of processes that the ranks record; None if no rank records it."""
+        """Return the world size that the ranks recorded; None if none of them recorded it."""
         sizes = [
             int(size)
             for batch in itertools.islice(self, _LOOKED_AT)
@@ -146,8 +146,8 @@ def _draw(rank: RankReport) -> None:
 def places(
     spool: Path, trace_id: str, found: RunReport | None, targets: Sequence[TargetReport]
 ) -> list[str]:
-    """Return one line each for the spool, the trace and each target; without a report, no spool
-    line.
+    """Return one line each for the spool, the trace and each target; the line for the spool is
+    omitted if `found` is None.
     """
     lines = [f"trace  {trace_id}"]
     if found is not None:

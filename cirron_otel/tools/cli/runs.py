@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
-    """Limit `reader` to the run named by `--run`, or to the last run, which is then reported."""
+    """Limit `reader` to the run named by `--run`, or else to the last run, and report which."""
     from ...core.analysis.run_selection import choose_run
 
     chosen = choose_run(reader, wanted)

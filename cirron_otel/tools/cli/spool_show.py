@@ -82,7 +82,7 @@ def show(
 def _folded(
     reader: SpoolReader, session: str | None, depth: int, limit: int | None
 ) -> tuple[Forest, list[Fold], bool]:
-    """Fold all trees in bounded memory, or a part of them if there is a limit or too much variety.
+    """Fold all trees in bounded memory, or only a part if there is a limit or they are too varied.
 
     Returns the forest, which contains the counts, the folded trees, and whether the limit left
     scopes out.

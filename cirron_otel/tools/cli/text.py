@@ -63,7 +63,7 @@ def size(number: int) -> str:
 
 
 def numbers(values: list[int]) -> str:
-    """Return sorted numbers with ranges, as in `0-7, 12`; `-` for none."""
+    """Format sorted numbers as ranges, such as `0-7, 12`; `-` for none."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:

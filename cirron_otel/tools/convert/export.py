@@ -33,7 +33,7 @@ REQUEST_BYTES = 2_000_000
 DEADLINE_S = 60.0
 """The time for which an export without `--follow` continues if no request is accepted, seconds."""
 _RECENT_S = 30.0
-"""The age, in seconds, up to which the search of every backend finds a run."""
+"""Every backend's search finds a run that is at most this old, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def export(
         report.add(stats)
         return report
     with contextlib.ExitStack() as stack:
-        before = Report()  # for findings made before the spool is read, which clears its findings
+        before = Report()  # kept separate: reading the spool clears earlier findings
         context = SourceContext(stack, before, progress)
         _, source = open_source(request.source, request.source_format, context)
         report.backend = before.backend

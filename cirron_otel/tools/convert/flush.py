@@ -29,7 +29,7 @@ from ...errors import EndpointError, UsageError
 from .report import ExportReport
 
 PATIENCE_S = 60.0
-"""The time for which a target may be unavailable before the flush gives it up, seconds."""
+"""The time for which a target may be unavailable before the flush gives up on it, seconds."""
 _ENDPOINT_FAILED = EndpointError.exit_code
 
 
@@ -42,7 +42,7 @@ class TargetReport(ExportReport):
     left: int = 0
     """Batches that the target has not received yet."""
     failure: str = ""
-    """The reason why the flush gave the target up; empty if it did not."""
+    """The reason why the flush gave up on the target; "" if it did not."""
 
     @property
     def exit_code(self) -> int:

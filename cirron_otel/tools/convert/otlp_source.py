@@ -1,8 +1,8 @@
 """OTLP as a source: files, standard input, and the query APIs of backends.
 
-An element of OTLP may have two bytes on the wire and take thousands of bytes as an object. Requests
-to a collector have a limit of elements (collector/receiver/measure.py). A message in a file may
-have any size, so only messages that consist almost entirely of empty elements are refused.
+An element of OTLP may need two bytes on the wire and thousands of bytes as an object. Requests to a
+collector may contain a limited number of elements (collector/receiver/measure.py). A message in a
+file may have any size, so only messages that consist almost entirely of empty elements are refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550
-"""The memory of an empty element, bytes, measured with CPython 3.11. A span needs the most memory
-when it is converted to JSON."""
+"""The memory that an empty element takes, bytes, measured with CPython 3.11. A span needs the most
+memory when it is converted to JSON."""
 _PER_BYTE = 130
 """The memory allowed for elements per byte of the message, bytes. Attributes add at most 70 per
 byte."""

@@ -38,7 +38,7 @@ class BackendReport(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """Counts of one run. Lists and `losses` keep the first 10,000 entries; counts are complete."""
+    """Counts of a conversion. Lists and `losses` have at most 10,000 entries; counts are exact."""
 
     target: str = ""
     batches: int = 0
@@ -66,7 +66,7 @@ class Report:
     """The report about the trace backend, if that is the source."""
 
     def skip(self, finding: Finding) -> None:
-        """Add something that was skipped or refused."""
+        """Add a finding about something that was skipped or refused."""
         self.skipped_count += 1
         if len(self.skipped) < _MAX_KEPT:
             self.skipped.append(finding)
@@ -82,7 +82,7 @@ class Report:
         self.losses[warning] = self.losses.get(warning, 0) + count
 
     def add_problems(self, other: Report) -> None:
-        """Add the skipped, incomplete, duplicate and inexpressible items of another run."""
+        """Add the skipped, incomplete, duplicate and inexpressible items of another report."""
         for finding in other.skipped:
             self.skip(finding)
         self.skipped_count += other.skipped_count - len(other.skipped)

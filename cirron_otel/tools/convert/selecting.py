@@ -2,8 +2,8 @@
 
 A record is kept if it meets all given criteria: its session and its rank match, and it is, or is
 below, an epoch in the given range and a scope with the given name. A mark or snapshot is kept if
-its scope is kept. A batch with only some of its records gets an id derived from its content; a
-batch without any is omitted.
+its scope is kept. A batch that loses some of its records gets an id derived from its content; a
+batch that loses all of them is omitted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Selector:
         """`index` is used to find scopes of other batches."""
         self._selection, self._index = selection, index
         self._outside: dict[str, _Match] = {}
-        """The matches of some scopes of other batches, so that no long chain of ancestors is walked
+        """Cached matches of scopes of other batches, so that no long chain of ancestors is walked
         twice."""
 
     def apply(self, batch: dict[str, Any]) -> dict[str, Any] | None:
@@ -176,7 +176,7 @@ def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def sessions_of(reader: SpoolReader, index: SessionIndex) -> set[str]:
-    """Return the sessions of the records of a spool, found with its filled index."""
+    """Return the sessions of a spool's records, using its filled index."""
     sessions: set[str] = set()
     for name in reader.names():
         file = reader.read(name, check=False)

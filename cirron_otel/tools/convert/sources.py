@@ -52,9 +52,9 @@ class SourceContext:
     """The resources that an opener may use."""
 
     stack: contextlib.ExitStack
-    """It is closed when the source is no longer needed."""
+    """Closed when the source is no longer needed."""
     report: Report
-    """It lists the problems of the steps that precede reading."""
+    """Lists the problems found before reading begins."""
     progress: Progress | None = None
     limits: SizeLimits = DEFAULT_LIMITS
 

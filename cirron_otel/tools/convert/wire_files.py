@@ -31,8 +31,7 @@ Record = dict[str, Any]
 _FILE_NAME = "the file name of a batch, if it does not follow from its id and time"
 _UNKNOWN_FIELDS = "unknown protobuf fields of a batch"
 _RECORD_BYTES, _BYTES_PER_BYTE, _ALWAYS = 3_000, 130, 32 << 20
-"""Bytes of memory: for a decoded record, allowed per byte of a message, and allowed for any
-message."""
+"""Memory in bytes: used by a decoded record, allowed per byte of a message, and always allowed."""
 
 
 class WireTarget(TargetWriter):
@@ -95,7 +94,7 @@ class WireSource(BatchSource):
                 try:
                     batch = _batch(message.data, report)
                     data = batch_bytes(batch)
-                    # Readers of a spool would skip an invalid batch, and its file would take the
+                    # Readers of a spool would skip an invalid batch, and its file would occupy the
                     # name of a valid batch.
                     if problem := check_batch(data):
                         raise InputError(problem.message)

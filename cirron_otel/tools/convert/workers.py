@@ -90,7 +90,7 @@ class Encoder:
         except MessageTooLongError as error:
             self._findings.append(Finding(name, "too-large", str(error)))
         except (sqlite3.Error, OSError):
-            raise  # the index failed, without which no batch can be translated
+            raise  # the index failed; no batch can be translated without it
         except (CirronOtelError, RecursionError) as error:
             self._findings.append(Finding(name, "untranslatable", str(error)))
         except Exception as error:
@@ -150,7 +150,7 @@ def _work(names: list[str]) -> Chunk:
 
 
 def chunks(spool: Path, names: Iterable[str]) -> Iterator[list[str]]:
-    """Split the names into lists of about CHUNK_BYTES of files each."""
+    """Split the names into lists of files with a total size of about CHUNK_BYTES each."""
     part: list[str] = []
     size = 0
     for name in names:
@@ -190,11 +190,11 @@ def _encode_in_pool(
 ) -> Generator[Chunk, None, list[list[str]]]:
     """Encode `parts` until a process cannot be started.
 
-    If a part was taken from `parts` but not encoded, returns a list of this part, else an empty
-    list.
+    Returns a list with the part that was taken from `parts` but not encoded; the list is empty if
+    there is none.
     """
-    # Do not fork: the caller may have threads. Workers import this package, but no module of the
-    # user.
+    # Do not fork: the caller may have threads. Workers import this package, but not the user's
+    # modules.
     context = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(job,))
     waiting: deque[Future[Chunk]] = deque()

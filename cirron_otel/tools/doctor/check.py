@@ -123,6 +123,6 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Return the first few names as text, with the number of further names."""
+    """Return the first few names as text, followed by the number of remaining names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

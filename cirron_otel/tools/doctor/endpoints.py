@@ -1,4 +1,4 @@
-"""Check the endpoints to which batches are sent, including the search of a Tempo."""
+"""Check the endpoints to which batches are sent, and whether Tempo's search will find them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_S = 5.0
 
 
 def examine_search(directory: Path, environ: Mapping[str, str]) -> Iterator[Check]:
-    """If the endpoint is a Tempo, compare the age of unsent batches with its ingestion slack."""
+    """If the endpoint is Tempo, compare the age of unsent batches with its ingestion slack."""
     try:
         config = OtlpConfig.from_env(environ)
         slack = within(_LONGEST_S, lambda: find_slack(config))
@@ -36,7 +36,7 @@ def examine_search(directory: Path, environ: Mapping[str, str]) -> Iterator[Chec
 
 
 def _oldest_unsent_s(directory: Path, config: OtlpConfig) -> float:
-    """Return the age of the oldest batch in seconds if any batch is unsent, else 0."""
+    """Return the age of the spool's oldest batch in seconds, or 0 if no batch is unsent."""
     try:
         reader = SpoolReader(directory)
     except CirronOtelError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _GLOBAL = "_global_"
-"""The name prefix of torch's tables of hooks for all modules and optimizers."""
+"""The name prefix of torch's global hook tables, which apply to all modules or optimizers."""
 
 
 def main(directory: str) -> None:
@@ -63,7 +63,7 @@ def _train(torch: Any) -> None:
 def _callables() -> dict[str, Any]:
     """Return the callables of torch's modules and of their classes, by name.
 
-    For each table of hooks for all modules or optimizers, the value is the length of the table.
+    For each global hook table, the value is the length of the table.
     """
     callables: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
@@ -93,7 +93,7 @@ def _changed(before: dict[str, Any]) -> dict[str, Any]:
 def _unrestored(before: dict[str, Any], during: Container[str]) -> list[str]:
     """Return the names that removing the hooks did not restore.
 
-    These are tables of hooks, callables that the hooks had replaced, and functions of this package.
+    These are hook tables, callables that the hooks had replaced, and functions of this package.
     Other changed names are ignored, because torch itself sets some while it works.
     """
     return sorted(

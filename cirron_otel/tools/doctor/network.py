@@ -91,7 +91,7 @@ def connect(place: EndpointAddress, found: list[AddressInfo], deadline: Deadline
     failures: list[tuple[str, OSError]] = []
     for number, (family, kind, protocol, _, address) in enumerate(found):
         sock = socket.socket(family, kind, protocol)
-        # Share the remaining time among the remaining addresses, because each may be silent.
+        # Share the remaining time among the remaining addresses: any of them may not answer.
         sock.settimeout(deadline.left() / (len(found) - number))
         try:
             sock.connect(address)
@@ -261,7 +261,7 @@ def certificate_check(name: str, sock: socket.socket) -> Check:
 
 
 def proxy_of(scheme: str, netloc: str, *, is_grpc: bool = False) -> SplitResult | None:
-    """Return the proxy that the environment specifies to `requests` or gRPC for an address."""
+    """Return the proxy from the environment that `requests` or gRPC would use for an address."""
     proxies = getproxies()
     names = ("grpc", "https", "http") if is_grpc else (scheme,)
     address = next((proxies[name] for name in names if proxies.get(name)), None)

@@ -1,4 +1,4 @@
-"""Check the OTLP endpoint with the settings of the exporters: network, protocol, and one span."""
+"""Check the OTLP endpoint with the exporters' settings: network, protocol, and one span."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def _installed() -> dict[str, str]:
 
 
 def _unmet(name: str, versions: dict[str, str]) -> Iterator[str]:
-    """Yield the unmet requirements of a distribution; those of extras only if they are
-    installed.
+    """Yield the unmet requirements of a distribution; a package that only an extra requires may be
+    missing.
     """
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
     from packaging.utils import canonicalize_name  # noqa: PLC0415

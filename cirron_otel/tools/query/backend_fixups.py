@@ -25,7 +25,7 @@ _NEGATIVE = re.compile(
 """A warning about a span that ends at its start or earlier; Jaeger moves its end to 1 ns after its
 start. Source: Jaeger 2.13, internal/jptrace/sanitizer/negative_duration_santizer.go."""
 _HARMLESS = re.compile("skipping clock skew adjustment|not applying calculated delta")
-"""Warnings that do not mean a change. Source: Jaeger 2.13, query/app/querysvc/v2/adjuster."""
+"""Warnings that do not indicate a change. Source: Jaeger 2.13, query/app/querysvc/v2/adjuster."""
 _REFERENCE, _FOLLOWS = "opentracing.ref_type", "follows_from"
 _NO_SERVICE, _EMPTY_SERVICE = "missing-service-name", "empty-service-name"
 _WRONG_SERVICE = "service-name-wrong-type"
@@ -159,7 +159,7 @@ def _nanoseconds(moment: str, fraction: str | None) -> int:
 
 
 def restore_truncated(traces: TracesData, limit: int) -> int:
-    """Restore strings that were truncated to `limit` bytes from the complete strings in the
+    """Restore strings that were truncated to `limit` bytes, using the complete strings in the
     residual.
 
     Returns the number of attributes that may still be truncated, judging by their length.

@@ -1,4 +1,4 @@
-"""The references between the traces of a Cirron session, and the targets that are missing.
+"""The references between the traces of a Cirron session, and their missing targets.
 
 A long session is a chain of traces (docs/otlp-mapping.md, "Trace layouts"). Segment links connect
 the traces, and the headers of batches contain their ids.
@@ -48,8 +48,7 @@ class TraceChain:
     def __init__(self) -> None:
         """Start without traces."""
         self.named: dict[bytes, str] = {}
-        """The traces that must exist, by id, with a description of the span that refers to the
-        trace."""
+        """The traces that must exist: by trace id, a description of the span that refers to it."""
         self.possible: set[bytes] = set()
         """The ids of traces that may exist. A session's trace, for example, does not exist if the
         session joined another trace."""
@@ -60,7 +59,7 @@ class TraceChain:
         self._parents: dict[SpanKey, int] = {}
         self._links: dict[SpanKey, int] = {}
         self._running: set[SpanKey] = set()
-        """The future span keys of scopes that were open when a batch was sealed."""
+        """The span keys that scopes will have that were still open when a batch was sealed."""
 
     def add_trace(self, trace_id: bytes, traces: TracesData, session: str | None) -> None:
         """Add a trace; if `session` is given, use only the spans of that session."""
@@ -128,13 +127,11 @@ class TraceChain:
         )
 
     def sessions(self) -> set[str]:
-        """Return the sessions of which batches have been received."""
+        """Return the sessions from which batches have been received."""
         return {b.session for b in self._batches.values() if b.session is not None}
 
     def missing(self) -> Iterator[str]:
-        """Yield a line for each missing span that is referred to, in the traces that were
-        received.
-        """
+        """Yield a line for each span that is referred to, but missing from its received trace."""
         for key in sorted(self._parents.keys() | self._links.keys()):
             trace_id, span_id = key
             if span_id in self._spans.get(trace_id, ()) or trace_id not in self._spans:

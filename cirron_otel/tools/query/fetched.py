@@ -17,7 +17,7 @@ class FetchReport:
     traces: int = 0
     bytes_read: int = 0
     missing: list[str] = field(default_factory=list)
-    """The first 1,000 items that were not returned, although they existed or are referred to."""
+    """The first 1,000 items that were not returned, although they existed or are referenced."""
     missing_count: int = 0
     not_kept: tuple[str, ...] = ()
     """The kinds of data that the backend never returns."""

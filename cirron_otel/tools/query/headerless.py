@@ -1,7 +1,7 @@
-"""Add headers to Cirron's spans from a storage that drops the attributes of instrumentation scopes.
+"""Add headers to Cirron's spans if the storage dropped the attributes of instrumentation scopes.
 
 Jaeger with Badger stores spans in a model without scope attributes, and so loses the headers of
-batches (docs/otlp-mapping.md, "Scope: the batch's header"). Only the records remain. The records
+batches (docs/otlp-mapping.md, "Scope: the batch's header"). Only the records remain. They
 are returned in one batch for each trace and process, so that a run can be analysed.
 """
 

@@ -1,9 +1,9 @@
-"""Detect whether a Tempo finds a run that is sent long after it was recorded.
+"""Detect whether Tempo's search finds a run that is sent long after it was recorded.
 
 If spans arrive later than `ingestion_time_range_slack` (2 minutes by default) after their start,
-Tempo indexes them under the time of arrival. A search of either time then finds nothing; the spans
-can be found only by trace id (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does not
-identify itself as a Tempo, so a request is sent to the query port of the same host.
+Tempo indexes them under the time of arrival. A search over either time then finds nothing; the
+spans can be found only by trace id (docs/backends.md, "Old runs in Tempo"). The OTLP receiver does
+not identify itself as Tempo, so a request is sent to the query port of the same host.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
 
 
 class IngestionSlack(NamedTuple):
-    """The slack of a detected Tempo."""
+    """The slack of a Tempo server that was detected."""
 
     place: str
-    """The name of the Tempo in messages."""
+    """The name of the server in messages."""
     seconds: float
     is_read: bool
-    """Whether the slack was read from the Tempo's configuration; otherwise it is the default."""
+    """Whether the slack was read from the server's configuration; otherwise it is the default."""
 
     def problem(self, age_s: float) -> str:
-        """Describe why the Tempo's search does not find spans of age `age_s`; "" if it does."""
+        """Describe why Tempo's search does not find spans of age `age_s`; "" if it does."""
         if age_s <= self.seconds:
             return ""
         default = "" if self.is_read else " by default"
@@ -50,7 +50,7 @@ class IngestionSlack(NamedTuple):
 
 
 def find_slack(config: OtlpConfig) -> IngestionSlack | None:
-    """Return the slack of the Tempo at an OTLP endpoint; None if no Tempo is detected.
+    """Return the slack of Tempo at an OTLP endpoint; None if Tempo is not detected.
 
     This takes at most two seconds.
     """
@@ -77,8 +77,8 @@ def _host(config: OtlpConfig) -> str:
 
 
 def _configured(host: str) -> float | None:
-    """Return the slack in the configuration of a Tempo on `host`, seconds; None if there is no
-    Tempo.
+    """Return the slack in the configuration of Tempo on `host`, seconds; None if it does not run
+    there.
     """
     try:
         client = HttpClient(f"http://{_shown(host)}:{QUERY_PORT}", find_proxy=lambda _: None)

@@ -136,7 +136,7 @@ class Tempo:
 
 
 def _parsed(data: bytes) -> TracesData:
-    """Parse a trace; remove the rest of a character from strings that were truncated within it."""
+    """Parse a trace; remove partial characters from the ends of truncated strings."""
     try:
         return TracesData.FromString(data)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Repair strings that a backend truncated within a character, which protobuf parsers reject."""
+"""Repair strings that a backend truncated within a character; protobuf parsers reject them."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from .element import Content, Element
 WIDTH, HEIGHT = 1000, 200
 _BAR = 20
 _LEAST = 2
-"""The smallest width that is drawn, so that a part stays visible; in units of WIDTH."""
+"""The minimum width of a part, in units of WIDTH, so that small parts stay visible."""
 _DOTS = 60
 """If a series has at most this many points, they are also drawn as dots."""
 _NICE = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
 _WIDE = 20
-"""A scale is logarithmic if the ratio of the greatest value to the median exceeds this."""
+"""A scale is logarithmic if the ratio of its maximum to the median exceeds this."""
 
 Part = tuple[str, int, str]
 """A CSS class, a size, and a title."""
@@ -58,7 +58,7 @@ class Scale:
 
 
 def durations_scale(points: Iterable[Point]) -> Scale:
-    """Return a scale from 0 to a round maximum; logarithmic if that hides small values."""
+    """Return a linear scale from 0, or a logarithmic one if that would hide small values."""
     numeric = [point for point in points if point.numbers]
     low = min((point.low for point in numeric), default=0.0)
     high = max((point.high for point in numeric), default=1.0)

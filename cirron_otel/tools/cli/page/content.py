@@ -18,13 +18,13 @@ from ....core.spool.reader import SpoolReader
 DRAWN_RANKS = 32
 """The maximum number of ranks with a chart of their steps and a table of their phases."""
 TRACED_RANKS = 16
-"""The maximum number of ranks of which single steps are shown."""
+"""The maximum number of ranks for which individual steps are shown."""
 DRAWN_MARKS = 40
 _STEP_POINTS, _MARK_POINTS = 1600, 1200
 """The maximum number of points in all charts of steps together, and in all charts of marks."""
 _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
 _SCOPES, _MOST_SCOPES = 1000, 150
-"""The maximum number of scopes that are shown, of all steps together and of a single step."""
+"""The maximum number of scopes shown for all steps together, and for a single step."""
 _MOST_EPOCHS = 50
 """If there are more epochs than this, the starts of epochs are not drawn."""
 _TOPS, _BELOW_TOP = 24, 24
@@ -54,7 +54,7 @@ class RunContent:
     epochs: dict[int | None, list[int]]
     """The start of each epoch of a rank, in Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
-    """The series of marks that have numbers, with their points."""
+    """The series of marks with numeric values, with the points to draw."""
     top_scopes: list[TreeNode]
     """The outermost scopes with their direct children."""
     tops_left_out: int
@@ -77,8 +77,8 @@ def gather(
 ) -> RunContent:
     """Gather the content of a run's page; `report` is the result of `report_run` for the index.
 
-    Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no room for
-    the index.
+    Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no disk
+    space for the index.
     """
     ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
     top_trees = _top_scopes(index)

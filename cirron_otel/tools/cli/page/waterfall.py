@@ -18,7 +18,7 @@ _MOST_LEVELS = 12
 _MOST_FIELDS = 16
 _LONGEST_FIELD = 120
 _MOST_DETAIL = 200_000
-"""The maximum length of all attributes and marks on one page, in written characters."""
+"""The maximum total length of the attributes and marks on one page, in characters of HTML."""
 
 
 class Details:
