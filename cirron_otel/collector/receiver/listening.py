@@ -22,7 +22,7 @@ _MOST_HANDSHAKES: Final = 64
 """The maximum number of concurrent handshakes; if it is exceeded, the oldest is cancelled. A normal
 handshake takes hundredths of a second."""
 _PAUSE_S = 0.1
-"""The pause after an error of accept(2), for example without free file descriptors, seconds."""
+"""The pause after an error of accept(2), for example if no file descriptor is free, seconds."""
 _LONGEST_SHOWN = 200
 
 _LATE = Refused(NO_SIGNAL, "tls", "closed", "a TLS handshake took too long while others waited")
@@ -115,7 +115,7 @@ class Listener:
 
 
 async def _first_address(host: str) -> str:
-    """Return only one address of `host`: for several, port 0 would select a different port each."""
+    """Return one address of `host`: with several, port 0 would select a different port for each."""
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(
         host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

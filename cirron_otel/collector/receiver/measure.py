@@ -2,12 +2,12 @@
 
 A message of upb, the parser inside protobuf, takes up to about 90 times the bytes of its wire form:
 4 MiB of empty spans become 350 MiB. Here upb parses with special descriptors (shapes.py), derived
-from those of OTLP, which create almost no objects: a repeated field of OTLP is a single message in
-them, into which upb merges every element (protobuf.dev/programming-guides/encoding, "Last One
-Wins"). One pass per nesting level leaves the elements of that level as bytes, and counts them. A
-last pass reads everything with the types of OTLP, so that exactly the requests that OTLP's own
-messages can parse are accepted: wire types, lengths, UTF-8, 100 levels. If a body is too short to
-contain too many elements, only the last pass and the one for spans are needed.
+from those of OTLP, so that it creates almost no objects: each repeated field of OTLP is declared as
+a single message, into which upb merges every element (protobuf.dev/programming-guides/encoding,
+"Last One Wins"). One pass per nesting level leaves the elements of that level as bytes, and counts
+them. A last pass reads everything with the types of OTLP, so that a request is accepted if and only
+if OTLP's own messages can parse it (wire types, lengths, UTF-8, at most 100 levels). If a body is
+too short to contain too many elements, only the last pass and the one for spans are needed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MAX_ELEMENTS = 200_000
 
 _WHOLE = 4 * 1024 * 1024
 """The number of bytes to measure at a time; a longer body is split first. An element has at least
-two bytes on the wire and takes 16 here (up to 32 while the array grows), so this needs at most 64
-MiB."""
+two bytes on the wire and takes 16 in memory (up to 32 while the array grows), so this needs at most
+64 MiB."""
 
 _FEWEST_BYTES = 2
 """The size of the smallest element: a tag and a length."""
@@ -123,7 +123,7 @@ def measure(
 
 
 class _ElementCounts:
-    """The elements counted so far, by the name of their message type."""
+    """The number of elements counted so far, by the name of their message type."""
 
     def __init__(self, most: int) -> None:
         self.by_kind: defaultdict[str, int] = defaultdict(int)

@@ -31,8 +31,8 @@ _OBJECTS_EACH = 3
 """Maximum number of JSON objects per element of OTLP: a key-value, its value, and the list in that
 value."""
 _VALUES_EACH = 16
-"""Maximum number of values, lists and objects per element; an attribute has four, a span with all
-fields twenty."""
+"""Maximum number of values, lists and objects per element, on average; an attribute has four, a
+span with all fields twenty."""
 
 _STEP = 256 * 1024
 """The number of bytes to examine at a time: other threads are blocked meanwhile, and removing the
@@ -222,7 +222,7 @@ def batch_of(body: bytes, most: int) -> BatchContent:
 
 
 def _keys(body: bytes, pieces: dict[str, msgspec.Raw]) -> int:
-    """Return the number of keys at the top level of `body`, whose values are `pieces`.
+    """Return the number of top-level keys in `body`, whose parsed members are `pieces`.
 
     If a key is repeated, the result is meaningless, but nearly always differs from `len(pieces)`.
     """

@@ -82,7 +82,9 @@ class Seen:
         self._file.write(("INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?, ?)", rows))
 
     def forget(self, before_ns: int, segment: int = 2**63 - 1) -> None:
-        """Remove entries older than `before_ns`, Unix ns, of segments below `segment`."""
+        """Remove entries older than `before_ns` (Unix ns) whose frames are in segments below
+        `segment`.
+        """
         row = [(before_ns, segment)]
         self._file.write(
             ("DELETE FROM seen WHERE at_ns < ? AND segment < ?", row),

@@ -2,7 +2,7 @@
 
 A shape has the message types and field numbers of OTLP, but its message fields are not repeated:
 upb merges the elements into one message, as it does for any field that occurs more than once. In a
-shape, the fields to be counted are of the type repeated bytes, which takes 16 bytes per element.
+shape, the fields to be counted have the type `repeated bytes`, which takes 16 bytes per element.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ROOTS: dict[ReceivedSignal, Descriptor] = {
     ReceivedSignal.LOGS: LogsData.DESCRIPTOR,
     ReceivedSignal.METRICS: MetricsData.DESCRIPTOR,
 }
-"""On the wire, an export request of each signal equals its data message."""
+"""The root message of each signal; on the wire, it is identical to an export request."""
 
 VALUES = -1
-"""The depth of the shape that counts the elements of values (arrays and key-value lists), and
+"""The `depth` of the shape that counts the elements of values (arrays and key-value lists), and
 checks all other fields."""
 
 ALL = 0
-"""The depth of the shape that checks all fields and counts none."""
+"""The `depth` of the shape that checks all fields and counts none."""
 
 TEXT = "text"
 """The kind of elements that are strings, not messages."""
@@ -163,7 +163,7 @@ def _kinds() -> tuple[Descriptor, ...]:
 
 
 def _describe(target: DescriptorProto, kind: Descriptor, depth: int) -> None:
-    """Add the fields of `kind` without its oneofs, in which one member would replace another."""
+    """Add the fields of `kind` without its oneofs: in a oneof, one member would replace another."""
     of = FieldDescriptorProto
     for field in kind.fields:
         below = _depth_within(field, depth)

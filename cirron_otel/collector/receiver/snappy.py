@@ -31,7 +31,7 @@ class SnappyFrames:
 
     def __init__(self) -> None:
         self._left = b""
-        """The beginning of a chunk that is not complete."""
+        """The beginning of an incomplete chunk."""
         self._skipped = 0
         """The number of bytes of a skippable chunk that have not been received yet."""
         self._chunks = 0
@@ -61,7 +61,7 @@ class SnappyFrames:
         self._left = data[at:]
 
     def finish(self) -> bytes:
-        """Return the rest of the content. Raises InputError if the body is cut off."""
+        """Return the rest of the content. Raises InputError if the body is truncated."""
         if self._left or self._skipped or not self._chunks:
             raise InputError("the snappy data is cut off")
         return b""
@@ -101,7 +101,7 @@ class _Block:
 
     @property
     def remaining(self) -> int:
-        """The length of the result of `finish`, bytes. Raises InputError if damaged."""
+        """The number of bytes that `finish` will return. Raises InputError for a damaged body."""
         import cramjam  # noqa: PLC0415
 
         try:
@@ -110,7 +110,7 @@ class _Block:
             raise InputError(_DAMAGED) from None
 
     def finish(self) -> bytes:
-        """Return the rest of the content. Raises InputError if the body is cut off."""
+        """Return the rest of the content. Raises InputError if the body is truncated."""
         import cramjam  # noqa: PLC0415
 
         try:
@@ -137,11 +137,11 @@ class SnappyAny:
 
     @property
     def remaining(self) -> int:
-        """The length of the result of `finish`, bytes. Raises InputError if damaged."""
+        """The number of bytes that `finish` will return. Raises InputError for a damaged body."""
         return 0 if self._codec is None else self._codec.remaining
 
     def finish(self) -> bytes:
-        """Return the rest of the content. Raises InputError if the body is cut off."""
+        """Return the rest of the content. Raises InputError if the body is truncated."""
         if self._codec is None:
             raise InputError("the snappy data is cut off")
         return self._codec.finish()

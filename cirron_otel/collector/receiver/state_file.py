@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _CHECKED_BYTES = 2**26
-"""A file with more bytes is not checked at the start; its damage is detected when it is used."""
+"""A file with more bytes is not checked when it is opened; damage is detected when it is used."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """The error codes that mean a damaged file. SQLITE_ERROR is one of them: the statements are
 correct, so the tables must have been changed."""
 
 
 class StateFile:
-    """An SQLite file that one process uses, with any of its threads."""
+    """An SQLite file for one process, all threads of which may use it."""
 
     def __init__(self, path: Path, schema: str, loss: str) -> None:
         """Open or create the file.
@@ -52,7 +52,7 @@ class StateFile:
         return self._attempt(lambda connection: connection.execute(query, values).fetchall())
 
     def write(self, *statements: tuple[str, Iterable[Sequence[Any]]]) -> None:
-        """Run each statement for its rows, all in one transaction, which is on disk when this
+        """Run each statement once per row, all in one transaction, which is on disk when this
         returns.
 
         Raises TargetError.

@@ -66,7 +66,7 @@ class FrameStorage:
         """The parts of each batch that this group of frames contains."""
 
     def store(self, frames: Sequence[Frame]) -> list[str]:
-        """Write the batches that these frames make, and return the names of the batches.
+        """Write the batches made from these frames, and return the names of the batches.
 
         The same frames always yield the same batches. Raises TargetError if they cannot be written.
         """
@@ -100,7 +100,7 @@ class FrameStorage:
         headers: TenantHeaders,
         what: Callable[[list[Frame], TenantHeaders], None],
     ) -> None:
-        """Make one batch of several frames; split the frames if the batch exceeds the spool's
+        """Make one batch from several frames, or several batches if one would exceed the spool's
         cap.
         """
         try:
@@ -275,7 +275,8 @@ class FrameStorage:
         self.counts.update({"spans": spans, "marks": marks, "snapshots": snapshots})
 
     def _attempt(self, frame: Frame, what: Callable[[Frame], Any]) -> bool:
-        """Call `what`, and return whether it succeeded; if not, keep the frame next to the journal.
+        """Call `what`, and return whether it succeeded; if it did not, save the frame next to the
+        journal.
 
         Raises TargetError if the spool cannot be written.
         """
@@ -306,7 +307,7 @@ def _words(headers: TenantHeaders) -> list[str]:
 
 
 def _id_of(kind: str, frames: Sequence[Frame]) -> str:
-    """Return the id of a batch made of frames, derived from their positions and contents."""
+    """Return the id of a batch made from `frames`, derived from their positions and contents."""
     id_digest = digest(kind, *frames[0].start, *(frame.sha256 for frame in frames))
     return uuid4_shaped(id_digest)
 

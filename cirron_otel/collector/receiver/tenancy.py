@@ -1,8 +1,8 @@
 """The tenant of each batch: the retained headers of the requests that it was made from.
 
-The batch format has no field for these headers, so they are stored in `state/whose.sqlite` by the
-batch's file name. A batch has no row if its requests had none of these headers. A batch never
-contains data of two tenants, runs or workspaces.
+The batch format has no field for these headers, so they are stored in `state/whose.sqlite`, keyed
+by the batch's file name. A batch has no row if its requests had none of these headers. A batch
+never contains data of two tenants, runs or workspaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "whose.sqlite"
 _OF_ONE_BATCH: Final = frozenset(("x-cirron-batch-id", "x-cirron-sdk-version"))
-"""Headers that differ between requests of one tenant."""
+"""Headers that may differ between requests of the same tenant."""
 _SCHEMA = "CREATE TABLE IF NOT EXISTS whose (name TEXT PRIMARY KEY, headers TEXT) WITHOUT ROWID"
 
 _OF_TENANTS: Final = frozenset(("x-scope-orgid", "x-cirron-workspace-id"))

@@ -11,7 +11,7 @@ from ...errors import UsageError
 def server_context(
     certificate: Path, key: Path, client_ca: Path | None = None, *, protocol: str = "http/1.1"
 ) -> ssl.SSLContext:
-    """Return a context of TLS 1.2 or later for servers of one protocol; all files are in PEM.
+    """Return a TLS context (1.2 or later) for servers of one protocol; all files are in PEM format.
 
     `certificate` contains the server's certificate, followed by its chain to the CA. With
     `client_ca`, clients must present a certificate signed by one of the CAs in that file. Raises

@@ -1,8 +1,8 @@
 """Translate the intake journal into the spool: every acknowledged request becomes part of a batch.
 
 Frames are translated in groups. First the extent of a group and its duplicates are written to disk
-as an intent. So the same group is formed again after a crash, with the same batch names, and a
-batch that was written before the crash is found instead of written twice. A group is done when its
+as an intent. So after a crash the same group is formed again, with the same batch names, and a
+batch that was already written is found instead of being written again. A group is done when its
 batches are in the spool and its keys are in `Seen`; then the next group may begin. So a frame with
 a known key is done, even if the position has been lost.
 
@@ -52,13 +52,13 @@ class Removed(NamedTuple):
 
 
 def remove_damaged(directory: Path, most_bytes: int) -> list[Removed]:
-    """Remove copies of damaged files, the oldest first, until they have `most_bytes` in total.
+    """Remove copies of damaged files, oldest first, until their total size is at most `most_bytes`.
 
     All readable data of a damaged segment is in the spool before the segment is removed, so a copy
-    only serves later examination. A copy is retained if it is a hard link to a segment of the
-    journal, since it takes no additional space. Copies of other files, such as `seen.sqlite`, are
-    removed first. The age of copies is compared by segment number rather than by time, because the
-    clock may be wrong.
+    is needed only for later examination. A copy is retained if it is a hard link to a segment of
+    the journal, since it takes no additional space. Copies of other files, such as `seen.sqlite`,
+    are removed first. The age of copies is compared by segment number rather than by time, because
+    the clock may be wrong.
     """
     copies = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -100,7 +100,7 @@ class _Duplicate(NamedTuple):
     """A frame with the same request as an earlier one."""
 
     start: Position
-    """The start of the frame. An index would be wrong if an earlier frame becomes unreadable."""
+    """The start of the frame. An index would be wrong if an earlier frame became unreadable."""
     first: Position | None
     """The start of the first frame with this request, if it is in the same group."""
 
@@ -134,14 +134,14 @@ class Translation:
         self._storing = FrameStorage(directory, writer, owners, seen)
         self._damaged_segment: int | None = None
         self._is_broken_off = False
-        """Whether frames of a group that is not done have been read."""
+        """Whether the reader has read frames of a group that is not done."""
         self._place, self._intent = self._read_place()
         self._reader = self._read_from(self._place.position)
         self._remove_damaged()
 
     def recover(self) -> Done | None:
-        """Finish a group that this process or an earlier process left unfinished; None if there is
-        none.
+        """Finish the group that this or an earlier process left unfinished, and return its result;
+        None if there is none.
 
         `work` does this too; call `recover` first to do it without waiting for new frames.
         """
@@ -153,7 +153,8 @@ class Translation:
         return done
 
     def work(self, until: Position | None) -> Done | None:
-        """Translate the next group of frames before `until`; None if there is none.
+        """Translate the next group of frames before `until`, and return its result; None if there
+        is none.
 
         Raises TargetError if the spool cannot be written; the next call retries the group.
         """
@@ -197,8 +198,8 @@ class Translation:
         return number
 
     def forget(self, before_ns: int) -> None:
-        """Forget the keys of requests before `before_ns`, Unix ns, except of frames in the
-        journal.
+        """Forget the keys of requests from before `before_ns` (Unix ns), except those whose frames
+        are still in the journal.
         """
         numbers = segment_numbers(self._directory)
         self._seen.forget(before_ns, *numbers[:1])

@@ -1,4 +1,4 @@
-"""The limit of disk space for unfinished uploads, in total and for each tenant."""
+"""The limit on disk space for unfinished uploads, in total and for each tenant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UploadRoom:
         """
         self._most = most
         self.least = 0 if most is None else most // _MOST_FILES
-        """The minimum size that a file counts as, bytes; it limits the number of files."""
+        """Smaller files count as this many bytes, which limits the number of files."""
         self._held: Counter[str] = Counter()
         self._total = 0
 
@@ -79,7 +79,7 @@ class Hold:
     """The bytes that one upload holds."""
 
     def __init__(self, room: UploadRoom, tenant: str) -> None:
-        """Hold nothing yet."""
+        """Start with no bytes held."""
         self._room, self._tenant = room, tenant
         self.size = 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BlobSender:
-    """A store, its pending uploads, and the thread that uploads."""
+    """A store, its pending uploads, and the upload thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class BlobSender:
         return self._uploader.undelivered()
 
     def set_context(self, context: Any) -> None:
-        """Set the owner of subsequent snapshots that do not name an owner."""
+        """Set the owner of subsequent snapshots that do not specify one."""
         self._rows.context = context
 
     def stats(self) -> dict[str, Any]:

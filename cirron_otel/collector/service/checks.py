@@ -1,4 +1,4 @@
-"""Check the rules between keys, and warn about options that are allowed but unwise."""
+"""Check rules that involve several keys, and warn about options that are allowed but unwise."""
 
 from __future__ import annotations
 

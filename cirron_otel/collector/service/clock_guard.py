@@ -1,7 +1,8 @@
-"""Decide whether the wall clock can be trusted with the removal of old data.
+"""Decide whether the wall clock can be trusted for removing old data.
 
 The guard compares the wall clock with a clock that is never set. It saves its state in a file, so
-that a process detects a jump of the clock before its start, and a wrong clock after a reboot.
+that a process also detects a clock jump that happened before its start, and a wrong clock after a
+reboot.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MAX_BYTES = 4096
 
 
 def _passed_s() -> float:
-    """Return seconds by a clock that is never set and that also counts while suspended."""
+    """Return the seconds of a clock that is never set and that also runs during suspend."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -52,8 +53,8 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     wall_s: float
     """The latest wall time that was observed, Unix seconds."""
     jumped_at_s: float | None
-    """The time of the latest jump by the clock that is never set, seconds; None if there was
-    none."""
+    """The time of the latest jump, measured by the clock that is never set, seconds; None if there
+    was none."""
 
 
 class ClockGuard:
@@ -101,7 +102,7 @@ class ClockGuard:
 
     @property
     def has_jumped(self) -> bool:
-        """Whether the clock was set by more than a minute within the last hour."""
+        """Whether the clock jumped by more than a minute within the last hour."""
         return self._jumped_at is not None
 
     def is_trusted(self) -> bool:

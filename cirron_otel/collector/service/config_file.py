@@ -86,7 +86,7 @@ class _ConfigFile(NamedTuple):
     lines: Mapping[str, int]
 
     def where(self, path: str) -> str:
-        """Return the text that identifies a position in the file in messages."""
+        """Return the location of `path` in the file, for messages."""
         if not path:
             return self.name
         nearest = path

@@ -14,7 +14,7 @@ _REST = 4.0
 """The ratio of resting to running time while the cores are overloaded."""
 _LONGEST_S = 0.5
 _LOOK_S = 0.05
-"""The interval of checks for urgency during a rest, seconds."""
+"""The interval between checks for urgent work during a rest, seconds."""
 
 
 class Cores(NamedTuple):
@@ -54,7 +54,7 @@ class Yielding:
 
     def rest(self, is_urgent: Callable[[], bool]) -> float:
         """Rest in proportion to the work since the last call, unless work is urgent; return the
-        seconds.
+        seconds rested.
 
         `is_urgent` is called before the rest and at intervals during it.
         """

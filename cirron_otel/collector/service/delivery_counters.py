@@ -30,7 +30,7 @@ _LOOK_SHARE = 3000.0
 
 
 class Counting:
-    """A wrapper of a target that counts accepted and refused batches.
+    """A wrapper around a target that counts accepted and refused batches.
 
     All attributes except `send` are those of the target.
     """

@@ -1,4 +1,4 @@
-"""The limit of file descriptors, and the number of connections that it allows.
+"""The limit on file descriptors, and the number of connections that it allows.
 
 A connection beyond the limit is refused and counted. Without the limit, connections could use up
 the descriptors that the journal, the health endpoint and a new second process need.
@@ -11,14 +11,14 @@ import resource
 from typing import Final, NamedTuple
 
 RESERVED: Final = 256
-"""Descriptors for files, the second process and gRPC itself; at most a quarter of the limit."""
+"""Descriptors reserved for files, the second process and gRPC; at most a quarter of the limit."""
 
 _PER_HTTP: Final = 1
 _PER_GRPC: Final = 3
 """Descriptors per gRPC connection: the client's socket, and both ends of the connection to gRPC's
 own server (receiver/grpc/front.py)."""
 _LARGEST: Final = 1 << 20
-"""The largest limit that is set: some systems report an infinite limit and refuse to set it."""
+"""The highest limit to set: some systems report an infinite limit and refuse to set it."""
 
 
 class ConnectionLimits(NamedTuple):

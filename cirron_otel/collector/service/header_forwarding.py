@@ -71,7 +71,7 @@ class _Lanes:
             return ""
 
     def named(self, headers: TenantHeaders) -> TenantHeaders:
-        """Return the headers of `headers` that are forwarded."""
+        """Return those of `headers` that are forwarded."""
         return tuple(each for each in headers if each[0] in self.names)
 
 
@@ -135,12 +135,12 @@ class ForwardingCirronTarget(CirronTarget):
     _passed: Mapping[str, str] = {}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take the arguments of CirronTarget."""
+        """Accept the arguments of CirronTarget."""
         super().__init__(*arguments, **options)
         self.blobs = ForwardingBlobs(self, self.blobs)
 
     def pass_on(self, names: Collection[str], headers_of: HeadersOf) -> None:
-        """Forward the headers `names`; `headers_of` returns all headers of a batch, by its name."""
+        """Forward the headers `names`; `headers_of` maps a batch's name to all its headers."""
         self._lanes = _Lanes(names, headers_of)
 
     def headers_of(self, name: str) -> TenantHeaders:
@@ -157,7 +157,7 @@ class ForwardingCirronTarget(CirronTarget):
         return bool(self._lanes.names)
 
     def with_headers(self, headers: TenantHeaders) -> contextlib.AbstractContextManager[None]:
-        """Within the context, send with each request the headers of `headers` that are
+        """Return a context in which every request is sent with those of `headers` that are
         forwarded.
         """
         return self._with(dict(self._lanes.named(headers)))
@@ -227,7 +227,7 @@ class ForwardingBlobs:
 
 @contextlib.contextmanager
 def _of_one_lane(headers: TenantHeaders) -> Iterator[None]:
-    """Convert a response 431 (headers too large) to a refusal of the batch with these headers."""
+    """Convert a 431 response (headers too large) to a refusal of the batch with these headers."""
     try:
         yield
     except MisconfiguredError as error:

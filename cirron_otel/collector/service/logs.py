@@ -88,8 +88,8 @@ class Masking:
 
 
 class Repeats(logging.Filter):
-    """Passes one warning per cause and minute, with the number of warnings suppressed since
-    then.
+    """Passes one warning per cause per minute, with the number of warnings suppressed since the
+    previous one.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ class Logging:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write this package's logs, and others' from level WARNING, to `stream` (default:
-        stderr).
+        """Write this package's logs, and other packages' logs from level WARNING, to `stream`
+        (default: stderr).
         """
         self.masking = Masking(secrets)
         self._handler = _Handler(stream or sys.stderr)

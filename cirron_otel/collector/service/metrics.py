@@ -191,7 +191,7 @@ class Registry:
         self._ended: _Values = {}
         """The counts of processes that have ended."""
         self._others: dict[str, tuple[str, _Values]] = {}
-        """The run and the latest metrics of each process, by its name."""
+        """The run id and the latest metrics of each process, by its name."""
         self.before: Callable[[], None] = lambda: None
         """Called from any thread before metrics are read, to set gauges."""
 
@@ -211,7 +211,7 @@ class Registry:
             self._local.pop((metric.name, labels), None)
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """Count one event of a histogram."""
+        """Record one observation in a histogram."""
         with self._lock:
             values = self._at(metric, labels, len(BOUNDS) + 2)
             values[0] += seconds
@@ -245,7 +245,7 @@ class Registry:
             self._others[process] = (run, values)
 
     def end(self, process: str) -> None:
-        """Note that a process has ended: its counters are retained, its gauges are removed."""
+        """Record that a process has ended: its counters are retained, its gauges are removed."""
         with self._lock:
             self._end(process)
 
@@ -269,7 +269,7 @@ class Registry:
         return result
 
     def collect(self) -> Iterator[Family]:
-        """Yield the totals as families of prometheus-client."""
+        """Yield the totals as metric families of prometheus-client."""
         from prometheus_client import core  # noqa: PLC0415 - needs the extra
 
         for metric, values in self.totals().items():
@@ -288,8 +288,8 @@ class Registry:
             yield family
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the metrics and their content type: OpenMetrics if `accept` names it, else text
-        0.0.4.
+        """Return the metrics and their content type: OpenMetrics if `accept` contains it, else the
+        text format 0.0.4.
 
         Raises MissingExtraError if prometheus-client is not installed.
         """

@@ -1,4 +1,4 @@
-"""Push the collector's own metrics over OTLP at an interval."""
+"""Push the collector's own metrics over OTLP at a fixed interval."""
 
 from __future__ import annotations
 

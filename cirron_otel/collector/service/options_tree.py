@@ -34,7 +34,7 @@ def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Key, Any]]:
 
 
 def secrets_of(options: CollectorOptions) -> frozenset[str]:
-    """Return the texts to mask in logs, without the contents of files."""
+    """Return the strings to mask in logs, without the contents of files."""
     secrets: set[str] = set()
     for _, _, value in leaves(options):
         values = value.values() if isinstance(value, dict) else value

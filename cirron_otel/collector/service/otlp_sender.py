@@ -125,7 +125,7 @@ class OtlpSender(BatchSender):
             follower.note(names)
 
     def end(self, timeout: float) -> None:
-        """Stop, even if batches are left; a request in progress may take longer than `timeout`."""
+        """Stop, even if batches remain; a request in progress may take longer than `timeout`."""
         self._stop.set()
         self._thread.join(timeout)
 

@@ -1,4 +1,4 @@
-"""The rows that a collector stores and changes, whose owners follow from the headers of requests.
+"""The rows that a collector stores and updates; the headers of requests determine their owners.
 
 `OwnedRows` stores batches, and `SnapshotRows` writes the URIs of tensors into their rows.
 """

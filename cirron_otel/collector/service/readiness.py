@@ -17,7 +17,7 @@ _AGAIN_S = 5.0
 """The time for which the collector is not ready after a request could not be written, seconds."""
 _MOST_MARKS = 1000
 _LITTLE = 0.25
-"""Space in the journal is short if a smaller share of the journal's limit is free."""
+"""Space in the journal is short if less than this share of the journal's limit is free."""
 
 
 class Readiness:
@@ -36,7 +36,7 @@ class Readiness:
         self._failed_at: float | None = None
 
     def note(self, *, is_kept: bool) -> None:
-        """Note that a request was stored, or that a valid request could not be stored."""
+        """Record that a request was stored, or that a valid request could not be stored."""
         self._failed_at = None if is_kept else self._clock()
 
     def problem(self, request_bytes: int) -> str:
@@ -56,8 +56,8 @@ class Readiness:
         return ""
 
     def is_short(self, request_bytes: int) -> bool:
-        """Return whether the free space is below a quarter of the limit, or below a request's
-        maximum.
+        """Return whether the journal's free space is less than a quarter of its limit, or too small
+        for the largest request.
 
         Segments that were removed since the last `recount` still count.
         """
@@ -81,11 +81,13 @@ class Untranslated:
         self._frames = self._done = 0
 
     def begin(self, end: Position) -> None:
-        """Note, at startup, that an earlier collector left frames up to `end` in the journal."""
+        """Record, at startup, that an earlier collector left frames up to `end` in the journal."""
         self._marks.append(_JournalMark(end, 0, self._clock()))
 
     def keep(self, end: Position, frames: int) -> None:
-        """Note that the journal reaches `end`, with `frames` requests since the start."""
+        """Record that the journal now ends at `end`, with `frames` requests accepted since the
+        start.
+        """
         if frames == self._frames:
             return
         if len(self._marks) >= _MOST_MARKS:  # half as many marks are precise enough
@@ -94,7 +96,7 @@ class Untranslated:
         self._marks.append(_JournalMark(end, frames, self._clock()))
 
     def reach(self, position: Position) -> None:
-        """Note that all frames before `position` are in the spool."""
+        """Record that all frames before `position` are in the spool."""
         while self._marks and self._marks[0].end <= position:
             self._done = self._marks.popleft().frames
 

@@ -54,7 +54,7 @@ def _run(options: Options, before_ns: int) -> None:
 
 
 def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
-    """Remove the batches from before a time (Unix ns), unless there are too many of them.
+    """Remove the batches that date from before `before_ns` (Unix ns), unless there are too many.
 
     There are too many if their share of all batches exceeds `options.retention_share`. Batches from
     before `options.retention_confirmed` are removed in any case. Raises CirronOtelError if the

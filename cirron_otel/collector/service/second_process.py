@@ -74,7 +74,7 @@ class Translator:
             raise TargetError(self.trouble or "the translation does not start: see its log")
 
     def apply(self, options: CollectorOptions) -> None:
-        """Send new options to the process; a restarted process begins with them."""
+        """Send new options to the process; a restarted process starts with them."""
         self._options = options
         self._say({"options": base64.b64encode(pickle.dumps(options)).decode("ascii")})
 

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from .owned_rows import OwnedRows
 
 _END_S = 2.0
-"""The time that a changed exporter has to complete its current request, seconds."""
+"""How long a changed exporter may take to complete its current request, seconds."""
 
 _GRACE_S = 1.0
-"""The time that the last attempt of a sender has to abort its current request, seconds."""
+"""How long the last attempt of a sender may take to abort its current request, seconds."""
 
 Sender = TargetSender | OtlpSender
 
 
 class Wanted(NamedTuple):
-    """An exporter of the configuration."""
+    """An exporter in the configuration."""
 
     exporter: OtlpExporter | CirronExporter
     files: tuple[bytes, ...]
@@ -119,7 +119,7 @@ class Senders:
         threading.Thread(target=_end, args=(old, ended), daemon=True).start()
 
     def stored(self, names: list[str]) -> None:
-        """Note that batches are in the spool."""
+        """Record that batches are in the spool."""
         for sender in self._all():
             sender.stored(names)
 
@@ -146,7 +146,7 @@ class Senders:
             each.join(max(deadline + _GRACE_S - time.monotonic(), 0.0))
 
     def _finish_blobs(self, before: list[threading.Thread], deadline: float) -> None:
-        """Finish uploads after the database, whose rows must name the uploaded objects."""
+        """Finish the uploads after the database: rows must exist before URIs are written."""
         for each in before:
             each.join(max(deadline - time.monotonic(), 0.0))
         if self._blobs is not None:
@@ -206,7 +206,7 @@ def _end(senders: list[Sender], ended: Callable[[], None]) -> None:
 def _prepared(
     options: CollectorOptions, owners: TenantStore, registry: Registry
 ) -> list[tuple[Wanted, Callable[[SpoolPaths], Sender]]]:
-    """Return the exporters of the configuration, each with the function that starts it."""
+    """Return the exporters in the configuration, each with the function that starts it."""
     max_bytes = options.spool.max_bytes
     return [
         (

@@ -98,9 +98,11 @@ class Reloading:
 
 
 _WAKE_S = 0.02
-"""The shortest time between two reports of the journal's end to the second process."""
+"""The shortest interval between two reports of the journal's end position to the second process,
+seconds."""
 _LOOK_S = 0.5
-"""The longest time between two reports of the journal's end while requests wait for translation."""
+"""The longest interval between two reports of the journal's end position while requests wait for
+translation, seconds."""
 UNDELIVERED = 7
 """The exit code if all data is in the spool, but a target has not received all of it."""
 _LATE_S = 10.0
@@ -217,7 +219,9 @@ class CollectorService:
         registry.set(m.LAG_SECONDS, untranslated.age_s, "translation")
 
     async def _tell(self) -> None:
-        """Report the journal's end to the translation, at most once every `_WAKE_S` seconds."""
+        """Report the journal's end position to the translation, at most once every `_WAKE_S`
+        seconds.
+        """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S if self._untranslated.is_any else None):
@@ -248,7 +252,7 @@ class CollectorService:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether a target has not received all batches at the end."""
+        """Whether any target had not received all batches when the collector stopped."""
         return bool(self._translator.undelivered)
 
     async def _break_off(self) -> None:

@@ -1,8 +1,8 @@
 """`${env:NAME}` in a configuration file, by the rules of the OpenTelemetry Collector.
 
 Source: opentelemetry.io/docs/collector/configuration/#environment-variables, and the confmap
-package of the collector. `${env:NAME}` and `${NAME}` are replaced by the variable,
-`${NAME:-default}` by the default if the variable is not set (an empty one is set), `$$` by a
+package of the collector. `${env:NAME}` and `${NAME}` are replaced by the variable's value,
+`${NAME:-default}` by the default if the variable is not set (an empty variable is set), `$$` by a
 dollar sign. Defaults may contain further references. Any other `$` is unchanged.
 
 There are two differences, both for safety: a variable that is not set and has no default is an

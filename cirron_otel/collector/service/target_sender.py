@@ -101,9 +101,7 @@ class UnsentBatches:
         return group_of(name, known_owners(self._paths)) == NONE
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Return the batches of `names` that are in the spool and that the target has not
-        received.
-        """
+        """Return those of `names` that are in the spool and that the target has not received."""
         left = self._ledger.lacking_of(NONE, names)
         return [name for name in left if (self._paths.spool / name).exists()]
 
@@ -162,7 +160,7 @@ class OldestUnsent:
 
 
 class BatchSender:
-    """The part that the senders have in common; for one thread."""
+    """The common part of all senders; for one thread."""
 
     def __init__(
         self,
@@ -172,7 +170,9 @@ class BatchSender:
         name: str,
         max_bytes: int | None,
     ) -> None:
-        """`target` is its key and its address without secrets; see TargetSender for the rest."""
+        """`target` is the target's key and its address without secrets; for the rest see
+        TargetSender.
+        """
         self.name = name
         self._paths, self._registry = paths, registry
         self._letters = counted_letters(paths, target, max_bytes, registry, name or BLOBS)

@@ -1,4 +1,4 @@
-"""Convert exporters of the configuration to settings of targets; read their secrets from files."""
+"""Convert the configured exporters to settings of targets; read their secrets from files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def name_of(exporter: OtlpExporter | CirronExporter) -> str:
 
 
 def metrics_endpoint(push: MetricsPushOptions) -> str:
-    """Return the endpoint of pushed metrics: the complete URL over HTTP."""
+    """Return the endpoint for pushed metrics: the complete URL over HTTP."""
     return push.endpoint if push.protocol == "grpc" else with_path(push.endpoint, "/v1/metrics")
 
 

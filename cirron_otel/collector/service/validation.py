@@ -156,7 +156,7 @@ class _TreeReader:
 
 
 def kind_name(kind: type[Section]) -> str:
-    """Return the `type` of a class of exporters."""
+    """Return the `type` of an exporter class."""
     return next(name for name, each in EXPORTERS.items() if each is kind)
 
 

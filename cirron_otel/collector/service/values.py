@@ -289,7 +289,7 @@ BLOBS = Parser("URL", "a directory, file:///DIR, or s3://BUCKET/PREFIX without c
 
 
 def between(parser: Parser, low: int, high: int) -> Parser:
-    """Return a parser that limits the values of `parser` to `low` to `high`."""
+    """Return a parser that accepts the values of `parser` only from `low` to `high`."""
 
     def parse(value: object) -> int:
         number: int = parser.parse(value)

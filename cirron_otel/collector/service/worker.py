@@ -120,7 +120,7 @@ class Worker:
         self._is_ending = False
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message from the standard input; from any thread."""
+        """Queue a message from the standard input; callable from any thread."""
         self._inbox.put(message)
 
     def leave(self) -> None:

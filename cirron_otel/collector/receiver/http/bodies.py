@@ -166,7 +166,7 @@ class Room:
     """The bytes of one request that count as in flight; a context manager that releases them."""
 
     def __init__(self, consumer: Consumer) -> None:
-        """Hold nothing yet."""
+        """Start with no bytes held."""
         self._consumer, self._size = consumer, 0
 
     def hold(self, size: int) -> None:

@@ -74,12 +74,12 @@ _NAME = re.compile(r"intake-([0-9a-f]{16})\.log(\.damaged)?", re.ASCII)
 
 
 class Position(NamedTuple):
-    """A position between two frames. Positions only grow, also across restarts."""
+    """A position between two frames. Positions only ever increase, even across restarts."""
 
     segment: int
     """The number of a segment file."""
     offset: int
-    """Bytes from its beginning."""
+    """The offset from the beginning of the segment, bytes."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ def segment_sizes(directory: Path) -> dict[int, int]:
 
 
 def aside_bytes(directory: Path) -> int:
-    """Return the bytes of files that were set aside, except hard links of existing segments."""
+    """Return the size of all files set aside, bytes, except hard links to existing segments."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
@@ -322,7 +322,7 @@ def trim(directory: Path, number: int) -> int:
     """Cut off the incomplete frame that a crash left at the end of a segment; return its size.
 
     No process may be writing the segment. A segment without a complete header is removed. Complete
-    frames and other damage are left for a reader to report. Raises OSError.
+    frames are retained, and other damage is left for a reader to report. Raises OSError.
     """
     path = segment_path(directory, number)
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -342,7 +342,9 @@ def trim(directory: Path, number: int) -> int:
 
 
 def _end_of_frames(descriptor: int, number: int, size: int) -> int:
-    """Return the offset of an incomplete last frame; `size` if there is none, or other damage."""
+    """Return the offset of an incomplete last frame; `size` if the last frame is complete, or if
+    there is other damage.
+    """
     header = os.pread(descriptor, HEADER_BYTES, 0)
     if header_problem(header, number) is not None:
         is_torn = len(header) < HEADER_BYTES or _is_zero(descriptor, 0)

@@ -33,9 +33,9 @@ class _StoredPosition(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_position(directory: Path, on_damage: Callable[[str], None]) -> ConsumerPosition:
-    """Return the position that was written last; an empty one if there is none.
+    """Return the stored position; an empty one if none is stored.
 
-    A damaged file is renamed to `consumer.json.damaged`, reported to `on_damage`, and counts as
+    A damaged file is renamed to `consumer.json.damaged`, reported to `on_damage`, and treated as
     empty: the journal is read again from its beginning. Raises InputError if the file exists but
     cannot be read.
     """

@@ -1,7 +1,8 @@
-"""Read the intake journal, in the process that stores its requests.
+"""Read the intake journal; used by the process that stores its requests in the spool.
 
-Whatever the files contain, the reader returns only frames that were appended, in order, each once.
-Unreadable parts are reported and skipped, and a copy of their file is kept as `<name>.damaged`.
+Whatever the files contain, the reader returns only frames that were appended, each of them once, in
+order. Unreadable parts are reported and skipped, and a copy of their file is kept as
+`<name>.damaged`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 def frames(
     directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
 ) -> Iterator[Frame]:
-    """Yield all frames after a position up to the current end, with one in memory at a time.
+    """Yield all frames after a position, up to the current end, with only one in memory at a time.
 
     `JournalReader` describes the treatment of damage.
     """
@@ -58,7 +59,7 @@ def frames(
 
 
 class JournalReader:
-    """Reads a journal from a position on, and continues as it grows.
+    """Reads a journal from a given position, and continues as it grows.
 
     `on_damage` is called for parts that cannot be read (the default logs a warning):
 
@@ -76,7 +77,7 @@ class JournalReader:
     def __init__(
         self, directory: Path, after: Position | None = None, on_damage: OnDamage | None = None
     ) -> None:
-        """Begin after the position `after`; None means with the oldest segment. `poll` reads."""
+        """Start after the position `after`; if it is None, start with the oldest segment."""
         self._directory = directory
         self._after = after or Position(0, 0)
         self._on_damage = on_damage or _log
@@ -183,7 +184,9 @@ class _Segment:
         os.close(self._descriptor)
 
     def finish(self) -> None:
-        """Note that no more frames are appended; drop the read-ahead, which may be cut off."""
+        """Record that no more frames will be appended; drop the bytes read ahead, which may be
+        incomplete.
+        """
         if not self.is_finished:
             self.is_finished, self._ahead = True, b""
 
@@ -313,7 +316,9 @@ class _Segment:
         return Frame(head, body, begin, after, hashlib.sha256(body).hexdigest())
 
     def _at(self, offset: int, size: int) -> bytes:
-        """Return the bytes at `offset`, fewer at the end of the file; read small pieces ahead."""
+        """Return `size` bytes at `offset`, fewer at the end of the file; small reads also read
+        ahead.
+        """
         begin = offset - self._ahead_at
         if not 0 <= begin <= len(self._ahead) - size:
             if size > _AHEAD_BYTES:

@@ -64,7 +64,7 @@ class DirectFile:
     def has_name(self) -> bool:
         """Return whether the file still has its name.
 
-        This is a single system call, because it is made for every group of frames.
+        The check is a single system call, because it is made for every group of frames.
         """
         try:
             return os.path.samestat(self._status, self._path.lstat())
@@ -113,7 +113,7 @@ class WrittenSegment:
         sync_directory(self.path.parent)
 
     def write(self, group: Sequence[Content]) -> list[Position]:
-        """Append frames, wait until they are on disk, and return their ends.
+        """Append frames, wait until they are on disk, and return their end positions.
 
         Raises OSError, also if the file has been removed, because its content would be lost when it
         is closed.

@@ -70,8 +70,8 @@ class IntakeJournal:
     ) -> None:
         """Take over the journal: lock it, and cut off an incomplete frame that a crash left.
 
-        A new segment begins after `segment_bytes`. `max_bytes` is the limit of all segments
-        together, apart from the padding of the last one to a complete block; it must be at least
+        A new segment begins after `segment_bytes`. `max_bytes` limits the total size of all
+        segments, not counting the padding of the last one to a complete block; it must be at least
         twice `segment_bytes`, because the last segment is never removed. `max_waiting_bytes` limits
         the bytes that wait for the disk. Raises TargetError if another process uses the journal or
         the directory cannot be written, and UsageError if the limits are inconsistent.
@@ -130,9 +130,9 @@ class IntakeJournal:
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes of all segments and of the files that were set aside in the directory.
+        """The total size of all segments and of the files that were set aside, bytes.
 
-        Removals count after the next `recount`.
+        Removed files are counted until the next `recount`.
         """
         segment = self._segment
         return self._closed_bytes + (segment.size if segment is not None else 0)
@@ -170,7 +170,7 @@ class IntakeJournal:
     def roll(self, number: int | None = None) -> None:
         """Begin a new segment with the next frame, so that the current segment can be removed.
 
-        `number` is that of a damaged segment: if another segment is current, do nothing.
+        `number` is that of a damaged segment: if a later segment is current, do nothing.
         """
         segment = self._segment
         written = 0 if segment is None else segment.number
@@ -357,8 +357,8 @@ def _take_over(directory: Path) -> int:
 
 
 def _next_number(directory: Path) -> int:
-    """Return a segment number above all earlier ones: positions only grow, even if no segment is
-    left.
+    """Return a segment number above all earlier ones: positions must only increase, even if no
+    segment is left.
     """
     return max(highest_number(directory), reached_segment(directory)) + 1
 
