@@ -22,7 +22,7 @@ from .retry_policy import RetryPolicy
 from .schedule import Schedule
 
 MOST_NAMES = 10_000
-"""The maximum number of batches queued by name. A later scan of the directory finds the others."""
+"""The maximum number of batches queued by name. A later scan of the directory finds the rest."""
 
 
 BlobsOf = Callable[[str, bytes], list[BlobKey]]
@@ -159,7 +159,7 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """Return the next batches to send: one, or several of a lane with up to `limit` bytes.
+        """Return the next batches to send: one, or several of one lane with `limit` bytes at most.
 
         The list is empty if no batch may be tried now. The caller must pass the batches to
         `acknowledge`, `refuse` or `put_back`.
@@ -204,7 +204,7 @@ class Backlog:
     def acknowledge(
         self, group: Sequence[SealedBatch], *, with_blobs: bool, blobs_of: BlobsOf = named_blobs
     ) -> None:
-        """Record that the target has a group, and queue the snapshot files that its batches name.
+        """Record that the target accepted a group, and queue its batches' snapshot files.
 
         Raises TargetError if this cannot be saved; this process still remembers it.
         """
@@ -272,5 +272,5 @@ class Backlog:
         self._lease.release()
 
     def abandon(self) -> None:
-        """In a forked child: drop the lease without releasing it for the parent."""
+        """In a forked child: drop the lease without releasing it: the parent still holds it."""
         self._lease.abandon()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .schedule import Schedule
 
 _HELD_EVERY = 8
-"""Every turn with a multiple of this number goes to a batch that failed before, if one is due."""
+"""Every turn whose number is a multiple of this goes to a batch that failed, if one is due."""
 
 
 @dataclass(slots=True)

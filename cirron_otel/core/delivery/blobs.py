@@ -134,7 +134,7 @@ class AwaitedBlobs:
         return iter(self._due)
 
     def add(self, key: BlobKey, now: float) -> BlobKey | None:
-        """Await a file. Above the limit, give up the file awaited longest and return it."""
+        """Await a file. Above the limit, stop awaiting the oldest file and return it."""
         wait = min(max(2 * self._waits.get(key, 0.0), FIRST_WAIT_S), LONGEST_WAIT_S)
         self._waits[key], self._due[key] = wait, now + wait
         heapq.heappush(self._heap, (now + wait, key))

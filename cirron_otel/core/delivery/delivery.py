@@ -50,7 +50,7 @@ class Delivery(DeliveryEngine):
         """Prepare the delivery; `start` starts it. For the other arguments, see DeliveryEngine.
 
         Up to `most_noted` announced batches, by default `most_names`, are remembered by name until
-        the queue has room for them. A scan of the directory finds the others.
+        the queue has room for them. A scan of the directory finds the rest.
         """
         super().__init__(
             paths,
@@ -81,7 +81,7 @@ class Delivery(DeliveryEngine):
         self._is_flushing = False
         self._is_stopped = False
         self._deadline: float | None = None
-        """When `finish` gives up; None before it is called."""
+        """When to give up the flush; None until it is requested."""
         self._leftovers = OrphanedBacklogs(paths, target.key, owner.prefix, self)
         self._own_gate = RetryGate(self._policy, clock)
         """The gate of the owner's batches, closed after a local error such as a full disk."""
@@ -126,7 +126,7 @@ class Delivery(DeliveryEngine):
             self._changed.notify_all()
 
     def request_flush(self, timeout: float) -> None:
-        """Announce that `finish` follows; give up after `timeout` seconds. Returns immediately."""
+        """Start the flush that `finish` completes, for `timeout` seconds. Returns immediately."""
         if os.getpid() == self._pid:
             with self._changed:
                 self._deadline = self._clock() + timeout

@@ -74,7 +74,7 @@ def _attempt(
 
 
 class Resubmission:
-    """Sends the dead letters of a target for which `spool dead-letters retry` was called.
+    """Sends a target's dead letters again if `spool dead-letters retry` has requested it.
 
     Only one thread may use it.
     """
@@ -95,7 +95,8 @@ class Resubmission:
     def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
         """Try each requested dead letter once; call `on_sent` for each one that the target accepts.
 
-        Returns whether some of them are left for the next call: other batches are sent in between.
+        Returns whether some of them are left for the next call, so that other batches can be sent
+        first.
         A later call retries dead letters that failed. Raises StoppedError and TargetError.
         """
         now = time.monotonic()
@@ -179,7 +180,7 @@ class DeliveryEngine:
         self._stats.failed(error)
 
     def _could_not_keep(self, error: TargetError) -> None:
-        """Handle the error if a refused batch cannot be kept as a dead letter."""
+        """Handle an error that prevents keeping a refused batch as a dead letter."""
         raise error
 
     def _was_answered(self, *, is_accepted: bool) -> None:
@@ -235,7 +236,7 @@ class DeliveryEngine:
     def send_group(self, backlog: Backlog) -> bool:
         """Send the next group of a backlog.
 
-        Returns False if no batch may be tried now, and True otherwise, also if the lease was lost.
+        Returns False if no batch may be tried now, and True otherwise, even if the lease was lost.
         Raises StoppedError, TargetError if the result cannot be saved, and the driver's errors.
         """
         if not self._is_held(backlog):

@@ -27,10 +27,10 @@ POLL_SECONDS = 0.2
 
 
 class Follower:
-    """Exports the unsent batches of every owner whose lease is free to an endpoint.
+    """Exports to an endpoint the unsent batches of every owner whose lease is free.
 
     A batch that does not name its session waits on disk until the scopes that it refers to are
-    recorded, but no longer than `undecided_seconds`. Cursors record which batches the endpoint has,
+    recorded, but no longer than `undecided_seconds`. Cursors record which batches were accepted,
     so that an export continues after a restart; a request that was in flight may arrive twice. If
     several processes export a spool to the same target, only one of them works at a time; when it
     ends, another one takes over.
@@ -78,7 +78,7 @@ class Follower:
         self._listing.note(names)
 
     def once(self) -> None:
-        """Send all batches that no other process sends, without waiting for scopes to be recorded.
+        """Send the batches that no other process is sending, without waiting for scopes.
 
         Raises StoppedError and the errors of `run`.
         """

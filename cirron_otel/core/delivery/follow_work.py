@@ -24,9 +24,9 @@ from .indexed import FollowIndex, IndexedTarget
 from .retry_policy import Backoff
 
 UNDECIDED_SECONDS = 60.0
-"""How long a batch waits at most until the session of its records is known."""
+"""The maximum time in seconds that a batch waits until the session of its records is known."""
 _SEND_SECONDS = 0.5
-"""How long to send before new batches are queued, so that a long lane does not delay the others."""
+"""How long to send before new batches are queued, so that a long lane does not delay others."""
 _AGAIN_SECONDS = 5.0
 """How long to wait before requesting again the leases that other processes hold."""
 MOST_AT_ONCE = 2_000
@@ -44,7 +44,7 @@ _SHARE = 50.0
 _NOTED_SHARE = 1000.0
 """If `note` is called, reading may take only up to one thousandth of the time."""
 _GRAIN_NS = 10**9
-"""A change so soon after the last reading may not change the directory's modification time."""
+"""Changes that are closer together than this may result in the same modification time."""
 
 
 MakeTarget = Callable[[OtlpConfig, Options, FollowIndex, ExportStats], IndexedTarget]

@@ -160,7 +160,7 @@ class ForegroundDelivery(DeliveryEngine):
         return was_any
 
     def _has_patience(self) -> None:
-        """Restart the time for which the target may be unavailable."""
+        """Restart the period during which the target may be unavailable."""
         self._give_up = time.monotonic() + self._patience
 
     def _wait_until(self, opens: float) -> None:

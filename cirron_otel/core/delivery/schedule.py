@@ -245,8 +245,9 @@ class Schedule:
     def _release(self, lane: str, *, only_grouped: bool = False) -> None:
         """Allow failed batches of a lane to be tried immediately.
 
-        This applies to all of them, as after an outage, which batches do not cause. With
-        `only_grouped`, it applies only to batches that failed in a group; each is then sent alone.
+        By default, this applies to all of them, as after an outage, for which no batch is at fault.
+        With `only_grouped`, it applies only to batches that failed in a group; each is then sent
+        alone.
         """
         self.releases += 1
         for tries in self._tries.values():

@@ -1,1 +1,1 @@
-"""The HTTP client of the package, and the settings that it takes from the environment."""
+"""The HTTP client of the package, and the settings that it reads from the environment."""

@@ -1,7 +1,7 @@
 """An HTTP client for one server over urllib3: any method and body, one open connection.
 
 It enforces a deadline for the complete response, another thread can cancel a request, and a forked
-child can abandon the connection. It follows no redirect and sends no request twice.
+child can abandon the connection. It neither follows redirects nor resends requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _left_by_parents: Final[list[HTTPConnection]] = []
 
 _BASE: Final = http.client.HTTPConnection
 """The base class of urllib3's connections. Its methods write a request and read a response with two
-thirds of the CPU time; those of urllib3 add features that are not used here."""
+thirds of the CPU time of urllib3's methods, which add features that are not used here."""
 
 _LONGEST_ANSWER = 64 * 1024
 _PIECE = 64 * 1024
@@ -129,9 +129,9 @@ class HttpClient:
         length.
 
         `timeout`, in seconds, applies to connecting (unless `connect_timeout` is given), to each
-        piece of the body, and to the complete response, in which the server may pause for
-        `silence` seconds at most. No more than `longest` bytes of the response's body are read,
-        which count after its decompression if `decode` is set.
+        piece of the body, and to the complete response, during which the server may pause for at
+        most `silence` seconds. At most `longest` bytes of the response's body are read, counted
+        after decompression if `decode` is set.
 
         Raises OSError (TimeoutError, ssl.SSLError, ...) if the network fails, ValueError if a
         header or the host cannot be sent, BrokenAnswerError, and UsageError for an unusable proxy.
@@ -145,7 +145,7 @@ class HttpClient:
             return self._read(response, longest, decode)
         except http.client.HTTPException as error:
             self.close()
-            if isinstance(error, OSError):  # RemoteDisconnected is both
+            if isinstance(error, OSError):  # RemoteDisconnected is an error of both kinds
                 raise
             raise BrokenAnswerError(type(error).__name__) from error
         except BaseException:
@@ -263,7 +263,7 @@ def checked_url(endpoint: str) -> SplitResult:
 
 
 def host_and_port(url: SplitResult) -> str:
-    """Return the host and the port of a URL as it has them, without user and password."""
+    """Return the host and port as written in a URL, without user and password."""
     return url.netloc.rpartition("@")[2]
 
 
@@ -285,7 +285,7 @@ def _tls(certificate: str | None) -> ssl.SSLContext:
 
 
 def _connect(connection: HTTPConnection) -> None:
-    """Connect. Raises the OSError or ValueError that caused an error of urllib3."""
+    """Connect. Instead of urllib3's errors, raises the OSError or ValueError that caused them."""
     try:
         connection.connect()
         return
@@ -321,14 +321,17 @@ def _is_readable(sock: Any) -> bool:
 
 
 def _system_socket(sock: Any) -> socket.socket:
-    """Return the socket itself: TLS inside TLS, to a server over an https:// proxy, wraps it."""
+    """Return the underlying socket, which a TLS connection through an https:// proxy wraps."""
     return sock if isinstance(sock, socket.socket) else cast(socket.socket, sock.socket)
 
 
 def _body(
     response: http.client.HTTPResponse, headers: Mapping[str, str], longest: int
 ) -> tuple[bytes, Exception | None]:
-    """Return what can be read of a body, decompressed if `headers` name a coding, and the error."""
+    """Read a body up to its end or an error; return its content, and the error or None.
+
+    The content is decompressed if `headers` name a coding.
+    """
     coding = headers.get("content-encoding")
     source: http.client.HTTPResponse | HTTPResponse = response
     if coding is not None:
@@ -382,7 +385,7 @@ class _Timed(io.RawIOBase):
 
 
 def _limit_response(connection: HTTPConnection, seconds: float, silence: float | None) -> None:
-    """Set the deadline of the next response, which begins when its first byte is read."""
+    """Limit the time to read the next response, counted from the end of the request."""
 
     def made(
         sock: socket.socket, debuglevel: int = 0, method: str | None = None

@@ -18,7 +18,7 @@ _SCHEMES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy, by the parts of its URL."""
+    """A proxy, as the parts of its URL."""
 
     url: str
     scheme: str
@@ -53,8 +53,8 @@ def proxy_by_scheme(url: SplitResult) -> Proxy | None:
 def proxy_of_requests(url: SplitResult) -> Proxy | None:
     """Return the proxy that the library `requests` would use.
 
-    In addition to `proxy_by_scheme`, `all_proxy` is used, `no_proxy` may contain networks such as
-    10.0.0.0/8, and IPv6 addresses in it need no brackets.
+    Unlike `proxy_by_scheme`, this also uses `all_proxy`. `no_proxy` may contain networks such as
+    10.0.0.0/8, and IPv6 addresses without brackets.
     """
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
@@ -79,7 +79,7 @@ def _is_in_network(host: str) -> bool:
 
 
 def _parse(address: str, scheme: str, encoding: str) -> Proxy:
-    """Raises UsageError, whose message does not contain `address`."""
+    """Parse a proxy's address. Raises UsageError, whose message does not contain `address`."""
     url = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(url)

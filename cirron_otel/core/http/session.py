@@ -1,7 +1,7 @@
-"""HTTP requests with the same settings of the environment as those of the library `requests`.
+"""HTTP requests that use the same environment settings as the library `requests`.
 
-These are proxies, CA bundles and `~/.netrc`. Credentials in the URL and cookies of the server are
-sent in the same way, too. The module needs the package certifi, which the extra `otlp` installs.
+These are proxies, CA bundles and `~/.netrc`. Credentials in the URL and the server's cookies are
+also sent in the same way. The module needs the package certifi, which the extra `otlp` installs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADERS: Final = {
     "Accept": "*/*",
     "Connection": "keep-alive",
 }
-"""The headers that are sent unless the caller has others, in their order."""
+"""The default headers, in order. The caller's headers replace those of the same name."""
 
 _CERTIFI: Final = certifi.where()
 """The call imports modules. A fork during such an import would leave the child with a partly
@@ -59,7 +59,7 @@ class HttpSession:
     ) -> None:
         """Prepare the session, without opening a connection.
 
-        With `finds_login`, requests use the login of `~/.netrc` (or `NETRC`), or else that in
+        With `finds_login`, requests use the login of `~/.netrc` (or `NETRC`), or else the one in
         `url`. `certificate` is a file of CA certificates. By default it is `REQUESTS_CA_BUNDLE`,
         `CURL_CA_BUNDLE`, or certifi's. The three files are read for each new connection.
         Raises ValueError and UsageError if `url` is unusable.

@@ -3,7 +3,7 @@
 In a platform run (`CIRRON_RUN_ID` is set), the process wrapper forwards each line that is a
 JSON object with the key `__cirron_event__`. The observed format of cirron-sdk 0.3.0 is
 `{"__cirron_event__":"trace_batch","schema_version":1,"sdk_version":"...","payload":<the batch>}`,
-in ASCII, with a flush after each line, and `trace_blob` with the location of a snapshot file.
+in ASCII, with a flush after each line. A `trace_blob` line has the location of a snapshot file.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _header(data: bytes) -> _Header:
     try:
         return _header_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        batch = exactjson.loads(data)  # exactjson accepts more JSON, such as lone surrogates
+        batch = exactjson.loads(data)  # exactjson also accepts, for example, lone surrogates
         if not isinstance(batch, dict):
             raise InputError("not a JSON object") from None
         try:

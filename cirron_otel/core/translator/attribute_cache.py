@@ -22,22 +22,21 @@ _ITEM = 0x0A
 _SIZES = {
     _STRING: range(2, 128),
     _BOOL: range(2, 3),
-    _INT: range(2, 11),  # a tag, and up to nine bytes for any number that is not negative
+    _INT: range(2, 11),  # a tag, and up to nine bytes for a non-negative number
     _DOUBLE: range(9, 10),
     _ARRAY: range(2, 128),
 }
 """The valid sizes in bytes of a value including its tag and length, by the tag."""
 _SHORTEST = 7
-"""The size in bytes of the shortest attribute with a head: a one-letter key and a one-byte number.
-"""
+"""The minimum size in bytes of an attribute from which a `_Head` can be read."""
 _FEW = 64
 """The maximum number of cached values per key; a key with more values is not worth caching."""
 _LARGEST_KNOWN = 2048
-"""The maximum size in bytes of a cached attribute including its text, for example a query or a
-stack trace; the cache then takes at most 4 MiB.
+"""The maximum size in bytes of a cached attribute, including its string (such as a query or a stack
+trace). It limits the cache to 4 MiB.
 """
 _LASTING = 16
-"""Every time the cache has been cleared this often, keys with many values may be cached again."""
+"""How many times the cache is cleared before keys with many values may be cached again."""
 _VALUES = frozenset({"string_value", "int_value", "bool_value", "double_value"})
 _BOOLS = {b"\0": "false", b"\1": "true"}
 _double = struct.Struct("<d").unpack_from
@@ -97,7 +96,7 @@ class Pairs(Memo):
         return pair
 
     def _other(self, kind: int, inner: int, data: bytes, at: int) -> str | None:
-        """Return the JSON of a value that is neither text nor integer; `at` is after its tag.
+        """Return the JSON of a value that is neither a string nor an int; `at` is after its tag.
 
         Returns None if the value is not in canonical form or is of a kind that this method does not
         read.
@@ -141,7 +140,7 @@ _Head = tuple[str, str, int, int, int, _Count]
 """The first bytes of a KeyValue, decoded, up to the tag of its value.
 
 The fields are the key, the key as JSON with a colon, the size in bytes of the complete KeyValue,
-the tag, the size in bytes of a text or array, and the key's count of cached values.
+the tag, the size in bytes of a string or array, and the key's count of cached values.
 """
 
 
@@ -205,7 +204,7 @@ class _Items(Memo):
 
 
 def _long(data: bytes) -> tuple[str, str] | None:
-    """Return the key and member of a KeyValue whose value is a text of up to 2 MiB.
+    """Return the key and member of a KeyValue whose value is a string of up to 2 MiB.
 
     Returns None for any other KeyValue.
     """
@@ -223,7 +222,7 @@ def _long(data: bytes) -> tuple[str, str] | None:
 
 
 def _number(data: bytes, at: int) -> str | None:
-    """Return the varint from `at` to the end as text; None if it is not in its shortest form."""
+    """Return the varint from `at` to the end in decimal; None if it is not in its shortest form."""
     last = data[-1]
     if last > 0x7F or (not last and len(data) > at + 1):
         return None  # truncated, or longer than necessary

@@ -69,7 +69,9 @@ def encode(name: str, data: bytes, index: SessionIndex, options: Options) -> Enc
 
 
 def pushable(message: bytes) -> bytes:
-    """Return a message that backends accept: derived ids replace zero ids and ids of wrong length.
+    """Return a message that backends accept, with derived ids in place of invalid ones.
+
+    An id is invalid if it is zero or has the wrong length.
 
     Headers of batches that were created from OTLP are removed, since a collector would store them
     as content.

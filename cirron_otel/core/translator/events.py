@@ -1,6 +1,6 @@
-"""Convert between marks or snapshots and span events; also handle a span's foreign events.
+"""Convert marks, snapshots and a span's foreign events to span events, and back.
 
-Attributes determine the kind of an event, not its name: an event with `cirron.snapshot.*` is a
+An event's attributes, not its name, determine its kind: an event with `cirron.snapshot.*` is a
 snapshot, an event with `cirron.mark.id` or a residual is a mark, and any other event is foreign,
 that is, an ordinary OpenTelemetry event.
 """
@@ -43,7 +43,7 @@ _HISTOGRAM = ("bins", "counts")
 
 
 def kind_of(event: Span.Event) -> str:
-    """Return the list of a batch that an event belongs to."""
+    """Return the kind of an event: a mark, a snapshot or a foreign event."""
     keys = [pair.key for pair in event.attributes]
     if any(key.startswith(sc.SNAPSHOT_PREFIX) for key in keys):
         return SNAPSHOT
@@ -216,7 +216,7 @@ def write_foreign(event: Span.Event, record: Record) -> None:
 def read_foreign(event: Span.Event) -> Record:
     """Convert a foreign event to an entry of `otel.events`, without default values.
 
-    Raises UnencodableError if the event has an attribute of the mapping.
+    Raises UnencodableError if the event has an attribute that belongs to the mapping.
     """
     ours, attributes = split_attributes(event.attributes)
     if ours:

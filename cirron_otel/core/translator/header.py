@@ -34,7 +34,7 @@ _COUNTS = (sc.BATCH_SPANS, sc.BATCH_MARKS, sc.BATCH_SNAPSHOTS, sc.BATCH_SYNTHETI
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of records and synthetic spans that encode a batch."""
+    """The numbers of records and synthetic spans in an encoded batch."""
 
     spans: int
     marks: int
@@ -68,7 +68,7 @@ class Header:
 
     @property
     def key(self) -> str:
-        """Identifies the batch in derived ids."""
+        """A key of the batch, from which other ids are derived."""
         return digest(str(self.batch_id), str(self.created_ns), self.file or "").hex()
 
     def fields(self) -> Record:
@@ -248,7 +248,7 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
 
 
 def resource_attributes(otel: object) -> Record:
-    """Return the resource attributes in a batch's `otel`, except keys that OTLP cannot express."""
+    """Return the resource attributes in a batch's `otel` whose keys OTLP can express."""
     resource = otel.get("resource") if isinstance(otel, dict) else None
     attributes = resource.get("attributes") if isinstance(resource, dict) else None
     if not isinstance(attributes, dict):
@@ -259,7 +259,7 @@ def resource_attributes(otel: object) -> Record:
 def split_resource(pairs: Iterable[KeyValue]) -> tuple[dict[str, AnyValue], dict[str, Any]]:
     """Split resource attributes into those of this mapping and all others.
 
-    It is the inverse of `write_others`. Raises UnencodableError if a key repeats, or if the value
+    This is the inverse of `write_others`. Raises UnencodableError if a key repeats, or if the value
     of another attribute has no exact JSON form.
     """
     ours: dict[str, AnyValue] = {}

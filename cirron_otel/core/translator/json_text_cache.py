@@ -2,7 +2,7 @@
 
 `read_light` parses a TracesData but leaves its spans as bytes. The caches map the bytes of a part,
 such as a name or a status, to its JSON text. This text is UTF-8 with one character per byte
-(Latin-1): characters of several bytes do not widen the string, and it becomes bytes without being
+(Latin-1): multi-byte characters do not widen the string, and it becomes bytes without being
 encoded. NotCanonicalError means that the input needs the generic path: JSON cannot express it
 exactly, or it is not in the usual form.
 """
@@ -35,7 +35,7 @@ _READ_FIELDS = {
 }
 """The fields that are read.
 
-A message with other fields, of a newer OTLP, takes the generic path.
+A message with other fields, such as one from a newer OTLP version, takes the generic path.
 """
 _NESTED = (ResourceSpans.DESCRIPTOR, ScopeSpans.DESCRIPTOR)
 _PACKAGE = "cirron_otel.light"
@@ -63,7 +63,7 @@ def _add_field(message: DescriptorProto, field: FieldDescriptor) -> None:
     if inner in _NESTED:
         lazy_field.type = FieldDescriptorProto.TYPE_MESSAGE
         lazy_field.type_name = f".{_PACKAGE}.{inner.name}"
-    elif inner is not None and not field.is_repeated:  # an empty message is not an absent one
+    elif inner is not None and not field.is_repeated:  # an empty message differs from an absent one
         lazy_field.proto3_optional, lazy_field.oneof_index = True, len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{field.name}")
 
@@ -74,7 +74,7 @@ _ShallowTraces: Any = _shallow_type()
 def read_light(data: bytes) -> Any:
     """Parse a TracesData message, leaving its spans as unchecked bytes.
 
-    The returned message has OTLP's field numbers, but its spans, resources, scopes and texts stay
+    The returned message has OTLP's field numbers, but its spans, resources, scopes and strings stay
     bytes. Returns None if `data` is not in canonical form. Raises DecodeError if `data` is not a
     TracesData message.
     """
@@ -96,7 +96,7 @@ MOST_KNOWN = 2048
 LARGEST_KNOWN = 128
 """The maximum size in bytes of a cached item that is not an attribute."""
 LARGEST = 65_536
-"""The maximum size in bytes of a message that `read` parses: its text may be four times as long."""
+"""The maximum size in bytes of a message that `read` parses: its JSON may be four times as long."""
 _READ: dict[Any, set[str]] = {
     KeyValue: {"key", "value"},
     AnyValue: {field.name for field in AnyValue.DESCRIPTOR.fields},
@@ -104,7 +104,7 @@ _READ: dict[Any, set[str]] = {
 }
 """The fields that `read` accepts.
 
-OTLP has others (`key_strindex`, for profiles) and may add more.
+OTLP has other fields (`key_strindex`, for profiles) and may add new ones.
 """
 _UNREAD = {
     kind: frozenset(field.name for field in kind.DESCRIPTOR.fields) - names
@@ -153,7 +153,7 @@ def plain(data: bytes) -> str:
 
 
 def quoted(data: bytes) -> str:
-    """Return the JSON of a text given as UTF-8. Raises UnicodeDecodeError if it is not UTF-8."""
+    """Return the JSON of a string given as UTF-8. Raises UnicodeDecodeError if it is not UTF-8."""
     return encode_basestring(plain(data))
 
 
@@ -181,7 +181,7 @@ def length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Names(Memo):
-    """Maps UTF-8 texts to JSON. A lookup raises UnicodeDecodeError if the text is not UTF-8."""
+    """Maps UTF-8 strings to JSON. A lookup raises UnicodeDecodeError if the data is not UTF-8."""
 
     def __missing__(self, data: bytes) -> str:
         text = quoted(data)

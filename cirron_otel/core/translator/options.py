@@ -11,7 +11,7 @@ SEGMENTED, SESSION_LAYOUT = "segmented", "session"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The encoder's choices that a batch does not determine."""
+    """Settings of the encoder that do not depend on the batch."""
 
     layout: str = SEGMENTED
     """`segmented` uses the records' trace ids and the plan's segments; `session` puts each session

@@ -25,7 +25,7 @@ SHORT = [bytes([n]) for n in range(128)]
 
 
 def varint(value: int) -> bytes:
-    """Return the base-128 varint of a value that is not negative."""
+    """Return the base-128 varint of a non-negative value."""
     if value < 128:
         return SHORT[value]
     out = bytearray()
@@ -65,7 +65,7 @@ class IntAttribute:
 
 
 class TextAttribute:
-    """Encodes text attributes with one key as fields of the message that contains them."""
+    """Encodes string attributes with one key as fields of the message that contains them."""
 
     def __init__(self, tag: bytes, key: str) -> None:
         """`tag` is the owner's field `attributes`."""

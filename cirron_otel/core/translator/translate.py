@@ -33,8 +33,8 @@ def to_otlp(
 ) -> list[ResourceSpans]:
     """Encode a batch as ResourceSpans.
 
-    A batch that was created from OTLP gives its original messages. A header precedes them if they
-    alone do not restore the batch.
+    For a batch that was created from OTLP, this returns the original messages, preceded by a header
+    if the messages alone do not restore the batch.
     """
     if name in (None, file_name(batch)):
         foreign = encode_foreign(batch)
@@ -79,9 +79,9 @@ def _is_readable(messages: list[ResourceSpans]) -> bool:
 def encode_own(data: bytes, name: str | None = None, options: Options = DEFAULT) -> bytes:
     """Encode the bytes of a batch that names its session as a serialised TracesData.
 
-    The result depends only on the batch, and equals the conversion of its file. `name` is the name
-    of the file. Raises InputError if the bytes are not a batch, or if the batch does not name its
-    session.
+    The result depends only on the batch, and is the same when its file is converted. `name` is the
+    name of the file. Raises InputError if the bytes are not a batch, or if the batch does not name
+    its session.
     """
     try:
         typed = typed_batch(data)
@@ -142,7 +142,7 @@ class FromOtlp:
     def feed_whole(self, data: bytes) -> DecodedBatch | None:
         """Decode a serialised TracesData on the fast path, if it is one complete Cirron batch.
 
-        Returns None if `feed` has to decode it. For a repeated batch, `data` is empty.
+        Returns None if `feed` has to decode it. For a repeated batch, the result has empty `data`.
         """
         try:
             whole = fast_decode(data)

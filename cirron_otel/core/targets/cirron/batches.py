@@ -154,7 +154,7 @@ class CirronTarget:
             if self._is_interrupted:
                 raise StoppedError(f"stopped while {self.shown} was asked") from None
             raise self._error(UnreachableError, f"no answer ({_reason(error)})") from None
-        except ValueError as error:  # the host, or a header
+        except ValueError as error:  # an invalid host or header
             why = f"no request can be made ({type(error).__name__}); check"
             raise self._error(MisconfiguredError, f"{why} {self._settings.endpoint}") from None
         if answer.headers.get("content-type", "").lower().startswith("text/html"):
@@ -205,7 +205,7 @@ class CirronTarget:
 
 
 def _words(content: bytes) -> str:
-    """Return the `message`, `detail` or `error` in the body of an error response, or its text."""
+    """Return the `message`, `detail` or `error` of a JSON error response, or else its text."""
     with suppress(ValueError, RecursionError):
         body = json.loads(content)
         if isinstance(body, dict):

@@ -20,7 +20,7 @@ from ...spool.blobs import BlobKey, key_of_span
 PART_BYTES = 4 * 1024 * 1024
 
 _PART_SECONDS = 120.0
-"""The timeout of a part in seconds, including the response: 4 MiB take this long at 300 kbit/s."""
+"""The timeout of a part and its response, in seconds: enough for 4 MiB at 300 kbit/s."""
 _RANGE = re.compile(r"bytes=0-(\d{1,18})")
 _NOTHING_THERE = frozenset((404, 405, 410, 501))
 _ELSEWHERE = frozenset((409, 416))

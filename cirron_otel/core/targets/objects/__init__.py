@@ -8,7 +8,7 @@ directory.py   a store in a directory
 s3.py          a store in S3 (needs obstore, the extra `s3`)
 pending.py     the list of pending uploads, on disk
 target.py      the delivery target that records the files of batches as pending
-uploader.py    the thread that uploads
+uploader.py    the thread that uploads the tensors
 ```
 """
 
@@ -26,7 +26,7 @@ def open_store(url: str) -> BlobStore:
     """
     place = parse_place(url)
     if place.path is not None:
-        from .directory import DirectoryStore  # noqa: PLC0415 - each store when it is needed
+        from .directory import DirectoryStore  # noqa: PLC0415 - import a store only when it is used
 
         return DirectoryStore(place)
     from .s3 import S3BlobStore  # noqa: PLC0415

@@ -70,7 +70,7 @@ class DirectoryStore:
             descriptor = lock_named(tmp, wait=True)
         except TargetError as error:
             raise UnreachableError(str(error)) from None
-        assert descriptor is not None  # noqa: S101 - it waits
+        assert descriptor is not None  # noqa: S101 - `lock_named` waits
         return descriptor
 
     def _is_there(self, path: Path, content: BlobContent) -> bool:

@@ -40,7 +40,7 @@ CREATE TEMP TABLE turns (
 CREATE INDEX temp.due ON turns (due, batch);
 INSERT INTO turns SELECT batch, directory, file, uris IS NOT NULL, 0, 0 FROM pending;
 """
-# The table `turns` is not on disk: a file that never arrives would cost a sync for each attempt.
+# The table `turns` is in memory: on disk, each attempt to upload a missing file would cost a sync.
 _HERE = "WHERE batch = ? AND directory = ? AND file = ?"
 
 

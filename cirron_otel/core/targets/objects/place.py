@@ -56,7 +56,7 @@ def plain_part(text: str) -> str:
     """Return `text` as a part of a key.
 
     Text that is not plain is replaced by its plain characters and a digest. Ids come from input and
-    may be any text; equal ids give equal parts.
+    may be any string; equal ids give equal parts.
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -85,7 +85,7 @@ class BlobPlace(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The location as a URL, which objects' URIs extend by their keys."""
+        """The location as a URL; the URI of an object is this URL followed by the object's key."""
         if self.path is not None:
             return f"file://{self.path}"
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")

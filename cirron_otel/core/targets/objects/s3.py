@@ -19,7 +19,7 @@ PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000
 """The maximum number of parts of an object. S3 allows 10,000."""
 _PARTS_AT_ONCE = 3
-"""The number of parts that are uploaded at the same time; each of them is completely in memory."""
+"""The number of parts that are uploaded at the same time; each of them is held in memory."""
 _CHECKSUM = "cirron-sha256"
 """The metadata key of an object's checksum."""
 _REQUEST_S, _CONNECT_S, _RETRY_S = 120, 5, 10
@@ -39,7 +39,8 @@ _ABOUT_US = {
     "RequestTimeTooSkewed": "the server's clock differs too much: correct this machine's clock",
 }
 _OF_METADATA = ("/latest/api/token", "/latest/meta-data")
-"""The URL paths of cloud credentials, which obstore requests if the environment has none."""
+"""The metadata services' URL paths, which obstore requests if the environment has no credentials.
+"""
 _WITHOUT_WORDS = frozenset({"301", "400", "403"})
 """The status codes of a HEAD request that is not allowed or not valid. The response has no body."""
 

@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 20
 class BlobContent:
     """The content of an object, which can be read several times.
 
-    It consists of `head` and of `length` bytes of `file` from `start`. The file is read by
+    It consists of `head`, followed by `length` bytes of `file` from `start`. The file is read by
     position, so several threads may share it. It must stay open while the content is in use.
     """
 
@@ -63,7 +63,7 @@ class BlobContent:
 
 
 def file_content(file: BinaryIO) -> BlobContent:
-    """Return an object content that consists of a complete file."""
+    """Return the complete content of a file."""
     return BlobContent(file, 0, os.fstat(file.fileno()).st_size)
 
 

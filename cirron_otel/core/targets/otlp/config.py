@@ -1,4 +1,4 @@
-"""The options of an OTLP endpoint: the `OTEL_EXPORTER_OTLP_*` variables, read as OTel Python does.
+"""The options of an OTLP endpoint: the `OTEL_EXPORTER_OTLP_*` variables, as OTel Python reads them.
 
 Source: opentelemetry-exporter-otlp 1.45.2; tests compare the two. Each variable also exists with
 `_TRACES_` in its name, and for metrics with `_METRICS_`; that variable takes precedence. An empty
@@ -66,12 +66,12 @@ class SettingNames:
 
     prefix: str = ENVIRONMENT_PREFIX
     again: str = "_"
-    """Replaces `prefix` in a list, for each name after the first."""
+    """The prefix of each name in a list except the first, which has `prefix`."""
     words: Mapping[str, str] = field(default_factory=dict)
     """Other names for settings, by the name of the variable without its prefix."""
 
     def said(self, *names: str) -> str:
-        """Return a list of settings for a sentence; `names` are variables without their prefix."""
+        """List settings for use in a sentence; `names` are variables without their prefix."""
         words = [self.words.get(name, name) for name in names]
         listed = [self.prefix + words[0], *(self.again + word for word in words[1:])]
         *others, last = listed
@@ -123,8 +123,8 @@ class OtlpConfig:
 def target_key(config: OtlpConfig) -> str:
     """Return the key of a delivery target: 16 hex digits that contain no secret.
 
-    It depends on the endpoint without user and password, the protocol, and the tenant. Credentials
-    do not count, since an endpoint keeps its data when they change.
+    It depends on the endpoint without user and password, the protocol, and the tenant, but not on
+    credentials, since an endpoint keeps its data when they change.
     """
     scheme, separator, address = config.endpoint.rpartition("://")
     authority, slash, path = address.partition("/")

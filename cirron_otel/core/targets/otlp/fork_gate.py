@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 0.3
-"""How long a fork waits for calls at most, so that a slow endpoint does not stop training."""
+"""The maximum time in seconds that a fork waits for calls. Without a limit, a slow endpoint could
+stop the training.
+"""
 
 
 class ForkGate:
@@ -30,7 +32,7 @@ class ForkGate:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Hold the gate during a call; wait first while a fork is in progress."""
+        """Hold the gate during a call; wait first until no fork is in progress."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             self._calls += 1

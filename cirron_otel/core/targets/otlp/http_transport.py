@@ -78,7 +78,7 @@ class HttpTransport:
             return self._failed(Outcome.REFUSED, "no TLS connection", cause_of(error))
         except (OSError, BrokenAnswerError) as error:
             return self._failed(Outcome.RETRY, "no answer", cause_of(error))
-        except ValueError as error:  # a header or the URL
+        except ValueError as error:  # an invalid header or URL
             raise UsageError(
                 f"no HTTP request can be made for {self._config.shown_endpoint}"
                 f" ({type(error).__name__}): check"
@@ -168,7 +168,7 @@ def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
 def _error_message(kind: str, content: bytes) -> str:
     """Return the message in the body of an error response.
 
-    By the specification the body is a google.rpc.Status; some servers send text.
+    According to the specification, the body is a google.rpc.Status; some servers send text.
     """
     if kind in ("application/x-protobuf", "application/protobuf"):
         try:

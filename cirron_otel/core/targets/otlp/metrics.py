@@ -1,4 +1,4 @@
-"""Export metrics with OpenTelemetry's OTLP exporters: count results and suppress their logs.
+"""Export metrics with OpenTelemetry's OTLP exporters; count the results and suppress the logs.
 
 OpenTelemetry's exporters log every failed attempt, but one line is enough for a training run. This
 module needs the extra `otlp`, so it is imported only when it is used.
@@ -256,4 +256,4 @@ def _ignore(_why: str, _is_not_taken: bool) -> None:
 
 
 _abandoned: list[MetricExporter] = []
-"""The parent's exporters in a forked child, kept alive: closing their channels could end it."""
+"""In a forked child, the parent's exporters, kept alive: closing them could end the child."""

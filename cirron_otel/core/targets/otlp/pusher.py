@@ -45,7 +45,7 @@ _HINTS = {
     "no TLS connection": ("ENDPOINT", "CERTIFICATE"),
     "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
-"""The settings that an error message suggests to check, by status."""
+"""The settings that an error message suggests checking, by status."""
 
 
 def transport_for(config: OtlpConfig) -> OtlpTransport:

@@ -73,7 +73,7 @@ def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> di
 
 
 def _moments(snapshot: dict[str, Any]) -> tuple[int, int, dict[str, Any]] | None:
-    """Return the number of finite elements, of other elements, and the statistics of the finite."""
+    """Return the numbers of finite and of other elements, and the statistics of the finite ones."""
     stats = snapshot.get("stats")
     if not isinstance(stats, dict):
         return None

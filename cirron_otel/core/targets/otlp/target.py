@@ -32,7 +32,7 @@ _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
 """Matches the status of a refusal that concerns the request itself.
 
 Any other refusal (a 401, a web page) concerns the endpoint or the configuration. The status is
-empty if single spans are too large.
+empty if individual spans are too large.
 """
 
 _SERVER_FAULT = re.compile(r"5\d\d\b|408\b|425\b|INTERNAL|UNKNOWN|RESOURCE_EXHAUSTED")
@@ -74,7 +74,7 @@ class OtlpTarget:
 
     @property
     def request_bytes(self) -> int:
-        """The size in bytes of batches that fit into one request: OTLP is smaller than JSON."""
+        """The maximum size in bytes of the batches in one request, as JSON: OTLP is smaller."""
         return min(_GROUP_BYTES, self._pusher.max_request_bytes)
 
     def skip_after(self, created_ns: int, owner: str) -> None:

@@ -40,7 +40,7 @@ from ...translator.typed import (
 from .keys import MAX_KEY_BYTES
 
 _LONGEST = MAX_KEY_BYTES // 4
-"""A key with at most this number of characters is always stored unchanged."""
+"""A key of up to this many characters is always stored unchanged."""
 _MAX_64 = 1 << 63
 _MOST_BRACKETS = 64
 _CACHED_BYTES = 200

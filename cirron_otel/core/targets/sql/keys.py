@@ -1,4 +1,4 @@
-"""Shorten texts for indexed columns, and determine the root scopes of spans.
+"""Shorten strings for indexed columns, and determine the root scopes of spans.
 
 An entry of a PostgreSQL index has at most 2,704 bytes.
 """
@@ -16,9 +16,9 @@ _KEPT = 40
 
 
 def bounded(value: str) -> str:
-    """Return a short text unchanged; replace a long text by its beginning and its digest.
+    """Return a short string unchanged; replace a long one with its beginning and its digest.
 
-    Equal texts give equal results.
+    Equal strings give equal results.
     """
     if len(value) * 4 <= MAX_KEY_BYTES:
         return clean(value)

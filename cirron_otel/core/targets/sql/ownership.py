@@ -52,7 +52,7 @@ class OwnerContext:
 
 
 DEFAULT_CONTEXT = OwnerContext()
-"""A context without facts: owners come only from the batches."""
+"""An empty context: owners come only from the batches."""
 
 
 class OwnerResolver:

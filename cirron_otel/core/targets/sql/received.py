@@ -46,7 +46,7 @@ class RequestPart(NamedTuple):
     """A part of a batch: a ResourceSpans with its spans, or a mark."""
 
     digest: bytes
-    """The digest of the part's content, its owner, and the number of equal parts before it."""
+    """A digest of the part's content, its owner, and the number of equal parts before it."""
     spans: range
     """The indexes of the part's spans in the batch."""
     resource: int | None = None
@@ -91,7 +91,7 @@ def _resources(resources: list[msgspec.Raw], top: dict[str, msgspec.Raw]) -> Ite
 def _marks(logs: dict[str, msgspec.Raw], top: dict[str, msgspec.Raw]) -> Iterator[_Found]:
     """Yield the marks.
 
-    The index of a mark's scope differs between batches: hash the scope itself.
+    Their content includes the scope itself, since the index of a scope differs between batches.
     """
     scopes = [bytes(each) for each in _lists.decode(logs.pop("scopes"))]
     resource = b"".join(bytes(each) for each in logs.values())

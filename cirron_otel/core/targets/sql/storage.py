@@ -116,7 +116,7 @@ class Storage(BatchStore):
     def write(
         self, batches: Sequence[SealedBatch], context: OwnerContext = DEFAULT_CONTEXT
     ) -> WriteResult:
-        """Store batches: all of them, or none if it raises."""
+        """Store all batches, or none if an error is raised."""
         unknown = self._unknown(batches)
         prepared = [prepare_batch(batch, hash_, context) for hash_, batch in unknown]
         prepared.sort(

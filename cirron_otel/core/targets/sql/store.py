@@ -3,7 +3,7 @@
 `Storage` implements the interface for SQLite and PostgreSQL. A column store such as ClickHouse
 would be another implementation, with its own tables. Column stores have neither the transactions
 nor the unique constraints that `Database` requires. So that implementation would recognise repeated
-batches by name and hash on reading (a ReplacingMergeTree does), and place late spans by a query
+batches by name and hash on reading (a ReplacingMergeTree does), and place late spans in queries
 rather than by updates. To add an implementation, add a row to `STORES` and, for its URL, to
 `url.SCHEMES`.
 """
@@ -78,12 +78,12 @@ class BatchWriter(Protocol):
     """The writing half of a storage."""
 
     def write(self, batches: Sequence[SealedBatch], context: OwnerContext = ...) -> WriteResult:
-        """Store batches: all of them, or none if it raises.
+        """Store all batches, or none if an error is raised.
 
         A batch that is already stored, with the same name and content, is left unchanged. If only
-        the name is known, the batch is stored in addition to the first one. Parts of a collector's
-        batch that another batch already contains are omitted (see `received`). Raises RefusedError
-        if the data is not a batch, and TargetError if a name is not a possible file name.
+        the name is the same, the batch is stored in addition to the first one. Parts of a
+        collector's batch that another batch already contains are omitted (see `received`). Raises
+        RefusedError if the data is not a batch, and TargetError if a name is not a valid file name.
         """
 
 
@@ -116,8 +116,8 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        If a creation time is missing or impossible, the time at which the batch was stored counts.
-        A time before the year 2000 (as it results from another unit) or later than tomorrow is
+        If a creation time is missing or impossible, the time at which the batch was stored is used.
+        A time before the year 2000 (as results from a wrong unit) or later than tomorrow is
         impossible.
         """
 

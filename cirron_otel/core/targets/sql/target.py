@@ -38,7 +38,7 @@ class StorageTarget:
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Store batches: all of them, or none if it raises."""
+        """Store all batches, or none if an error is raised."""
         if self._is_interrupted:
             raise StoppedError(f"stopped before {self.shown} received everything")
         self.use(lambda storage: storage.write(batches, self._context))

@@ -81,7 +81,7 @@ class Placing:
             span.run_id = span.run_id or span.trace_id
 
     def _open(self, prepared: Sequence[PreparedBatch]) -> set[str]:
-        """Return the roots that are neither in these batches nor among the scopes looked up."""
+        """Return the roots that are neither in these batches nor among the scopes read so far."""
         ends = {
             resolve_root(span.trace_id, self._root_ids)
             for each in prepared
@@ -91,7 +91,7 @@ class Placing:
         return {some_id for some_id in ends if some_id not in self._root_ids}
 
     def _look_up(self, ids: Iterable[str]) -> None:
-        """Read the roots of stored scopes. If several scopes have the same id, the first counts."""
+        """Read the roots of stored scopes; if several have the same id, the first is used."""
         database = self._database
         condition = database.in_clause('"id"')
         for some in parts(sorted(ids)):

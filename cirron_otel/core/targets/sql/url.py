@@ -1,4 +1,4 @@
-"""Parse storage URLs, which name an SQLite file or a database of a PostgreSQL server."""
+"""Parse storage URLs, which identify an SQLite file or a database on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Location:
     path: Path | None = None
     """The SQLite file; None for PostgreSQL."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Texts that must not appear in messages."""
+    """Strings that must not appear in messages."""
 
 
 def is_storage_url(text: str) -> bool:

@@ -27,7 +27,7 @@ _CONTENT, _MESSAGES = "content", "messages"
 
 
 class ForeignHeader(NamedTuple):
-    """The fields of a batch in its header, and the messages to which they apply."""
+    """The batch-level fields in a header, and how many messages they apply to."""
 
     fields: Record
     """The fields by name; the fields in `_OTEL_FIELDS` belong to the batch's `otel`."""
@@ -112,8 +112,8 @@ def take_headed(messages: Iterable[ResourceSpans]) -> Headed:
     """Decode each header together with its messages.
 
     Many headers that claim the same messages would make this quadratic. So the headers that do not
-    match the messages after them may together claim at most twice the number of messages. Any
-    further header is treated as a header without messages.
+    match the messages after them may together claim at most twice the number of messages. After
+    that, a header that claims more is treated as a header without messages.
     """
     all_messages = list(messages)
     batches: dict[bytes, Record] = {}

@@ -39,7 +39,7 @@ _MOST_KNOWN = 128
 _LARGEST_KNOWN = 4096
 """The maximum number of cached resources and scopes, and the maximum size of each in bytes.
 
-The cached objects may take twenty times as many bytes.
+The cached objects may use twenty times as much memory.
 """
 _RESOURCE, _SCOPE, _SPAN = b"\x0a\x0a", b"\x0a\x12\x0a", b"\x12\x12\x0a"
 """The tags of the fields around a resource, a scope and a span in a TracesData, innermost first."""
@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Known(Texts):
-    """Caches content of recent spans, for the following batches of the same thread.
+    """Caches content of recent spans for later batches of the same thread.
 
     Its size is bounded for any input: at most 10 MiB of resources and scopes, in addition to the
     size of `Texts`.

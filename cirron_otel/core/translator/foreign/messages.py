@@ -250,7 +250,7 @@ class Process(NamedTuple):
 def process_of(resource: Resource) -> Process:
     """Read the process of a resource.
 
-    Call it once per resource, which may have thousands of attributes.
+    Call this once per resource, since a resource may have thousands of attributes.
     """
     rank = int_attribute(resource.attributes, sc.RANK)
     return Process(int_attribute(resource.attributes, sc.PROCESS_PID), rank or 0)

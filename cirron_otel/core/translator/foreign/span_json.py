@@ -2,8 +2,8 @@
 
 Creating a message would take longer than writing its text. A span, including its events and links,
 is read in the order of its fields, from the first byte to the last: no byte is skipped, so no
-content is lost unnoticed. If spans are similar, a parser is as fast; if they vary, it takes half as
-long again (docs/adr/0012). A span with an unusual order or content takes the generic path.
+content is lost unnoticed. For similar spans, a parser is just as fast; for varied spans, it takes
+50 % longer (docs/adr/0012). A span with an unusual order or content takes the generic path.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _link(data: bytes, pairs: Pairs) -> str:
 
 
 _TRACE_ID, _SPAN_ID = 0x100A, 0x0812
-"""The tag and the length of each id, as one number."""
+"""The tag and length bytes of each id, combined into one number."""
 _STATE, _PARENT, _NAME, _KIND, _START, _END, _ATTRIBUTE = 0x1A, 0x22, 0x2A, 0x30, 0x39, 0x41, 0x4A
 _ZERO = bytes(8)
 _NO_COSTS = "".join(f',"{name}":null' for _, name in sc.COSTS)
@@ -183,7 +183,10 @@ def add_rows(
 
 
 def _state(data: bytes) -> tuple[str, int]:
-    """Read the trace_state after a span's ids; return its member and the position after it."""
+    """Read the trace_state after a span's ids.
+
+    Returns it as a JSON object member, preceded by a comma, and the position after it.
+    """
     size, begins = length(data, 29)
     ends = begins + size
     if not size:
@@ -192,6 +195,6 @@ def _state(data: bytes) -> tuple[str, int]:
 
 
 def _thread(member: str) -> str:
-    """Return the number in the member of the thread id attribute; "null" if it is not a number."""
+    """Return the value of the JSON member for the thread id; "null" if it is not an integer."""
     number = member.removeprefix(f'"{sc.THREAD_ID}":')
     return number if number.removeprefix("-").isdigit() else "null"

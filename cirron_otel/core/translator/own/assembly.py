@@ -37,7 +37,7 @@ class Decoded:
     found: Counts
     expected: Counts
     duplicates: int = 0
-    """Records that arrived more than once and were counted once."""
+    """The number of repeated records; `found` counts each record once."""
     key: bytes = b""
     """The key that all parts of a Cirron batch share; empty for a batch from OTLP."""
     records: frozenset[bytes] = frozenset()
@@ -57,7 +57,11 @@ Item = SpanSet | Carrier | Span
 """A decoded span: a record, a carrier, or an unchanged segment link or marker."""
 
 _Key = tuple[int, str | None, int | None]
-"""The index of a record's list in `LISTS`, its id and `seq`; 3 and the ids of a synthetic span."""
+"""The index of a record's list in `LISTS`, its id and its `seq`.
+
+For a carrier: 3, "carrier" and its ordinal. For any other synthetic span: 3, its trace and span
+ids, and None.
+"""
 _SYNTHETIC = len(LISTS)
 
 
@@ -127,7 +131,7 @@ class Assembly:
     def contradicts(self, keyed: Keyed) -> bool:
         """Whether this item belongs to another batch.
 
-        It does if one of its keys is already here with other content, or if the item itself is
+        It does if one of its keys is already here with different content, or if the item itself is
         already here but one of its events is not.
         """
         contents, has_come = self.seen, keyed.pairs[0][0] in self.seen
@@ -197,7 +201,7 @@ class Assembly:
         return Decoded(batch, name, counts, expected, self.duplicates, dropped=dropped)
 
     def top(self, lists: Record) -> Record:
-        """Return a batch of the batch-level fields and these lists, after applying the residual."""
+        """Combine the batch-level fields with these lists into a batch, and apply the residual."""
         batch = decoded_fields(self.header, self.resource_attributes) | lists
         carried = [carrier.residual for carrier in self.carriers if carrier.residual]
         residual = carried[0] if carried else self.header.residual
@@ -279,5 +283,5 @@ def content_name(batch: Record) -> str:
 
 
 def record_key(which: int, record_id: str | None, seq: int | None) -> bytes:
-    """Identify a record within its batch, in 8 bytes, by its kind, id and `seq`."""
+    """Derive an 8-byte key for a record, unique in its batch, from its kind, id and `seq`."""
     return digest(which, "" if record_id is None else f"={record_id}", str(seq))[:8]

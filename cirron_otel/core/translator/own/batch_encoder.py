@@ -38,7 +38,7 @@ class Group:
     segment_links: list[Span] = field(default_factory=list)
     pid: int | None = None
     rank: int | None = None
-    """The first rank in the group, like `pid`: spans with another value have it as an attribute."""
+    """The first rank in the group. A span whose `pid` or `rank` differs has it as an attribute."""
 
 
 class SpanWriter(Protocol[M]):
@@ -213,7 +213,7 @@ class BatchEncoder(Generic[M]):
 
 
 def in_order_of(mark_ids: object, marks: list[Placed]) -> list[Placed]:
-    """Order a span's marks by `mark_ids`; keep their order unless it names exactly these marks."""
+    """Order a span's marks by `mark_ids`; keep their order unless it lists exactly these marks."""
     if not isinstance(mark_ids, list) or len(mark_ids) != len(marks):
         return marks
     by_id = {m["id"]: (m, seq) for m, seq in marks if isinstance(m.get("id"), str)}

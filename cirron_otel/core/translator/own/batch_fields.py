@@ -47,7 +47,7 @@ class BatchLevelFields:
         lists: Collection[str] = LISTS,
         corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
-        """Prepare the batch-level `fields`; `lists` names the lists of records, which they exclude.
+        """Prepare the batch-level `fields`, which exclude the record lists that `lists` names.
 
         The `corrected` lists are written into the residual too, since decoding the spans would not
         restore them.

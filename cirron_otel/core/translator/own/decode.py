@@ -31,9 +31,10 @@ from .synthetic import is_synthetic, read_synthetic
 def read_processed(span: Span, header: Header, origin: Origin) -> SpanSet:
     """Decode a span if a processor has added attributes to it or to its events.
 
-    Added attributes need this function only if the residual contains a copy of the record's
-    `attrs`: the span then differs from the encoder's output. The copy replaces the attributes, the
-    span is checked, and the attributes that the processor added or changed are put into the record.
+    This function is needed only if the residual contains a copy of the record's `attrs`: added
+    attributes then make the span differ from the encoder's output. The copy replaces the
+    attributes, the span is checked, and the attributes that the processor added or changed are put
+    into the record.
 
     Raises UnencodableError if the span without the added attributes is not the encoder's output.
     """
@@ -77,7 +78,7 @@ def keep(record: Record, added: Record, dropped: list[str]) -> None:
 
 
 def without_additions(span: Span) -> Span:
-    """Copy a synthetic span without the attributes, flags and state that a processor adds.
+    """Copy a synthetic span without the attributes, flags and trace state that a processor adds.
 
     No record belongs to the span, so no record could keep them.
     """
@@ -136,7 +137,7 @@ def nothing_known(_: bytes) -> frozenset[bytes]:
 class Regrouper:
     """Reassembles batches from ResourceSpans that a collector split, merged or reordered.
 
-    It holds the parts of batches that are still incomplete. A repeated record counts as a duplicate
+    It keeps the parts of batches that are still incomplete. A repeated record counts as a duplicate
     only if its content is identical: batches that share a key but differ in content are kept apart.
     """
 
@@ -333,7 +334,7 @@ def assembly_key(header: Header, origin: Origin) -> bytes:
     """The key that the parts of one batch share."""
     counts = header.counts
     texts = (header.sdk_version, header.batch_id, header.file)
-    # In the digest, null equals the text "None", and a NUL separates the texts.
+    # In the digest, null equals the string "None", and a NUL separates the strings.
     is_ambiguous = (
         header.batch_id is None
         or header.created_ns is None

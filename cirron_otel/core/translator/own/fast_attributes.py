@@ -152,7 +152,7 @@ def _finite(data: bytes, at: int) -> str:
 def _add(data: bytes, head: bytes, ours: dict[str, str], users: dict[str, str]) -> None:
     """Add an attribute of any type; cache its `_Head` if it is numeric.
 
-    `head` is the first bytes of the attribute: if it is numeric, the bytes up to the number.
+    `head` contains the first bytes of the attribute; if it is numeric, the bytes up to the number.
     """
     key, member = _pairs[data]
     owner = _owners[key]

@@ -247,7 +247,7 @@ class PieceWriter:
 
 
 def _costs(span: TypedSpan, pid: int | None, rank: int | None) -> bytes:
-    """Encode a span's attributes between `index` and `seq`.
+    """Encode the attributes of a span that are written between `index` and `seq`.
 
     `pid` and `rank` are the resource's values; they are omitted if the span has the same ones.
     """

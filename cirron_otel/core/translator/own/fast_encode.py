@@ -1,7 +1,7 @@
 """Cirron → OTLP on the fast path: encode typed records from cached pieces of protobuf.
 
 `fast_encode` writes the same bytes as `encode_batch`. It uses `OwnWriter` for a batch that names
-its session and `PlacedWriter` for any other batch. A record for which no cached pieces fit is
+its session and `PlacedWriter` for any other batch. A record that no cached pieces fit is
 encoded by the exact mappers.
 """
 
@@ -111,7 +111,7 @@ class OwnWriter(PieceWriter):
         return Wire(self._trace_id, b"", header, origin)
 
     def _leaf(self, span: TypedSpan, raw: bytes, out: list[bytes]) -> bool:
-        """Add a scope without costs and attributes whose only mark, if any, is the SDK's overhead.
+        """Add a scope without costs, attributes, or marks other than the SDK's overhead mark.
 
         Returns False for any other scope, and if the scope's name or its attributes (thread,
         process, rank) are not cached yet.
@@ -224,8 +224,8 @@ class PlacedWriter(PieceWriter):
         self.places: dict[str, RecordPlacement] = {}
         self.children: dict[str | None, RecordPlacement] = {}
         self.siblings: dict[str | None, tuple[bytes, bytes, bytes, bytes]] = {}
-        """By the parent's id: the field and lower half of the trace id, and the parent's field and
-        attribute.
+        """The field and lower half of the trace id, and the parent's field and attribute, by the
+        parent's id.
         """
         self.session = self._place(batch.spans[0]).session
 

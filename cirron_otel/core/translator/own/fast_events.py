@@ -36,7 +36,7 @@ from .spans import overhead_id
 
 
 def record_of(typed: TypedSpan | TypedMark | TypedSnapshot) -> dict[str, Any]:
-    """Convert a typed record to the dict that the exact mappers take."""
+    """Convert a typed record to the dict that the exact mappers accept."""
     record = exactjson.loads(encode(typed))
     return record if isinstance(record, dict) else {}
 
@@ -67,8 +67,7 @@ def with_seq(records: list[_T]) -> list[tuple[_T, int | None]]:
 SMALL = 8_000
 """Events and attributes of up to this size in bytes always fit on one span.
 
-Their JSON, by which the exact encoder measures them, is up to six times as large, plus 200 bytes
-per mark.
+The exact encoder measures their JSON, which is up to six times as large, plus 200 bytes per mark.
 """
 _INT_DIGITS = 20
 _kinds: dict[str, bytes] = {}

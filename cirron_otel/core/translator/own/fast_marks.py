@@ -210,7 +210,7 @@ def _is_plain(mark_id: str, value: float) -> bool:
 
 
 def _value(ours: dict[str, str]) -> tuple[str, float, str, str]:
-    """Return a mark's type, 0, the JSON of its value, and the text of `value_nonfinite`."""
+    """Return a mark's type, a placeholder 0, its value as JSON, and the `value_nonfinite` text."""
     text = ours.pop(sc.MARK_VALUE, None)
     if text is None:
         name = NONFINITE.get(ours.pop(sc.REST, ""))

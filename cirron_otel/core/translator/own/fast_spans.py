@@ -34,7 +34,9 @@ from .spans import Placed, overhead_id, overhead_mark, read_span
 from .synthetic import is_synthetic, read_synthetic
 
 _HEAD = Struct("<20s8s10sxB").unpack_from
-"""Reads the trace's field with the tag of the id, the id, the parent's field, the name's length."""
+"""Reads the trace id's field with the tag of the span id, the span id, the parent's field, and the
+length of the name.
+"""
 _TIMES = Struct("<QBQ").unpack_from
 _SPAN_TAG, _PARENT_TAG, _ATTRIBUTE_TAG = 0x12, 0x22, 0x4A
 _END_TAG = 0x41
@@ -94,7 +96,7 @@ class SpanReader:
         self._names: dict[bytes, str] = {}
         """The text from the name to the parent, by the bytes from the name to the start tag."""
         self._commons: dict[bytes, tuple[bytes, str]] = {}
-        """The latest attributes without the overhead, and their text; keys as in `_names`."""
+        """The latest attributes without the overhead, and their text, by the keys of `_names`."""
         self._uppers: list[bytes] = []
         """The upper halves of the explicit ids, unchecked."""
         self._lowers: list[str] = []
@@ -102,7 +104,7 @@ class SpanReader:
         self._explicit: list[bytes] = []
         """The span ids of the spans that have an explicit id."""
 
-    def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - the hot loop: calls are its cost
+    def read(self, at: int, end: int) -> None:  # noqa: PLR0915 - a hot loop: calls are slow
         """Read all spans; spans with a parent, known attributes and no events are read inline."""
         data, names, spans, careful = self.data, self._names, self.spans, self._careful
         uppers, lowers, explicit = self._uppers, self._lowers, self._explicit

@@ -32,7 +32,7 @@ class HandedOut:
         self._contents: set[bytes] = set()
         """A digest of key and content for each batch that has been compared."""
         self._compared: dict[bytes, int] = {}
-        """How many batches of each key have their digest in `_contents`."""
+        """The number of batches of each key whose digest is in `_contents`."""
         self._unwritten: dict[tuple[bytes, str], Record | bytes] = {}
         """The batches that `recall` cannot return yet, by key and name."""
 

@@ -1,4 +1,4 @@
-"""Plans of batches that name their session: translating them needs nothing outside the batch.
+"""Plans of batches that name their session: such a batch can be translated without other data.
 
 This project's SDK writes such batches. So live export needs no index of a spool, and converting
 the same file at any later time gives the same bytes. A value that does not conform to

@@ -57,7 +57,7 @@ class PlatformContext:
     trace_ids: Mapping[str, str] | Callable[[Record], str | None] = field(default_factory=dict)
     """The id of each span's root scope: a mapping by span id, or a function of the span.
 
-    For a span that it does not cover, the trace id is the id of its topmost parent in the batch.
+    For a span that it does not cover, the trace id is the id of its topmost ancestor.
     """
     blob_uri: Callable[[Record], str | None] | None = None
     """Returns the location of a snapshot's uploaded blob; if None, the recorded location stays."""
@@ -212,7 +212,7 @@ def _mark_ids(marks: list[Any]) -> dict[str, list[Any]]:
 
 
 class _Roots:
-    """The trace id of each span: from the context, or else its topmost parent in the batch."""
+    """The trace id of each span: from the context, or else the id of its topmost ancestor."""
 
     def __init__(self, spans: list[Any], context: PlatformContext) -> None:
         self._given = context.trace_ids

@@ -187,7 +187,7 @@ class MarkText(RecordText):
         parts = self.parts
         texts = encode(self.values)[1:-1].decode()
         if "n" in texts:
-            raise SuspectError  # "n": a null, which a value that is not finite becomes
+            raise SuspectError  # an "n" of "null": a value is not finite
         parts[3::7] = texts.split(",")
         for number, text in self.others.items():
             parts[7 * number + 3] = text

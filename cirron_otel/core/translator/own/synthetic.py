@@ -25,9 +25,9 @@ from ..values import UnencodableError, add, encodable, read_typed, split_attribu
 from .spans import natural_parent
 
 _LAST = (2**63 - 1, 2**64 - 1)
-"""The highest times in ns: of backends with signed times, and on the wire.
+"""The latest times in ns that backends with signed times, and OTLP, can represent.
 
-They have no successor.
+A span cannot end after them.
 """
 
 

@@ -146,7 +146,7 @@ def _read_value(value: pb.Value) -> Any:
 
 
 def _read_object(value: pb.Object) -> dict[str, Any]:
-    """Read an object. If a foreign encoder repeats a key, the last value counts, as in JSON."""
+    """Read an object. If a foreign encoder repeats a key, the last value wins, as in JSON."""
     return {field.key: _read_value(field.value) for field in value.fields}
 
 
