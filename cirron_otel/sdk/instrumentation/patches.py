@@ -22,8 +22,8 @@ class Patches:
         these ids."""
         self._keep_alive: list[Any] = []
         self._functions: dict[int, Any] = {}
-        """The replacements of functions whose copies `replace_copies` replaces, by the ids of the
-        originals."""
+        """The replacements for functions that `replace_copies` also replaces elsewhere, by the
+        ids of the originals."""
         self._lock = threading.RLock()
         """Guards the lists, because models are discovered on several threads. It is re-entrant,
         because a signal handler may call `undo`."""

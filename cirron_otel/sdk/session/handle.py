@@ -181,7 +181,7 @@ class Profiler:
             return None
 
     def __enter__(self) -> Profiler:
-        """Enter a `with` block, at whose end the session is closed."""
+        """Enter a `with` block; the session is closed at its end."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -118,6 +118,6 @@ def _size(runtime: Runtime) -> int:
     total = 0
     with contextlib.suppress(OSError), os.scandir(runtime.paths.spool) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # evicted in between
+            with contextlib.suppress(OSError):  # evicted in the meantime
                 total += entry.stat(follow_symlinks=False).st_size
     return total

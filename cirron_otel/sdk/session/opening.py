@@ -95,7 +95,7 @@ def _nothing() -> None:
 
 
 END_S = 1.0
-"""Maximum time in seconds for which an ending worker seals and sends its records.
+"""Maximum time that an ending worker may take to seal and send its records, seconds.
 
 Unsent records stay in the spool. Torch terminates a worker that is still alive after 5 s.
 """

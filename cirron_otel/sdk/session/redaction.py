@@ -18,7 +18,7 @@ _VALUE = re.compile(
     r"\"[^\"]*\"|'[^']*'|(?:(?:Bearer|Basic|Token)\s+)?(?:\\.|[^\s\"'&;\\])+",
     re.IGNORECASE | re.DOTALL,
 )
-# Formats that issuers of keys chose so that scanners can recognise the keys.
+# Formats that key issuers chose so that scanners can recognise the keys.
 _KNOWN = re.compile(
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abps]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-.]{12,}"
 )

@@ -98,7 +98,7 @@ class Entered:
 
 
 def clear_scopes() -> None:
-    """Remove all scopes from the current context: they belong to a session that is over."""
+    """Remove all scopes from the current context: they belong to a session that has ended."""
     context = CONTEXT.get()
     if SCOPE_KEY in context or isinstance(context.get(SPAN_KEY), Scope):
         others = {key: value for key, value in context.items() if key != SCOPE_KEY}

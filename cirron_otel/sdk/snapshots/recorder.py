@@ -125,7 +125,7 @@ class Snapshots:
         self.lost = 0
         """Number of records of snapshots that were not ready when the session ended."""
         self.seconds = self.longest = 0.0
-        """Total and longest time for which training threads were blocked."""
+        """Total and longest time that training threads were blocked, seconds."""
 
     def open(self) -> None:
         """Take a snapshot at the end of each epoch from now on."""

@@ -59,7 +59,7 @@ class Moments:
 
 
 def exponent_of(largest: float) -> int:
-    """Return the exponent of the power of two by which elements are divided; usually 0."""
+    """Return the exponent of the power of two that elements are divided by; usually 0."""
     if largest == 0 or 1 / LARGE < largest < LARGE:
         return 0
     # 2**-exponent must also be a double.
@@ -90,7 +90,7 @@ def edges(low: float, high: float) -> list[float]:
 def statistics(moments: Moments) -> dict[str, Any] | None:
     """Return the record's `stats`; None if the tensor has no elements.
 
-    A statistic that is not finite is None and is named in `nonfinite`. If some elements are not
+    A statistic that is not finite is None and is listed in `nonfinite`. If some elements are not
     finite, `finite` contains the statistics of the finite elements.
     """
     if not moments.count and not moments.not_finite:
@@ -151,7 +151,7 @@ def _of_all(moments: Moments, finite: dict[str, Any]) -> dict[str, float]:
 
 
 def _json_safe(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace values that JSON cannot represent by None, and list their names in `nonfinite`."""
+    """Replace values that JSON cannot represent with None, and list their names in `nonfinite`."""
     named = {
         key: "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
         for key, value in values.items()

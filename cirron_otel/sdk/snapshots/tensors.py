@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Parts of names that denote a wrapper that torch has put around a module."""
+"""Parts of names that denote a wrapper that torch puts around a module."""
 GRAD = ".grad"
 
 

@@ -1,6 +1,6 @@
 """`detail_every=N`: record the inside of every Nth step, and every step itself.
 
-The inside of slow and of failed steps is also recorded. The step of a scope is the nearest
+The inside of slow and failed steps is also recorded. The step of a scope is the nearest
 enclosing scope named `step`. Whether to retain the inside of a step is decided when the step has
 ended; until then its scopes and marks are held back. Marks are never lost: the marks of a discarded
 scope move to its step.

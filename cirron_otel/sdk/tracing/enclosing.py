@@ -66,14 +66,14 @@ class EnclosingSpan(RecordedScope):
         self._above._overhead = value
 
     def note_phase(self) -> None:
-        """Record that a phase ran in this span, and so in the spans around it."""
+        """Record that a phase ran in this span, and therefore in the spans around it."""
         span: Any = self
         while type(span) is EnclosingSpan:
             span.has_phase = True
             span = span._above
 
     def reparent(self, parent: Any) -> None:
-        """Change the parent, because the parent in which the span began is over."""
+        """Change the parent, because the parent in which the span began has ended."""
         self._above, self._depth = parent, parent._depth
 
     def get_span_context(self) -> SpanContext:

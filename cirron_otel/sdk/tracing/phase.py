@@ -114,7 +114,7 @@ class Step(Phase):
     """Child phases that have no id and no record so far: with `detail_every`, most of them are
     never recorded. None if each phase is recorded immediately."""
     _is_detailed: bool | None
-    """With `detail_every`, whether the step's inside is retained in any case; None: not decided."""
+    """With `detail_every`, whether the step's inside is certain to be retained; None: undecided."""
     _is_known: bool | None
     """Whether it is certain, before the step ends, that the step remains its children's parent."""
     _rest: int | None

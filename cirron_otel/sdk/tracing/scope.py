@@ -56,7 +56,7 @@ class Scope(RecordedScope):
     _folded: Any = None
     """The phases of a step that have no record yet; only `phase.Step` uses it."""
     _is_detailed: bool | None = None
-    """Whether the inside of a step is retained in any case; only `phase.Step` uses it."""
+    """Whether the inside of a step is certain to be retained; only `phase.Step` uses it."""
     _rest: int | None = None
     """The `unattributed_ns` of a step; only `phase.Step` uses it."""
 

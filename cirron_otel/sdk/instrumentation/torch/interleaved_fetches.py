@@ -241,7 +241,7 @@ class InterleavedFetches:
         training.reached = max(training.reached, iteration.step._until)
 
     def end_first_batch(self, training: Pass) -> None:
-        """End the pass: the loop is over, and the first batch was not part of it."""
+        """End the pass: the loop has ended, and the first batch was not part of it."""
         over = training.first_batch.over if training.first_batch is not None else 0
         self.keep(training)
         self._passes.end_training(over)

@@ -63,7 +63,7 @@ class Iteration:
         self.held_from = 0
         """The index of the first child that is held."""
         self.is_waiting = False
-        """Whether the children are held until the next fetch in any case."""
+        """Whether the children are held until the next fetch, even if an optimizer steps."""
         self.micro: Step | None = None
         """The open micro step."""
         self.micros = 0

@@ -59,8 +59,7 @@ class LoaderlessSteps:
         self.evaluates = False
         """Whether the forward in progress is part of an evaluation."""
         self.model: Any = None
-        """The attributes object of the model whose parameter is watched; it identifies the model.
-        """
+        """Identifies the model whose parameter is watched, by the dict of its span attributes."""
         self._above: Any = None
         self._step_count = 0
         self._made_at = 0

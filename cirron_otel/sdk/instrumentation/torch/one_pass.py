@@ -84,7 +84,7 @@ class Pass:
         """The context around the pass, and the context inside it."""
         self.is_training = is_training
         self.is_firm = False
-        """Whether the pass is an evaluation in any case, because gradients are off at its fetches.
+        """Whether the pass is certainly an evaluation, because gradients are off at its fetches.
         """
         self.is_decided = False
         self.scope: LoaderPassSpan | None = None
@@ -119,7 +119,7 @@ class Pass:
         self.version: int | None = None
         """The version of a trained parameter when it was last read."""
         self.stepped = 0
-        """Number of optimizer steps of the thread before the pass."""
+        """Number of the thread's optimizer steps before the pass."""
         self.is_crossing = False
         """Whether the last step continues in the next pass."""
         self.is_simple = self.is_only_batch = False
@@ -248,7 +248,7 @@ class OtherFetches:
     def __init__(self, iterator: Any, stepped: int) -> None:
         self.iterator = weakref.ref(iterator)
         self.stepped = stepped
-        """Number of optimizer steps of the thread before the first of these fetches."""
+        """Number of the thread's optimizer steps before the first of these fetches."""
         self.at: int | None = None
         """Number of the step's earlier phases; None if the step cannot be divided there."""
         self.had_stepped = False
@@ -356,7 +356,7 @@ def without_step(context: Any, step: Any, target: Any) -> Any:
 
 
 def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
-    """Return whether the program opened `scope`, or a scope around it, with one of the names."""
+    """Return whether the program opened `scope`, or a scope around it, with one of `names`."""
     while scope._depth:
         if scope._name in names and not isinstance(scope, Phase):
             return True

@@ -252,7 +252,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
 
 
 def check_fused_step(tracker: Tracker, scaler: Any, optimizer: Any) -> None:
-    """Check whether a fused optimizer skipped its step, since GradScaler calls it in any case."""
+    """Check whether a fused optimizer skipped its step, because GradScaler always calls it."""
     try:
         iteration = tracker.iteration or tracker.loaderless.iteration
         overflows = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]

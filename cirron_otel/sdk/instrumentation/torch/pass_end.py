@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UnfinishedPass:
-    """A training pass that is over while gradients wait for an optimizer step."""
+    """A training pass that has ended while gradients wait for an optimizer step."""
 
     __slots__ = ("at", "iteration", "reading_frame", "training")
 
@@ -30,7 +30,7 @@ class UnfinishedPass:
 
 
 class PassEnds:
-    """Decides about the unfinished passes of one thread."""
+    """Decides when the unfinished passes of one thread are closed."""
 
     def __init__(self, tracker: OpenStep, passes: OpenPasses, steps: Steps) -> None:
         self._tracker, self._passes, self._steps = tracker, passes, steps
@@ -100,9 +100,9 @@ class PassEnds:
         self._tracker.opened(iteration, make_current(iteration.step, inner_context))
 
     def is_crossed(self, training: Pass, iteration: Iteration | None) -> bool:
-        """Return whether the step that crossed the end of its epoch is over at this fetch.
+        """Return whether the step that crossed the end of its epoch ends at this fetch.
 
-        In that case its epoch is also over, and the next epoch begins.
+        In that case its epoch also ends, and the next epoch begins.
         """
         iterator = training.iterator()
         if iterator is None or (iteration is not None and iteration.accumulates):

@@ -184,7 +184,7 @@ class Prefetching:
         )
 
     def _skip(self, loader_pass: Pass, iteration: Iteration, batches: list[FetchedBatch]) -> None:
-        """Make a separate step of each fetch except the last: the other batches were never used."""
+        """Make each fetch except the last a separate step: its batch was never used."""
         step = iteration.step
         for batch in batches[1:]:
             if batch.load not in iteration.children:

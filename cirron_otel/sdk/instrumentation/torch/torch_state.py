@@ -93,7 +93,7 @@ class TorchState:
         return attrs
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """Give a newly constructed optimizer the next number."""
+        """Assign the next number to a newly constructed optimizer."""
         self.optimizers_made += 1
         key, numbers = id(optimizer), self._numbers
         reference = weakref.ref(optimizer, lambda _: numbers.pop(key, None))

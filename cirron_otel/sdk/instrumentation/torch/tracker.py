@@ -207,7 +207,7 @@ class Tracker(OpenStep):
         return phase
 
     def _parent_after(self, step: Any) -> Any:
-        """Return the parent of a phase in the context of a step that is over.
+        """Return the parent of a phase in the context of a step that has ended.
 
         A span that outlives its step restores the step's context when it ends.
         """
