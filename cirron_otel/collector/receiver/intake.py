@@ -61,7 +61,9 @@ class Intake:
         on_written: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_written` is called after each append to the journal; `is_over` reports a shutdown."""
+        """`on_written` is called after each append to the journal; `is_over` returns whether the
+        collector is shutting down.
+        """
         self._journal, self._limits = journal, limits or IntakeLimits()
         self._signals = signals or SignalPolicy()
         self._on_written, self._is_over = on_written, is_over

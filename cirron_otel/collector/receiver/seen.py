@@ -69,7 +69,7 @@ class Seen:
         self._file.write(("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?)", rows))
 
     def parts(self, batch: bytes, position: Position) -> list[bytes]:
-        """Return the records of a batch that were in frames other than the frame at `position`."""
+        """Return the record keys of a batch's parts in frames other than the one at `position`."""
         rows = self._file.read(
             "SELECT records FROM part WHERE batch = ? AND NOT (segment = ? AND offset = ?)",
             (batch, *position),

@@ -36,7 +36,7 @@ class BlobSender:
 
         Raises UsageError, and MissingExtraError if a library is missing.
         """
-        from .owned_rows import SnapshotRows  # noqa: PLC0415 - brings drivers
+        from .owned_rows import SnapshotRows  # noqa: PLC0415 - only if it is used
 
         self._store, self._storage = open_store(url), storage
         self._headers_of = headers_of
@@ -44,7 +44,7 @@ class BlobSender:
 
     def start(self, paths: SpoolPaths) -> BlobTarget:
         """Start the thread and return the delivery target. Raises TargetError."""
-        from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
+        from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - only if it is used
 
         place, url = self._store.place, self._storage
         # The key includes the database: the rows of another database would also need the objects'

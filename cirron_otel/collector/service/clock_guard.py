@@ -86,7 +86,7 @@ class ClockGuard:
         return record.jumped_at_s is None and -_JUMP_S <= off_s <= _LONGEST_OFF_S
 
     def look(self) -> None:
-        """Check for a jump and save the state; to be called at least once a minute."""
+        """Check for a jump and save the state; call this at least once a minute."""
         passed = self._passed()
         offset = self._wall() - passed
         is_jump = abs(offset - self._offset) > _JUMP_S

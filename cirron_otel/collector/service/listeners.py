@@ -174,7 +174,7 @@ class Listeners:
         from ..receiver.grpc.server import GrpcLimits, GrpcReceiver  # noqa: PLC0415
 
         section, address = self._options.receivers.grpc, self._options.receivers.grpc.address
-        assert address is not None  # noqa: S101 - see start
+        assert address is not None  # noqa: S101 - start() checks it
         keepalive = section.keepalive
         tls = (
             None
@@ -204,12 +204,12 @@ class Listeners:
         )
 
     def _http(self, connections: int, unready: Callable[[], str]) -> Any:
-        from ..receiver.http.bodies import HttpLimits  # noqa: PLC0415 - brings its library
+        from ..receiver.http.bodies import HttpLimits  # noqa: PLC0415 - imports aiohttp
         from ..receiver.http.cors import Cors  # noqa: PLC0415
         from ..receiver.http.server import HttpReceiver, OperationEndpoints  # noqa: PLC0415
 
         section, address = self._options.receivers.http, self._options.receivers.http.address
-        assert address is not None  # noqa: S101 - see start
+        assert address is not None  # noqa: S101 - start() checks it
         options = self._options
         return HttpReceiver(
             self._counted("http"),
@@ -259,7 +259,7 @@ def _alive() -> str:
 
 
 def _disabled() -> str:
-    from ..receiver.http.answers import HttpError  # noqa: PLC0415 - brings its library
+    from ..receiver.http.answers import HttpError  # noqa: PLC0415 - only if it is used
 
     raise HttpError(404, "the health endpoints are disabled")
 

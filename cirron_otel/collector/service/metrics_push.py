@@ -83,7 +83,7 @@ def _exporter(options: MetricsPushOptions) -> MetricExporter:
 
 def metrics_data(registry: Registry) -> MetricsData:
     """Return the metrics in the form that OpenTelemetry's exporters accept; sums are cumulative."""
-    from opentelemetry.sdk.metrics import export as sdk  # noqa: PLC0415 - only where it is used
+    from opentelemetry.sdk.metrics import export as sdk  # noqa: PLC0415 - only if it is used
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 

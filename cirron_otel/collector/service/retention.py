@@ -43,9 +43,9 @@ class Retention:
 
 
 def _run(options: Options, before_ns: int) -> None:
-    from ...core.targets.sql.store import open_store  # noqa: PLC0415 - brings drivers
+    from ...core.targets.sql.store import open_store  # noqa: PLC0415 - only if it is used
 
-    assert options.url is not None  # noqa: S101 - see `start`
+    assert options.url is not None  # noqa: S101 - start() checks it
     try:
         with open_store(options.url.reveal()) as storage:
             remove(storage, options, before_ns)

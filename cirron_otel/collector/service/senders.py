@@ -64,12 +64,12 @@ class Senders:
         url = None if options.storage.url is None else options.storage.url.reveal()
         self._rows: OwnedRows | None = None
         if url is not None:
-            from .owned_rows import OwnedRows  # noqa: PLC0415 - brings drivers
+            from .owned_rows import OwnedRows  # noqa: PLC0415 - only if it is used
 
             self._rows = OwnedRows(url, storage_context(options.storage.context), owners.of)
         self._blobs: BlobSender | None = None
         if options.blobs.url is not None:
-            from .blob_sender import BlobSender  # noqa: PLC0415 - may bring a library
+            from .blob_sender import BlobSender  # noqa: PLC0415 - only if it is used
 
             context = storage_context(options.storage.context)
             self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
@@ -246,7 +246,7 @@ def _files(exporter: OtlpExporter | CirronExporter) -> tuple[bytes, ...]:
 
 def storage_context(context: ContextOptions) -> Any:
     """Return the ownership of rows whose resource does not specify it."""
-    from ...core.targets.sql import ownership  # noqa: PLC0415 - see above
+    from ...core.targets.sql import ownership  # noqa: PLC0415 - only if it is used
 
     attributes = {
         semconv.WORKSPACE_ID: context.workspace,
@@ -260,7 +260,7 @@ def storage_context(context: ContextOptions) -> Any:
 
 
 def _cirron(exporter: CirronExporter, path: str, owners: TenantStore) -> Any:
-    from .header_forwarding import ForwardingCirronTarget  # noqa: PLC0415 - brings its own
+    from .header_forwarding import ForwardingCirronTarget  # noqa: PLC0415 - only if it is used
 
     target = ForwardingCirronTarget(
         exporter.endpoint,

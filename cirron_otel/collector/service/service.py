@@ -127,7 +127,9 @@ class CollectorService:
         self._listeners: Listeners | None = None
 
     async def start(self) -> None:
-        """Listen. Raises UsageError and TargetError; requests accepted by then stay stored."""
+        """Listen, and start the second process. Raises UsageError and TargetError; requests
+        accepted before the error stay stored.
+        """
         options = self._options
         self.registry.set(m.INFO, 1, __version__)
         self.registry.set(m.START_TIME, time.time())
@@ -183,7 +185,7 @@ class CollectorService:
         """
         is_pushed_otherwise = options.metrics.otlp != self._options.metrics.otlp
         pusher = self._pusher_of(options) if is_pushed_otherwise else self._pusher
-        assert self._listeners is not None  # noqa: S101 - it listens before it is reloaded
+        assert self._listeners is not None  # noqa: S101 - set by start()
         commit = self._listeners.apply(options)
         self._options = options
         commit()
@@ -199,7 +201,7 @@ class CollectorService:
     def _pusher_of(self, options: CollectorOptions) -> Any:
         if options.metrics.otlp is None:
             return None
-        from .metrics_push import MetricsPusher  # noqa: PLC0415 - brings its library
+        from .metrics_push import MetricsPusher  # noqa: PLC0415 - only if it is used
 
         return MetricsPusher(self.registry, options.metrics.otlp)
 
@@ -209,7 +211,7 @@ class CollectorService:
         return self._readiness.problem(self._options.limits.request_bytes)
 
     def _measure(self) -> None:
-        """Set the gauges of this process; from any thread."""
+        """Set the gauges of this process; callable from any thread."""
         registry, journal, untranslated = self.registry, self._journal, self._untranslated
         journal.recount()
         registry.set(m.QUEUE_REQUESTS, journal.waiting, "disk")

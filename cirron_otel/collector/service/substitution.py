@@ -2,8 +2,8 @@
 
 Source: opentelemetry.io/docs/collector/configuration/#environment-variables, and the confmap
 package of the collector. `${env:NAME}` and `${NAME}` are replaced by the variable's value,
-`${NAME:-default}` by the default if the variable is not set (an empty variable is set), `$$` by a
-dollar sign. Defaults may contain further references. Any other `$` is unchanged.
+`${NAME:-default}` by the default if the variable is not set (an empty variable counts as set), `$$`
+by a dollar sign. Defaults may contain further references. Any other `$` is unchanged.
 
 There are two differences, both for safety: a variable that is not set and has no default is an
 error instead of empty text, and the content of a variable is not expanded again.

@@ -237,7 +237,7 @@ class TargetSender(BatchSender):
             self._delivery.notify(name)
 
     def finish(self, timeout: float) -> None:
-        """Send the remaining batches, and stop; from any thread, as the last call."""
+        """Send the remaining batches, and stop; callable from any thread, as the last call."""
         self._delivery.finish(timeout)
 
     end = finish

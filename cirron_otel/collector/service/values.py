@@ -256,7 +256,7 @@ SECRETS = Parser("list[str]", "a list of texts, each of printable ASCII without 
 
 
 def _database(value: object) -> SecretUrl:
-    from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - drivers come with its package
+    from ...core.targets.sql.url import parse_url  # noqa: PLC0415 - only if it is used
 
     text = TEXT.parse(value)
     try:

@@ -114,7 +114,7 @@ class Front:
         try:
             connection.setblocking(False)
             if _HAS_ABSTRACT_NAMES:
-                # The kernel chooses a name, by which gRPC distinguishes connections.
+                # The kernel chooses a name, which gRPC uses to distinguish connections.
                 connection.bind(b"")
             connection.connect(bytes(self._target))
             loop = asyncio.get_running_loop()

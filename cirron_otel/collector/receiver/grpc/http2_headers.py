@@ -146,9 +146,9 @@ def renamed(block: bytes) -> bytes:
     try:
         while at < len(block):
             first = block[at]
-            if first & 0x80:  # a field of the table
+            if first & 0x80:  # an indexed field
                 _, at = _integer(block, at, 0x7F)
-            elif first & 0xE0 == 0x20:  # a new size of the table
+            elif first & 0xE0 == 0x20:  # a table size update
                 _, at = _integer(block, at, 0x1F)
             else:
                 index, at = _integer(block, at, 0x3F if first & 0x40 else 0x0F)

@@ -72,7 +72,7 @@ class GrpcLimits:
     """The limit on the total size of the bodies that are being received, bytes. Each body counts as
     the largest allowed size; other calls wait unread. Four bodies may always be received."""
     read_timeout_s: float = 10.0
-    """The longest time until the body of a call is complete, including the wait for a turn."""
+    """The maximum time for receiving the body of a call, including the wait for a turn."""
     quick_s: float = 0.05
     """The time after which a read counts as late while other calls wait; up to half of the reads
     may be late."""

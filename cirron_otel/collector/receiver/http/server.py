@@ -57,7 +57,7 @@ _SIGNALS = {
 }
 
 _HANG_UP = frozenset((401, 408, 413, 431))
-"""After these statuses the connection is closed instead of reading the rest of the body."""
+"""After these statuses, the connection is closed and the rest of the body is not read."""
 
 _logger = logging.getLogger(__name__)
 
