@@ -18,10 +18,10 @@ class Gradients:
         self._version = 0
         self._is_first = True
         self.accumulates_gradients = False
-        """Whether the current backward adds to the gradients of an earlier backward."""
+        """Whether the current backward pass adds to the gradients of an earlier one."""
 
     def backward_begins(self) -> None:
-        """Compare the parameter with its state after the last backward."""
+        """Compare the parameter with its state after the last backward pass."""
         if self._is_first:
             self.accumulates_gradients = False
         elif self._reference is None:
@@ -44,12 +44,12 @@ class Gradients:
             self._reference, self._version = self._torch_state.parameter, int(parameter._version)
 
     def have_changed_weights(self) -> bool:
-        """Return whether the parameter was changed since the last backward."""
+        """Return whether the parameter has changed since the last backward pass."""
         parameter = None if self._reference is None else self._reference()
         return parameter is not None and parameter._version != self._version
 
     def are_gone(self) -> bool:
-        """Return whether the model of the last backward has been freed."""
+        """Return whether the model of the last backward pass has been freed."""
         return self._reference is not None and self._reference() is None
 
     def are_an_optimizers(self) -> bool:
@@ -63,7 +63,7 @@ class Gradients:
         )
 
     def forget(self) -> None:
-        """Start over: after an optimizer step, the next backward is the first one."""
+        """Start over: after an optimizer step, the next backward pass is the first one."""
         self._reference, self._is_first = None, True
 
     def _trained(self) -> Any:

@@ -1,4 +1,4 @@
-"""Record `backward`, and `recompute` inside a backward."""
+"""Record `backward`, and `recompute` inside a backward pass."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ class Checkpoints:
 
 
 class Recomputed:
-    """A checkpointed function, whose call inside a backward is recorded as `recompute`."""
+    """A checkpointed function; a call to it inside a backward pass is recorded as `recompute`."""
 
     def __init__(self, trackers: Trackers, graph_task: Callable[[], int], function: Any) -> None:
         self._trackers = trackers
         self._function = function
         self._graph_task = graph_task
         self._caller: Any = trackers.t
-        """The tracker of the thread that computes the forward, and also calls backward."""
+        """The tracker of the thread that runs the forward pass, and also calls `backward`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the function's result."""

@@ -72,7 +72,7 @@ class Iteration:
         self.called = False
         """Whether a model was called in the step."""
         self.was_backward = False
-        """Whether a backward ran since the last fetch."""
+        """Whether a backward pass ran since the last fetch."""
         self.was_stepped = False
         if memory is not None:
             memory.begin(step)
@@ -215,7 +215,7 @@ class Iteration:
             micro._until = micro._start
             micro.finish()
             self.micros -= 1
-            self.was_backward = True  # the backward of the previous batch
+            self.was_backward = True  # the backward pass of the previous batch
 
     def close(self, begin: Any, left: Place | None = None) -> None:
         """Close the step at the end of its last child.

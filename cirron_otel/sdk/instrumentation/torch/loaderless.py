@@ -1,6 +1,6 @@
 """Record steps in loops without a loader: each optimizer step ends a step.
 
-If no optimizer of torch.optim steps, a step ends with a change of the weights. Forwards of a
+If no optimizer of torch.optim steps, a step ends with a change of the weights. Forward passes of a
 trained model in evaluation mode, without gradients, form an evaluation.
 """
 
@@ -39,7 +39,7 @@ _KINDS = FORWARD | LOSS | BACKWARD | TRANSFER | UPKEEP
 _get = CONTEXT.get
 
 Waiting = tuple[Phase, int, bool]
-"""A phase, its kind, and whether it adds to the gradients of an earlier backward."""
+"""A phase, its kind, and whether it adds to the gradients of an earlier backward pass."""
 
 
 class LoaderlessSteps:
@@ -49,7 +49,7 @@ class LoaderlessSteps:
         self._tracker, self._passes, self._steps = tracker, passes, steps
         self._waiting: list[Waiting] = []
         self._changes: list[int] = []
-        """Indices in `_waiting` of forwards that follow a backward and a change of the weights."""
+        """Indices in `_waiting` of forward passes after a backward pass and a weight change."""
         self._is_manual = False
         """Whether changes of the weights end the steps."""
         self.gradients = Gradients(tracker.torch_state)
@@ -57,7 +57,7 @@ class LoaderlessSteps:
         """The last step, in which another optimizer may step."""
         self.evaluation: LoaderPassSpan | None = None
         self.evaluates = False
-        """Whether the forward in progress is part of an evaluation."""
+        """Whether the forward pass in progress is part of an evaluation."""
         self.model: Any = None
         """Identifies the model whose parameter is watched, by the dict of its span attributes."""
         self._above: Any = None
@@ -91,7 +91,7 @@ class LoaderlessSteps:
         self._is_fresh = False
         if not kind & BACKWARD and not tracker.torch_state.is_grad_enabled():
             if not kind & UPKEEP and all(each & UPKEEP for _, each, _ in self._waiting):
-                self.release()  # a forward without gradients is not part of a step
+                self.release()  # a forward pass without gradients is not part of a step
             if self._evaluate(phase, kind):
                 return True
             if not self._waiting:
@@ -199,12 +199,12 @@ class LoaderlessSteps:
     # --- without an optimizer of torch.optim ----------------------------------------------------
 
     def _have_weights_changed(self) -> bool:
-        """Return whether the last phase is a backward, and the weights have changed since."""
+        """Return whether the last phase is a `backward`, and the weights have changed since."""
         kinds = (kind for _, kind, _ in reversed(self._waiting) if not kind & UPKEEP)
         return next(kinds, 0) == BACKWARD and self.gradients.have_changed_weights()
 
     def _weights_changed(self) -> None:
-        """Record that a forward follows a change of the weights that no known optimizer made."""
+        """Record that a forward pass follows a weight change that no known optimizer made."""
         waiting, end = self._waiting, len(self._waiting)
         start = self._changes[-1] if self._changes else 0
         if waiting[start][1] == waiting[end - 1][1] == ZERO_GRAD:
@@ -297,8 +297,8 @@ def _groups(waiting: list[Waiting]) -> list[list[Phase]]:
 
     If no gradients were accumulated, there is one group.
 
-    A forward that follows a backward begins a batch. Gradients are accumulated if a backward of a
-    later batch adds to the gradients of an earlier batch.
+    A forward pass that follows a backward pass begins a batch. Gradients are accumulated if the
+    backward pass of a later batch adds to the gradients of an earlier batch.
     """
     groups: list[list[Phase]] = []
     was_backward, accumulates = True, False

@@ -204,9 +204,9 @@ class Modules:
     def _is_loss(self, tracker: Tracker, known: KnownModule, arguments: Any) -> bool:
         """Return whether a call to a module without parameters is a loss.
 
-        A loss follows a forward. Without a loader, nothing shows where a batch begins, so a loss
-        must also depend on a trained tensor, or have several arguments if gradients are off. There,
-        a module that was called before a model even once is never a loss.
+        A loss follows a forward pass. Without a loader, nothing shows where a batch begins, so a
+        loss must also depend on a trained tensor, or have several arguments if gradients are off.
+        Also, without a loader, a module that was ever called before a model is never a loss.
         """
         is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
         if is_in_pass or known.is_proven:

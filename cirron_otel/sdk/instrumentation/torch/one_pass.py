@@ -257,7 +257,7 @@ class OtherFetches:
         """Whether no step was open at the first of these fetches."""
         self.was_forward = self.was_trainable = self.was_backward = False
         """Whether, since the first of these fetches, a model was called, a model was called in
-        training mode with gradients on, and a backward ran."""
+        training mode with gradients on, and a backward pass ran."""
 
     @property
     def is_evaluated(self) -> bool:

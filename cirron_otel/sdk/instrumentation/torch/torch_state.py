@@ -17,7 +17,7 @@ class TorchState:
 
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
-        """Returns the id of the backward that runs in the calling thread; -1 if none does."""
+        """Returns the id of the backward pass that runs in the calling thread; -1 if none does."""
         self.owns_epoch = self.owns_step = True
         """Whether torch, and not another framework, owns the scope names `epoch` and `step`."""
         self.is_over = False

@@ -56,7 +56,7 @@ class Tracker(OpenStep):
         self.open: Phase | None = None
         """The innermost open phase."""
         self.backward: Phase | None = None
-        """The open backward, which is the parent of recomputations on other threads."""
+        """The open `backward`, which is the parent of recomputations on other threads."""
         self.stepping: Any = None
         """The optimizer step that is open."""
         self.spare: Any = None
