@@ -157,7 +157,7 @@ def cirron_run(
 
 
 def _read(directory: Path) -> list[RecordedSpan]:
-    """Read all spans of a spool, in order of start, with their marks and relations."""
+    """Read all spans of a spool, in order of start, with their marks, parents and children."""
     from .semconv import OVERHEAD_NS  # noqa: PLC0415 - only a test that uses the fixture needs it
 
     batches = [json.loads(path.read_bytes()) for path in sorted(directory.glob("spool/*.json"))]

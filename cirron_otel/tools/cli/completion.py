@@ -15,7 +15,7 @@ from ...errors import CirronOtelError
 _FILES = frozenset({"SRC", "[SRC]", "DST", "DIR", "[DIR]", "FILE", "A", "B"})
 """The metavars of parameters whose values are paths."""
 _SOURCES = ("source", "directory", "first")
-"""The parameters that name the spool whose runs `--run` completes."""
+"""The parameters that identify the spool whose runs are offered as values of `--run`."""
 
 
 def complete(cli: click.Group, program: str, arguments: list[str]) -> NoReturn:
@@ -40,7 +40,7 @@ def _prepare(command: click.Command) -> None:
 
 
 class _RunName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a run in the spool that is named on the command line."""
+    """The name of a run in the spool that is given on the command line."""
 
     name = "run"
 
@@ -54,7 +54,7 @@ class _RunName(click.ParamType):  # type: ignore[type-arg]
         from ...core.analysis.runs import read_runs  # noqa: PLC0415 - needed only for this option
         from ...core.spool.reader import SpoolReader  # noqa: PLC0415 - only for this option
 
-        # `--run` without its value ends the parsing: the words before it are not assigned yet.
+        # Parsing ends at `--run` without a value, before the preceding words are assigned.
         words = (*ctx.args, *(ctx.params.get(name) for name in _SOURCES))
         place = next((each for each in words if isinstance(each, str)), DEFAULT_NAME)
         try:

@@ -66,7 +66,7 @@ class _Outcome:
     """The results of converting, storing and sending the run."""
 
     there: Report
-    """The conversion to an OTLP file."""
+    """The report of the conversion to an OTLP file."""
     back: Report
     is_equal: bool
     """Whether every batch is equal after the conversion back."""

@@ -31,7 +31,7 @@ def serve(command: int) -> None:
 def _watch() -> None:
     """End the process when the other end of its standard input is closed."""
     with contextlib.suppress(OSError):
-        # Do not read sys.stdin: this thread would hold its lock while the interpreter ends.
+        # Do not read sys.stdin: this thread would hold its lock while the interpreter exits.
         while os.read(0, 4096):
             pass
     os.kill(os.getpid(), signal.SIGTERM)

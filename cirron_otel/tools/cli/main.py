@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> int:
         return _wrong_usage(error)
     except CirronOtelError as error:
         if isinstance(error.__cause__, BrokenPipeError):
-            output.give_up()  # the reader of stdout has gone
+            output.give_up()  # the process that reads stdout has ended
         else:
             output.error(str(error))
         return error.exit_code

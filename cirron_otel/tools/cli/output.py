@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..convert.report import Report
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes done, and the total if it is known."""
+"""Called with the number of bytes processed so far, and the total if it is known."""
 
 _PREFIX = "cirron-otel: "
 _MAX_LISTED = 20
@@ -58,7 +58,7 @@ def result(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    """Write the one JSON document of `--json`: ASCII, on one line."""
+    """Write the JSON document for `--json` to stdout, as one line of ASCII."""
     result(json.dumps(value))
 
 
@@ -101,7 +101,7 @@ def message_block(text: str) -> None:
 
 
 def error(text: str) -> None:
-    """Write the one line of an error to stderr."""
+    """Write a one-line error message to stderr."""
     message(f"error: {text}")
 
 

@@ -54,7 +54,7 @@ class NotStartedError(Exception):
     """The command cannot be started; `code` is the exit code that a shell would return."""
 
     def __init__(self, command: str, error: OSError) -> None:
-        """`error` is the error of the attempt to start the command."""
+        """`error` is the OSError that was raised when the command was started."""
         self.code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
         reason = "no such command" if self.code == NOT_FOUND else error.strerror or str(error)
         super().__init__(f"{command or '(no word)'}: {reason}")
@@ -103,7 +103,10 @@ class Child:
             raise NotStartedError(command[0], error) from None
 
     def wait(self) -> int:
-        """Forward signals until the child ends; return its exit code, or 128 + n after signal n."""
+        """Forward signals until the child ends, and return its exit code.
+
+        The code is 128 + n if signal n ended the child.
+        """
         while True:
             number, was_sent = _next_signal()
             if number == signal.SIGCHLD:

@@ -38,7 +38,7 @@ has at least two bytes."""
 
 
 def dense_problem(message: TracesData, size: int) -> str | None:
-    """Return a problem if a message of `size` bytes needs too much memory, else None."""
+    """Describe the problem if a message of `size` bytes needs too much memory; else return None."""
     if size <= _SMALL:
         return None
     scopes = spans = others = 0

@@ -56,7 +56,7 @@ class SourceRow:
     is_format: bool = True
     """Whether `--from` accepts the row's name."""
     accepts_from: bool = True
-    """Whether `--from` may be given together with a prefix of this row, which takes precedence."""
+    """Whether `--from` may be given together with a prefix of this row, which then overrides it."""
     reads_stdin: bool = False
     is_spool: bool = False
     """Whether the source is a spool directory, which is read without a copy and can be followed."""

@@ -119,7 +119,7 @@ class QueryClient:
             ) from None
         except (OSError, BrokenAnswerError) as error:
             return None, self._one_line(cause_of(error)), None
-        except ValueError as error:  # a header or the address
+        except ValueError as error:  # an invalid header or address
             raise UsageError(
                 f"no request can be made for {self._address.url} ({type(error).__name__}): check"
                 f" the address, {HEADERS_VARIABLE}, and the proxy variables"

@@ -114,7 +114,7 @@ class Tempo:
         try:
             for number, wire_type, _, value, stop in fields(content):
                 if number == _TRACE and wire_type == LEN:
-                    data += content[value:stop]  # protobuf merges two messages
+                    data += content[value:stop]  # protobuf merges concatenated messages
                 elif number == _STATUS:
                     status, _ = decode_varint(content, value)
                 elif number == _MESSAGE:
