@@ -159,7 +159,7 @@ class Backlog:
                         self.blobs.add(blobs_of(name, data))
 
     def group(self, limit: int) -> list[SealedBatch]:
-        """Return the next batches to send: one, or several of one lane with `limit` bytes at most.
+        """Return the next batches to send: one, or several of one lane with at most `limit` bytes.
 
         The list is empty if no batch may be tried now. The caller must pass the batches to
         `acknowledge`, `refuse` or `put_back`.
@@ -272,5 +272,5 @@ class Backlog:
         self._lease.release()
 
     def abandon(self) -> None:
-        """In a forked child: drop the lease without releasing it: the parent still holds it."""
+        """In a forked child: drop the lease but do not release it, since the parent has it."""
         self._lease.abandon()

@@ -23,7 +23,7 @@ class Receipt(NamedTuple):
     rejected_spans: int = 0
     """The number of spans of these batches that the target rejected."""
     message: str = ""
-    """The target's message about the batches, in one line."""
+    """The target's message about the batches, as one line."""
 
 
 class BlobSink(Protocol):

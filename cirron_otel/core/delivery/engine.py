@@ -74,7 +74,7 @@ def _attempt(
 
 
 class Resubmission:
-    """Sends a target's dead letters again if `spool dead-letters retry` has requested it.
+    """Resends a target's dead letters when `spool dead-letters retry` requests it.
 
     Only one thread may use it.
     """

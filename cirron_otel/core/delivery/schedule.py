@@ -245,7 +245,7 @@ class Schedule:
     def _release(self, lane: str, *, only_grouped: bool = False) -> None:
         """Allow failed batches of a lane to be tried immediately.
 
-        By default, this applies to all of them, as after an outage, for which no batch is at fault.
+        By default, this applies to all of them: in an outage, no batch was at fault.
         With `only_grouped`, it applies only to batches that failed in a group; each is then sent
         alone.
         """

@@ -145,7 +145,7 @@ class HttpClient:
             return self._read(response, longest, decode)
         except http.client.HTTPException as error:
             self.close()
-            if isinstance(error, OSError):  # RemoteDisconnected is an error of both kinds
+            if isinstance(error, OSError):  # RemoteDisconnected has both types
                 raise
             raise BrokenAnswerError(type(error).__name__) from error
         except BaseException:

@@ -61,7 +61,7 @@ def write_name_and_time(event: Span.Event, name: object, time_ns: object) -> Non
 
 
 def write_mark(event: Span.Event, mark: Record, span_id: str | None, seq: int | None) -> None:
-    """Write a mark as an event; `span_id` is the scope of the span or carrier of the event."""
+    """Write a mark as an event; `span_id` is the scope id of the event's span or carrier."""
     write_name_and_time(event, mark.get("name"), mark.get("ts_ns"))
     attributes = event.attributes
     for key, field in ((sc.MARK_ID, "id"), (sc.MARK_KIND, "kind")):

@@ -84,7 +84,7 @@ class Header:
 def said(batch: Record) -> Record:
     """Return the batch-level values that go into the header.
 
-    A value that the header cannot hold is replaced by None, or by "" for `sdk_version`.
+    A value that the header cannot store is replaced by None, or by "" for `sdk_version`.
     """
     sdk_version, batch_id = batch.get("sdk_version"), batch.get("batch_id")
     return {
@@ -239,7 +239,7 @@ def write_others(target: Any, others: Mapping[str, Any]) -> None:
     """Append resource attributes that do not belong to this mapping.
 
     Only keys that this mapping uses in resources are escaped, so `cirron.run.id`, for example,
-    keeps its name. Keys that protobuf cannot hold are omitted.
+    keeps its name. Keys that protobuf cannot encode are omitted.
     """
     for key, value in others.items():
         if encodable(key):

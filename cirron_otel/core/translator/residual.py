@@ -76,7 +76,7 @@ def apply(decoded: dict[str, Any], residual: Residual) -> None:
 
 
 def text_of(residual: Residual) -> str:
-    """Return the residual as ASCII JSON, which can be cut anywhere and can hold lone surrogates."""
+    """Return the residual as ASCII JSON, which can be split anywhere and can escape surrogates."""
     return exactjson.dumps_ascii(residual) if residual else ""
 
 

@@ -115,7 +115,7 @@ class FromOtlp:
     """Decodes a stream of OTLP messages to batches."""
 
     def __init__(self, known: Known = nothing_known, recall: Recall | None = None) -> None:
-        """Create an empty reader. Records of Cirron batches that are `known` are omitted.
+        """Create an empty reader. Cirron records that are `known` are omitted.
 
         `recall` returns a batch that was handed out earlier; without `recall`, these batches stay
         in memory.

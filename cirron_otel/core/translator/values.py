@@ -20,7 +20,7 @@ class UnencodableError(Exception):
 
 
 def encodable(text: str) -> bool:
-    """Return whether protobuf can hold `text`: it must not contain lone surrogates."""
+    """Return whether protobuf can encode `text`: it must not contain lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -34,7 +34,7 @@ def is_int(value: object, low: int = INT64_MIN, high: int = INT64_MAX) -> bool:
 
 
 def readable(text: str) -> str:
-    """Replace characters of `text` that UTF-8 cannot hold. The result is for display only."""
+    """Replace characters of `text` that UTF-8 cannot encode. The result is for display only."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -118,7 +118,7 @@ def is_reserved(key: str) -> bool:
 
 
 def add_escaped(target: Any, attributes: Mapping[str, Any]) -> None:
-    """Append a user's attributes under their wire keys; omit keys that protobuf cannot hold."""
+    """Append a user's attributes under their wire keys; omit keys that protobuf cannot encode."""
     for key, value in attributes.items():
         if encodable(key):
             add(target, escape(key), value)

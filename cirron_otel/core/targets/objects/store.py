@@ -63,7 +63,7 @@ class BlobContent:
 
 
 def file_content(file: BinaryIO) -> BlobContent:
-    """Return the complete content of a file."""
+    """Return the content of an object that consists of a complete file."""
     return BlobContent(file, 0, os.fstat(file.fileno()).st_size)
 
 

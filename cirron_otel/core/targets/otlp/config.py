@@ -66,7 +66,7 @@ class SettingNames:
 
     prefix: str = ENVIRONMENT_PREFIX
     again: str = "_"
-    """The prefix of each name in a list except the first, which has `prefix`."""
+    """Used instead of `prefix` for each name in a list except the first."""
     words: Mapping[str, str] = field(default_factory=dict)
     """Other names for settings, by the name of the variable without its prefix."""
 

@@ -57,7 +57,7 @@ class Response:
     response, the reason (`no answer`).
     """
     message: str = ""
-    """The server's message, in one line. For an accepted request, the message of its partial
+    """The server's message, as one line. For an accepted request, the message of its partial
     success.
     """
     retry_after: float | None = None
@@ -110,7 +110,7 @@ def is_about_size(message: str) -> bool:
 
 
 def one_line(text: str, config: OtlpConfig) -> str:
-    """Return `text` in one short line for a message, with header values masked."""
+    """Return `text` as one short line for a message, with header values masked."""
     values = config.headers.values()
     # A server may quote a token without its scheme.
     words = (word for value in values for word in value.split()[1:])
@@ -118,7 +118,7 @@ def one_line(text: str, config: OtlpConfig) -> str:
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` in one short line, with each of the `secrets` replaced by `***`."""
+    """Return `text` as one short line, with each of the `secrets` replaced by `***`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "***")

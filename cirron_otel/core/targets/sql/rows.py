@@ -148,7 +148,7 @@ def _session_of(batch: dict[str, Any]) -> str | None:
 
 
 def _make_storable(records: PlatformRecords, batch: dict[str, Any]) -> None:
-    """Replace values that the columns cannot hold; `extra` then contains the complete record."""
+    """Replace values that the columns cannot store; `extra` then contains the complete record."""
     for number, span in enumerate(records.spans):
         original_ids = (span.id, span.parent_span_id)
         span.id, span.trace_id = bounded(span.id), bounded(span.trace_id)

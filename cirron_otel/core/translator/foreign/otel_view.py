@@ -90,7 +90,7 @@ def _write_link(link: Span.Link, record: Record) -> None:
 
 
 def write_plain(target: Any, attributes: Record) -> None:
-    """Append attributes with unescaped keys; omit keys that protobuf cannot hold."""
+    """Append attributes with unescaped keys; omit keys that protobuf cannot encode."""
     for key, value in attributes.items():
         if encodable(key):
             add(target, key, value)
@@ -223,7 +223,7 @@ def counted_attributes(owner: Resource | InstrumentationScope) -> Record:
 
 
 def write_counted_attributes(owner: Any, record: Record) -> None:
-    """Write a view from `counted_attributes` back; keys that protobuf cannot hold are omitted.
+    """Write a view from `counted_attributes` back; keys that protobuf cannot encode are omitted.
 
     Raises NotCanonicalError if the view is not valid.
     """

@@ -40,7 +40,7 @@ _EVENT_NAME = "event.name"
 _VALUE = "value"
 _KINDS = ("point", "summary")
 _MOST_VALUE_BYTES = 256
-"""The maximum size in bytes of a mark's text value (docs/spool-format.md, "Marks")."""
+"""The maximum size in bytes of a mark's string value (docs/spool-format.md, "Marks")."""
 
 
 def is_mark(record: LogRecord) -> bool:
@@ -162,7 +162,7 @@ class _Batch:
         }
 
     def _place(self) -> Record:
-        """Return the members of the batch's `otel` that place its marks.
+        """Return the members of the batch's `otel` that determine where its marks belong.
 
         They are the session, the traces of the marks' spans, and the resource.
         """

@@ -45,7 +45,7 @@ class Decoded:
     namesake: str | None = None
     """The derived name, if an earlier batch with other content has it; `name` is then a hash."""
     dropped: list[str] = field(default_factory=list)
-    """The keys of attributes that a processor added to records that cannot hold attributes."""
+    """The keys of attributes that a processor added to records that cannot store attributes."""
 
     @property
     def complete(self) -> bool:

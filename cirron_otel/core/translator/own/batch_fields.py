@@ -47,7 +47,7 @@ class BatchLevelFields:
         lists: Collection[str] = LISTS,
         corrected: Mapping[str, list[Record]] | None = None,
     ) -> None:
-        """Prepare the batch-level `fields`, which exclude the record lists that `lists` names.
+        """Prepare the batch-level `fields`, without the record lists, whose keys are in `lists`.
 
         The `corrected` lists are written into the residual too, since decoding the spans would not
         restore them.
@@ -97,7 +97,7 @@ class BatchLevelFields:
 
     @property
     def created_ns(self) -> object:
-        """The creation time of the batch in ns; None if the header cannot hold it."""
+        """The creation time of the batch in ns; None if the header cannot store it."""
         return self._said["created_ns"]
 
     def header(self, counts: Counts, residual: str = "") -> Header:
@@ -133,7 +133,7 @@ class BatchLevelFields:
 def as_decoded(attributes: Record) -> Record:
     """Return resource attributes as a decoder reads them from OTLP.
 
-    Values that OTLP cannot hold become readable text.
+    Values that OTLP cannot represent become readable text.
     """
     resource = Resource()
     write_others(resource.attributes, attributes)

@@ -209,7 +209,7 @@ class Regrouper:
         return decoded
 
     def _take(self, message: ResourceSpans, touched: dict[bytes, None]) -> ResourceSpans | None:
-        """Take the Cirron records; return the rest of the message, or None if nothing is left."""
+        """Collect a message's Cirron records; return the rest of it, or None if nothing is left."""
         left: list[ScopeSpans] = []
         took_any = False
         for scope_spans in message.scope_spans:

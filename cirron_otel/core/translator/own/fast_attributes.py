@@ -43,7 +43,7 @@ class AttributeCache(Pairs):
     def _nested(self, data: bytes) -> tuple[str, str]:
         """Read a value of any kind.
 
-        Raises NotCanonicalError if encoding the value again does not give the same bytes.
+        Raises NotCanonicalError if encoding the value again does not produce the same bytes.
         """
         field = SPAN_TAG + sized(data)
         try:

@@ -87,7 +87,7 @@ class PieceWriter:
         """Group the events by span; `name` is the name of the batch's file.
 
         Raises NotCanonicalError if the batch has no spans, if two spans have the same id, or if the
-        resource cannot hold pid or rank.
+        resource cannot contain pid or rank.
         """
         self.batch, self.plan = batch, plan
         self.lengths = len(batch.spans), len(batch.marks), len(batch.snapshots)

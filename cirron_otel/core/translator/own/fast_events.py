@@ -179,7 +179,7 @@ def overhead_of(span: TypedSpan, mark: TypedMark) -> int | None:
 
 
 def fits(attached: AttachedEvents, *scope: TypedSpan) -> bool:
-    """Return whether the exact encoder, too, puts all events on one span; False if uncertain."""
+    """Return whether the exact encoder also puts all events on one span; False if uncertain."""
     typed = (*scope, *(mark for mark, _ in attached[0]), *(snapshot for snapshot, _ in attached[1]))
     return 2 * sum(len(encode(record)) for record in typed) < sc.MAX_SPAN_BYTES * 3 // 4
 

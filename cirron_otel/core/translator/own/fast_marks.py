@@ -175,7 +175,7 @@ class EventReader:
     def _exactly(self, body: bytes, scope: str) -> str | None:
         """Read an event with the exact mapper.
 
-        Raises NotCanonicalError if encoding the record again does not give the same bytes.
+        Raises NotCanonicalError if encoding the record again does not produce the same bytes.
         """
         event, again = Span.Event.FromString(body), Span.Event()
         scope_id = exactjson.loads(scope[_SCOPE_SIZE:].encode("latin-1"))

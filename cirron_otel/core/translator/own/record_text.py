@@ -226,7 +226,7 @@ class SnapshotText(RecordText):
 
 
 def _joined(parts: list[str]) -> str:
-    """Join the pieces. The first and last piece are trimmed first: the joined text is large."""
+    """Join the pieces. Trim the first and last one beforehand: the joined text is large."""
     parts[0] = _START + parts[0]
     parts[-1] = parts[-1][: 1 - len(NEXT)]
     return "".join(parts)

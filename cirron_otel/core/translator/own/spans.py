@@ -224,7 +224,7 @@ def _write_residual(span: Span, record: Record, wire: Wire, carried: CarriedIds)
 def read_span(span: Span, header: Header, origin: Origin) -> SpanSet:
     """Decode a span that this package's encoder wrote.
 
-    Raises UnencodableError if encoding the result again does not give the same span.
+    Raises UnencodableError if encoding the result again does not produce the same span.
     """
     unit = _read(span, header, origin)
     record = unit.record

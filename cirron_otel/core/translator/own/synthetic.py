@@ -127,7 +127,7 @@ def is_synthetic(span: Span) -> bool:
 def read_synthetic(span: Span, header: Header) -> Carrier | None:
     """Decode a synthetic span; return its carrier, or None for a segment link or a marker.
 
-    Raises UnencodableError if encoding the result again does not give the same span.
+    Raises UnencodableError if encoding the result again does not produce the same span.
     """
     again = Span()
     ours, users = split_attributes(span.attributes)

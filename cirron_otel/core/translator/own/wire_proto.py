@@ -70,7 +70,7 @@ class _Field(NamedTuple):
 
     key: str
     write: Callable[[Any, str, Any], None]
-    """Writes a value; leaves the field unset if it cannot hold the value."""
+    """Writes a value; leaves the field unset if it cannot store the value."""
     read: Callable[[Any, str], Any]
     null: bool = False
     """Whether an unset field means null, not the default value or a missing key."""
@@ -105,7 +105,7 @@ def _read_fields(message: Any, table: _Table) -> dict[str, Any]:
 
 
 def _write_value(target: pb.Value, value: Any, depth: int) -> None:
-    """Write any JSON value into a field that holds it exactly, or else as JSON text."""
+    """Write any JSON value into a field that stores it exactly, or else as JSON text."""
     if value is None:
         target.null = True
     elif type(value) is bool:
