@@ -178,7 +178,7 @@ class FlushBuilder:
         return left if left is not None and not left.is_sealed else None
 
     def _assemble(self, drained: Drained, change: FlushChanges) -> FlushResult:
-        """Build the batches of the records taken. It may be called again with the same records."""
+        """Build batches from the drained records. It may be called again with the same records."""
         sort_scopes(drained.ended)
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)

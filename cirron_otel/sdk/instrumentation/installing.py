@@ -31,7 +31,7 @@ class ImportWatcher(MetaPathFinder):
         self._callbacks: dict[str, list[OnImport]] = {}
 
     def on(self, name: str, callback: OnImport) -> None:
-        """Call `callback` with the module `name` once it is imported; now if it already is."""
+        """Call `callback` with the module `name` once it is imported, or now if it already is."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
             callback(module)

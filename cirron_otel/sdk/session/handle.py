@@ -228,7 +228,7 @@ def forget(profiler: Profiler) -> None:
 
 
 def seal_late() -> None:
-    """Seal what was recorded after the last session of the process."""
+    """Seal records made after the last session of the process."""
     last = active.last
     if last is not None and last.runtime is not None:
         try:

@@ -58,7 +58,7 @@ def _nonzero() -> bytes:
 def sampling(
     sampler: Sampler | None, trace_id: bytes, joined: Joined
 ) -> tuple[int, TraceState | None]:
-    """Return flags and trace state of the session's trace; sampling only affects export."""
+    """Return the flags and trace state of the session's trace; sampling only affects export."""
     if sampler is None:
         return SAMPLED, None
     context = Context()

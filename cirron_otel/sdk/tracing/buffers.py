@@ -152,7 +152,7 @@ class _Sentinel:
 
 
 class Local(threading.local):
-    """The calling thread's buffers, as `b`."""
+    """The calling thread's buffers, in the attribute `b`."""
 
     def __init__(self) -> None:
         self.b = Buffers()

@@ -39,7 +39,7 @@ class Deferred:
 
 
 class RefusedValueError(TypeError):
-    """A value that a mark cannot have."""
+    """Raised for a value that a mark cannot have."""
 
 
 def coerce(value: Any) -> Any:

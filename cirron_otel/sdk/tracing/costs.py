@@ -78,7 +78,7 @@ def begin(scope: Any) -> None:
 def end(scope: Any) -> None:
     """Set `cpu_ns` and `memory_peak_bytes` of a scope that ends. Raises nothing.
 
-    CPU time is measured per thread, so a scope that ends on another thread than it began on has
+    CPU time is measured per thread, so a scope that ends on a different thread than it began on has
     none. The peak is exact if the process reached its highest resident set so far inside the scope;
     otherwise it is the higher of the readings at the start and the end. A scope that is ended
     explicitly (`Span.end`) gets neither value.

@@ -18,7 +18,7 @@ SHORT_S = 0.05
 
 
 class CapturedError(RuntimeError):
-    """The value is not computed yet: its computation is being captured into a CUDA graph."""
+    """Raised if a value is not computed yet because a CUDA graph is being captured."""
 
 
 class _Patience:

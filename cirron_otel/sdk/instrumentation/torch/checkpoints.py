@@ -71,7 +71,7 @@ class _Size:
     def __call__(
         self, attrs: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Read the argument at the end of the call."""
+        """Add the attribute; called at the end of the wrapped call."""
         target = args[self._position] if len(args) > self._position else kwargs.get(self._name)
         size = size_of(target)
         if size is not None:

@@ -336,7 +336,7 @@ def _named_as(
 
 
 def _is_copied(original: Any) -> bool:
-    """Return whether the replacement of `Module.__call__` copies the body of `original`."""
+    """Return whether `original` has the body that the replacement of `Module.__call__` copies."""
     code, copied = getattr(original, "__code__", None), _wrapped_call_impl.__code__
     return code is not None and all(
         getattr(code, part) == getattr(copied, part)
