@@ -60,7 +60,7 @@ class ForegroundDelivery(DeliveryEngine):
         self._failure: EndpointError | None = None
         """The latest temporary failure."""
         self._give_up = _FOREVER
-        """The time at which the target counts as unavailable for too long."""
+        """The time after which the target has been unavailable for too long."""
         self._keeps_trying = True
         """Whether to retry even if the target refuses everything, as it does for a wrong key."""
         self._has_named_others = False

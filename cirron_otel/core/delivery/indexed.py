@@ -18,7 +18,7 @@ from .delivery_stats import ExportStats
 from .errors import RefusedError
 
 MOST_PENDING = 50_000
-"""The maximum number of scopes for which batches wait. Above it, batches no longer wait for the
+"""The maximum number of scopes that batches wait for. Above it, batches no longer wait for the
 older half.
 """
 MOST_SESSIONS = 20_000

@@ -35,7 +35,7 @@ _LOCK = 0x6369_7272_6F6E
 _abandoned: list[Any] = []
 
 _NO_ENTRY = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
-"""Parts of messages that report a refused connection, for which the driver gives no SQLSTATE."""
+"""Parts of messages that report a refused connection: the driver gives no SQLSTATE for it."""
 # SQLSTATEs and their classes: Appendix A of PostgreSQL's documentation.
 _NOT_ALLOWED = ("28", "3D", "3F", "42501")
 """The SQLSTATEs of authorization, unknown database, unknown schema and insufficient privilege."""

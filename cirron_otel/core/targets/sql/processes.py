@@ -85,7 +85,7 @@ def _loose_within(database: Database, session: _Process) -> list[_Process]:
 
 
 def _sessions_of(database: Database, loose: Sequence[_Process]) -> dict[_Process, str]:
-    """Return the session of each loose span for which exactly one stored session matches."""
+    """Map loose spans to their sessions; omit a span unless exactly one stored session matches."""
     if not loose:
         return {}
     statement = _OPEN_SESSIONS.format(in_clause=database.in_clause('"pid"'))

@@ -61,7 +61,7 @@ class EventReader:
         self.marks = MarkText()
         self.snapshots = SnapshotText()
         self._names: dict[bytes, str] = {}
-        """The text up to a float value, by the bytes from the name to the digits of the id."""
+        """JSON up to a float value, keyed by the bytes from the name to the digits of the id."""
 
     def read(self, at: int, end: int, scope: str) -> tuple[list[str], int]:
         """Read the events at `at`; `scope` is the JSON text of the scope's id.

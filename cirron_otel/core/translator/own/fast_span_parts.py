@@ -30,14 +30,14 @@ class TraceText:
         self.lower = trace_id[8:].hex()
         has_own_trace = header.own_trace_ids and trace_id != header.trace_id
         self.last = (f',"otel":{{"trace_id":"{trace_id.hex()}"}}' if has_own_trace else "") + NEXT
-        """The text that ends a span's record."""
+        """The JSON text at the end of a span's record."""
         self.parents: dict[bytes, str] = {}
-        """The JSON text of a parent's id, by the parent's field."""
+        """The JSON text of a parent's id, keyed by the parent's field."""
         self.explicit: dict[bytes, tuple[bytes, str]] = {}
         """The last attribute with a parent's explicit id, and the id's JSON, by the parent's field.
         """
         self.tails: dict[bytes, str] = {}
-        """The text from `cpu_ns` to the end, for spans without events, by the attributes' bytes."""
+        """JSON from `cpu_ns` to the end of a span without events, keyed by the attributes."""
 
     def parent(self, field: bytes) -> str:
         """Return the JSON text of the id in a parent's field; "" if the field is not valid."""

@@ -94,9 +94,9 @@ class SpanReader:
         self._traces: dict[bytes, TraceText] = {}
         """Traces, by the first 20 bytes of a span."""
         self._names: dict[bytes, str] = {}
-        """The text from the name to the parent, by the bytes from the name to the start tag."""
+        """JSON from the name to the parent, keyed by the bytes from the name to the start tag."""
         self._commons: dict[bytes, tuple[bytes, str]] = {}
-        """The latest attributes without the overhead, and their text, by the keys of `_names`."""
+        """The latest attributes without the overhead, and their JSON, keyed like `_names`."""
         self._uppers: list[bytes] = []
         """The upper halves of the explicit ids, unchecked."""
         self._lowers: list[str] = []

@@ -239,7 +239,7 @@ _FITS = {
 
 
 def _table_of(record: type[Struct], descriptor: Any) -> _Table:
-    """Derive a table from the schema; keys for which the message has no field go into `rest`."""
+    """Derive a table from the schema; keys without a field in the message go into `rest`."""
     return tuple(
         _field_of(descriptor.fields_by_name[key], shape)
         for key, shape in shapes_of(record).items()
