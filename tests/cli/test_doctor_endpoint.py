@@ -291,7 +291,7 @@ class TestTheSettings:
         ("settings", "said"),
         [
             ({PROTOCOL: "carrier/pigeon"}, f"{PROTOCOL} is 'carrier/pigeon': expected grpc, "),
-            ({**HTTP, ENDPOINT: "localhost:4318"}, "is no http:// or https:// URL"),
+            ({**HTTP, ENDPOINT: "localhost:4318"}, "is not an http:// or https:// URL"),
             ({ENDPOINT: "http://:4317"}, "has no host"),
             ({ENDPOINT: "http://"}, "has no host"),
             ({ENDPOINT: "http://localhost:0"}, "has no port"),
@@ -416,7 +416,7 @@ class TestTheAnswer:
         page = Answer(200, b"<html>", {"Content-Type": "text/html"})
         with http_receiver(*[page] * 5) as receiver:
             check = last(checked({**HTTP, ENDPOINT: f"http://127.0.0.1:{receiver.port}"}))
-        assert "this is no OTLP endpoint" in check.found
+        assert "this is not an OTLP endpoint" in check.found
 
     def test_a_path_that_is_elsewhere_is_found(self) -> None:
         def only_there(post: Post) -> Answer:

@@ -177,7 +177,7 @@ def test_flush_says_what_it_leaves_to_the_living(
 
 
 def test_flush_needs_to_know_where_to(run: Run, spool: Path, home: Path) -> None:
-    assert "nothing says where to send" in one_line(run("spool", "flush"), 2)
+    assert "no destination is configured" in one_line(run("spool", "flush"), 2)
     assert not (spool / "state").exists()
 
 

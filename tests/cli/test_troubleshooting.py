@@ -120,7 +120,7 @@ def test_an_endpoint_that_is_tried_again(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("spool flush cut", "nothing says where to send"),
+        ("spool flush cut", "no destination is configured"),
         ("spool ls cut", "more skipped: "),
         ("spool verify cut", "[not-json]"),
         ("convert file.xyz out.jsonl", "has no known suffix"),

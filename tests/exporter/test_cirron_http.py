@@ -112,8 +112,8 @@ def test_retry_after_may_be_a_date() -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (Fault(raw=b"\x00\x01garbage\r\n\r\n"), "no HTTP"),
-        (Fault(raw=b"HTTP/1.1 abc\r\n\r\n"), "no HTTP"),
+        (Fault(raw=b"\x00\x01garbage\r\n\r\n"), "not HTTP"),
+        (Fault(raw=b"HTTP/1.1 abc\r\n\r\n"), "not HTTP"),
         (Fault(raw=b""), "no answer"),
         (Fault(is_lost=True), "no answer"),
     ],

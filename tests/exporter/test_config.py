@@ -190,9 +190,12 @@ def test_where_we_follow_the_specification_and_the_stock_grpc_exporter_fails() -
         ({"TIMEOUT": "nan"}, "expected more than 0 seconds"),
         ({"TIMEOUT": "-1", "PROTOCOL": "http/json"}, "expected more than 0 seconds"),
         ({"COMPRESSION": "deflate"}, "expected gzip or none for gRPC"),
-        ({"ENDPOINT": "collector:4318", "PROTOCOL": "http/protobuf"}, "no http:// or https:// URL"),
-        ({"TRACES_ENDPOINT": "http://", "PROTOCOL": "http/json"}, "no http:// or https:// URL"),
-        ({"ENDPOINT": "http://[::1"}, "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"),
+        (
+            {"ENDPOINT": "collector:4318", "PROTOCOL": "http/protobuf"},
+            "not an http:// or https:// URL",
+        ),
+        ({"TRACES_ENDPOINT": "http://", "PROTOCOL": "http/json"}, "not an http:// or https:// URL"),
+        ({"ENDPOINT": "http://[::1"}, "OTEL_EXPORTER_OTLP_ENDPOINT is not a URL"),
     ],
     ids=str,
 )

@@ -74,7 +74,7 @@ def test_http_json() -> None:
             assert pusher.push(traces(2)).warnings == (
                 "unknown protobuf fields cannot be represented in JSON",
             )
-            with pytest.raises(InputError, match="no TracesData"):
+            with pytest.raises(InputError, match="not a TracesData"):
                 pusher.push(b"\x0a\x05")
     assert server.posts[0].headers["content-type"] == "application/json"
     sent, warnings = traces_from_json(server.posts[0].body)

@@ -102,7 +102,7 @@ def open_blob(snapshots: Path, key: BlobKey) -> Iterator[BinaryIO]:
         ) from None
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise RefusedError(f"snapshot file {_shown(key)} is no regular file")
+            raise RefusedError(f"snapshot file {_shown(key)} is not a regular file")
         yield file
 
 

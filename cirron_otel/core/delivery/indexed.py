@@ -143,7 +143,7 @@ class IndexedTarget(OtlpTarget):
         try:
             return pushable(encode(batch.name, batch.data, self._index, self._options).data)
         except NoBatchError as error:
-            raise RefusedError(f"{batch.name} is no batch: {error}") from None
+            raise RefusedError(f"{batch.name} is not a batch: {error}") from None
 
     def _pushed(self, request: bytes) -> Receipt:
         receipt = super()._pushed(request)

@@ -256,9 +256,11 @@ def checked_url(endpoint: str) -> SplitResult:
     except ValueError:
         is_good = False
     if not is_good or any(ord(letter) <= 32 or ord(letter) >= 127 for letter in endpoint):
-        raise UsageError("the endpoint is no http:// or https:// URL: say https://host or similar")
+        raise UsageError(
+            "the endpoint is not an http:// or https:// URL: use https://host or similar"
+        )
     if url.username is not None or url.query or url.fragment:
-        raise UsageError("the endpoint holds a user, a query or a fragment: expected none of them")
+        raise UsageError("the endpoint must not contain a user, a query or a fragment")
     return url
 
 

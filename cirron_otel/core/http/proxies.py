@@ -88,7 +88,7 @@ def _parse(address: str, scheme: str, encoding: str) -> Proxy:
         host, port = None, None
     if not host or parts.scheme not in _SCHEMES:
         raise UsageError(
-            f"the proxy for {scheme} is no URL of {', '.join(_SCHEMES)}: check {scheme}_proxy"
+            f"the proxy for {scheme} is not a URL of {', '.join(_SCHEMES)}: check {scheme}_proxy"
         )
     user = None if parts.username is None else unquote(parts.username)
     return Proxy(url, parts.scheme, host, port, user, unquote(parts.password or ""), encoding)

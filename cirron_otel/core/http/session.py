@@ -160,7 +160,7 @@ def _tls(
 
 def _refuse_password() -> str:
     """Prevent OpenSSL from asking for a password at the terminal."""
-    raise ssl.SSLError("the client's key is encrypted, and there is no password for it")
+    raise ssl.SSLError("the client's key is encrypted, and no password for it is set")
 
 
 def _netrc_login(url: SplitResult) -> tuple[str, str] | None:

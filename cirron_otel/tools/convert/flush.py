@@ -170,7 +170,7 @@ def _targets_from_env(
         targets.append((platform.shown, partial(_flush_cirron, platform)))
     if not targets:
         raise UsageError(
-            "nothing says where to send: set OTEL_EXPORTER_OTLP_ENDPOINT, or CIRRON_API_KEY"
+            "no destination is configured: set OTEL_EXPORTER_OTLP_ENDPOINT or CIRRON_API_KEY"
         )
     return targets
 

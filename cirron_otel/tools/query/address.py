@@ -36,7 +36,7 @@ default."""
 _LONGEST_SEARCH_S = 5 * 366 * 86400
 _AHEAD_S = 3600
 """A search without `end` extends this many seconds into the future, because clocks differ."""
-_EXAMPLE = "say jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
+_EXAMPLE = "use jaeger:http://localhost:16686?session=ID or tempo:http://localhost:3200?trace=ID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ def _url(rest: str) -> SplitResult:
         raise UsageError(f"the address names no http:// or https:// URL: {_EXAMPLE}")
     if url.username is not None:
         raise UsageError(
-            "the address holds a user or a password: put them into"
+            "the address contains a user or a password: put them into"
             f" {HEADERS_VARIABLE}='authorization=Basic …' instead"
         )
     if url.fragment:
-        raise UsageError("the address has a part behind a '#': write %23, or leave it out")
+        raise UsageError("the address has a part after a '#': write %23, or remove it")
     return url
 
 
@@ -130,7 +130,7 @@ def _parameters(query: str) -> dict[str, list[str]]:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=1000, errors="strict")
     except ValueError:
         raise UsageError(
-            "the parameters behind the '?' cannot be read: expected key=value"
+            "the parameters after the '?' cannot be read: expected key=value"
         ) from None
     for key, value in pairs:
         if key not in _KEYS:
@@ -151,7 +151,9 @@ def _parameters(query: str) -> dict[str, list[str]]:
 def _trace_id(text: str) -> bytes:
     name = text.lower()
     if not _TRACE_ID.fullmatch(name) or not name.strip("0"):
-        raise UsageError(f"trace={text[:40]!a} is no trace id: expected 32 hex digits, not all 0")
+        raise UsageError(
+            f"trace={text[:40]!a} is not a trace id: expected 32 hex digits, not all 0"
+        )
     return bytes.fromhex(name)
 
 
@@ -175,7 +177,7 @@ def _time(text: str, key: str, now: int) -> int:
         return int(whole.timestamp()) * 10**9 + moment.microsecond * 1000
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{key}={text[:40]!a} is no time: expected one like 2026-11-21T05:00:00Z, or an age"
+            f"{key}={text[:40]!a} is not a time: expected one like 2026-11-21T05:00:00Z, or an age"
             " like 90s, 30m, 12h, 7d, 2w"
         ) from None
 

@@ -179,7 +179,9 @@ class _Fetch:
         else:
             key, name = ("session", address.session), ("service", address.service)
             what = "no trace of " + " ".join(key if address.session is not None else name)  # type: ignore[arg-type]
-            what += " in the time that was searched (the last 7 days unless start and end say more)"
+            what += (
+                " in the time that was searched (the last 7 days unless start and end are given)"
+            )
         return (
             f"{address.shown} has {what}: check the id, the tenant, and whether it was sent there"
         )

@@ -35,8 +35,8 @@ class Jaeger:
 
     not_kept = (
         "schema URLs, unknown protobuf fields",
-        "a service.name that is no text",
-        "where it stores on disk, more: docs/backends.md lists it",
+        "a service.name that is not a string",
+        "more, if it stores on disk: docs/backends.md has the list",
     )
 
     def __init__(self, address: QueryAddress, client: QueryClient) -> None:

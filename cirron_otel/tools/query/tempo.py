@@ -39,7 +39,7 @@ class Tempo:
         "flags of spans and of links",
         "schema URLs, entity references, unknown protobuf fields",
         "text in attributes beyond 2,048 bytes, by its default limits",
-        "an empty service.name, attributes of a scope that another of its name stands before",
+        "an empty service.name, attributes of a scope that follows another of the same name",
         "the id of a server's span that shares it with a client's",
     )
 

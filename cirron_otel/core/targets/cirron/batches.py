@@ -44,7 +44,7 @@ _HEADER = re.compile(r"[\x20-\x7e]*")
 
 _HINTS = {
     401: "check {0.key}",
-    403: "check {0.key}, and what the key may do",
+    403: "check {0.key} and the permissions of the key",
     404: "check {0.endpoint} and {0.path}",
     405: "check {0.endpoint} and {0.path}",
 }
@@ -89,9 +89,13 @@ class CirronTarget:
         """
         url = checked_url(endpoint)
         if not _KEY.fullmatch(api_key):
-            raise UsageError("the API key holds spaces or odd letters, or is empty: copy it again")
+            raise UsageError(
+                "the API key is empty, or contains spaces or non-ASCII characters: copy it again"
+            )
         if not _PATH.fullmatch(ingest_path):
-            raise UsageError(f"the ingest path {ingest_path!a} is no path: say /v1/traces or so")
+            raise UsageError(
+                f"the ingest path {ingest_path!a} is not a path: use one like /v1/traces"
+            )
         if url.scheme == "http" and url.hostname not in _LOCAL:
             _logger.warning(
                 "cirron-otel: %s is not encrypted: the API key can be read on its way", endpoint
@@ -149,7 +153,7 @@ class CirronTarget:
             why += f" {self._settings.certificate}"
             raise self._error(MisconfiguredError, why) from None
         except BrokenAnswerError as error:
-            raise self._error(UnreachableError, f"its answer is no HTTP ({error})") from None
+            raise self._error(UnreachableError, f"its answer is not HTTP ({error})") from None
         except OSError as error:
             if self._is_interrupted:
                 raise StoppedError(f"stopped while {self.shown} was asked") from None
@@ -158,7 +162,7 @@ class CirronTarget:
             why = f"no request can be made ({type(error).__name__}); check"
             raise self._error(MisconfiguredError, f"{why} {self._settings.endpoint}") from None
         if answer.headers.get("content-type", "").lower().startswith("text/html"):
-            why = f"{answer.status}, and a web page: this is no Cirron endpoint"
+            why = f"{answer.status}, and a web page: this is not a Cirron endpoint"
             kind = UnreachableError if answer.status >= 500 else MisconfiguredError
             raise self._error(
                 kind, f"{why}; {_HINTS[404].format(self._settings)}", str(answer.status)

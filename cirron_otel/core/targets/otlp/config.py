@@ -137,7 +137,7 @@ def _url(variable: str, value: str) -> ParseResult:
     try:
         return urlparse(value)
     except ValueError as error:
-        raise UsageError(f"{variable} is no URL: {error}") from None
+        raise UsageError(f"{variable} is not a URL: {error}") from None
 
 
 class _Reader:
@@ -204,7 +204,7 @@ class _Reader:
         url = _url(variable, value)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise UsageError(
-                f"{variable} is no http:// or https:// URL, which the protocol needs: say"
+                f"{variable} is not an http:// or https:// URL, which the protocol needs: use"
                 f" http://host:4318, or set {ENVIRONMENT_PREFIX}PROTOCOL=grpc"
             )
         return value, url.scheme == "http"

@@ -98,7 +98,7 @@ class HttpTransport:
             try:
                 message = TracesData.FromString(request)
             except DecodeError:
-                raise InputError(f"{len(request)} bytes are no TracesData in protobuf") from None
+                raise InputError(f"{len(request)} bytes are not a TracesData in protobuf") from None
             body = traces_to_json(message)
             warnings = json_losses(message, body)
         if self._config.compression is OtlpCompression.GZIP:
@@ -142,7 +142,7 @@ class HttpTransport:
     def _accepted_response(self, status: str, kind: str, content: bytes | None) -> Response:
         if kind == "text/html":
             return Response(
-                Outcome.REFUSED, status, "the answer is a web page: this is no OTLP endpoint"
+                Outcome.REFUSED, status, "the answer is a web page: this is not an OTLP endpoint"
             )
         body = None
         if content is not None:

@@ -31,7 +31,7 @@ def summarised(data: bytes) -> bytes:
     if not isinstance(snapshots, list) or not snapshots:
         return data
     if not all(isinstance(each, dict) for each in snapshots):
-        raise InputError("a snapshot of the batch is no object")
+        raise InputError("a snapshot of the batch is not an object")
     groups: dict[tuple[Any, bool], list[dict[str, Any]]] = {}
     for snapshot in snapshots:
         is_gradient = str(snapshot.get("tensor_name")).endswith(".grad")

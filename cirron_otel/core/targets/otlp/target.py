@@ -123,7 +123,7 @@ class OtlpTarget:
                 data = summarised(data)
             return b"" if data is None else encode_own(data, batch.name, self._options)
         except InputError as error:
-            raise RefusedError(f"{batch.name} cannot be said in OTLP: {error}") from None
+            raise RefusedError(f"{batch.name} cannot be expressed in OTLP: {error}") from None
 
     def _is_skipped(self, name: str, created_ns: int, owner: str) -> bool:
         parsed = parse_name(name)
