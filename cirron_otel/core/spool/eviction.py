@@ -24,7 +24,7 @@ from .paths import BATCH_SUFFIX, SpoolPaths
 _KNOWN = 8192
 _RESCAN_SECONDS = 30.0
 _SCAN_SHARE = 3000.0
-"""Scans that are due because time has passed take at most 1/3,000 of the time."""
+"""Periodic scans may use at most 1/3,000 of the elapsed time."""
 # A file may get its change time before a scan and its name after it.
 _SLACK_NS = 2 * 10**9
 

@@ -88,7 +88,10 @@ class Embedded:
             raise EmbeddedError(self._reason("it does not start")) from None
 
     def finish(self) -> None:
-        """Let the collector store all received data and end. Raises EmbeddedError if it fails."""
+        """Tell the collector to store all received data, and wait until it has exited.
+
+        Raises EmbeddedError if it fails.
+        """
         self._hang_up()
         try:
             code = self._process.wait(END_S)

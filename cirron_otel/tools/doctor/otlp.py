@@ -280,7 +280,7 @@ def _other_path(request: OtlpRequest, config: OtlpConfig, deadline: Deadline) ->
 
 
 def one_span(trace_id: bytes, service: str) -> bytes:
-    """Return a request with one span named after the doctor."""
+    """Return a request with a single span, named `SPAN_NAME`."""
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415
 
     data = TracesData()

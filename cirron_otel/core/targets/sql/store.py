@@ -64,7 +64,7 @@ class Select:
 
     workspace_id: str | None = None
     run_id: str | None = None
-    """Batches that belong to this run, contain a span of it, or a mark or snapshot of such a span.
+    """Batches that belong to this run, or that contain one of its spans, marks or snapshots.
     """
     since_ns: int | None = None
     """Batches created at this time (Unix ns) or later."""

@@ -62,8 +62,9 @@ _UNKNOWN = object()
 def attach_carried(unit: SpanSet, carried: CarriedIds) -> None:
     """Append the ids of marks on carriers to the `mark_ids` of a decoded span.
 
-    A list from the residual is final. The decoder calls this function, and so does the encoder when
-    it computes a residual: the residual is then the exact difference from the decoded record.
+    If the residual supplies `mark_ids`, that list is left unchanged. The decoder calls this
+    function, and so does the encoder when it computes a residual: the residual is then the exact
+    difference from the decoded record.
     """
     if unit.more_marks and not unit.states_mark_ids:
         ids = carried.get(unit.wire_id, ())

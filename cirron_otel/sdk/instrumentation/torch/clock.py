@@ -100,7 +100,7 @@ def span(scope: Any, stamps: list[Stamp]) -> None:
 
 
 class Clock:
-    """Measures the device's time of scopes. Its methods raise nothing."""
+    """Measures the device time of scopes. Its methods never raise."""
 
     def __init__(
         self,

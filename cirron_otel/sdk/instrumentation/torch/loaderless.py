@@ -190,7 +190,7 @@ class LoaderlessSteps:
     def _settle_and_read(self, phase: Phase) -> None:
         """Settle a phase, and read the device's memory after an optimizer step.
 
-        A step without a loader is closed too late to read the memory then.
+        The memory is read here: a step without a loader is closed too late to read it at its end.
         """
         self._tracker.settle(phase)
         if phase._name == NAMES[OPTIMIZER] and self.iteration is not None:

@@ -1,7 +1,7 @@
 """The state of the open step and of the open passes of a thread, or of an asyncio task.
 
-`Tracker` extends the open step with the phases. The modules that decide about steps and passes read
-and write only this state.
+`Tracker` extends the open step with the phases. The modules that determine where steps
+and passes begin and end read and write only this state.
 """
 
 from __future__ import annotations
