@@ -122,7 +122,10 @@ def test_what_an_endpoint_rejects_is_told(run: Run, server: OtlpServer) -> None:
 
 @pytest.mark.parametrize(
     ("url", "reason"),
-    [("http://127.0.0.1:1", "refuses connections"), ("nonsense", "is no http:// or https:// URL")],
+    [
+        ("http://127.0.0.1:1", "refuses connections"),
+        ("nonsense", "is not an http:// or https:// URL"),
+    ],
 )
 def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) -> None:
     settings = {

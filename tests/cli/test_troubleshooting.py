@@ -60,7 +60,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
         ("{0.grpc}", "ENDPOINT", "grpc", "WRONG_VERSION_NUMBER"),
         ("http://{0.http}", "TRACES_ENDPOINT", HTTP, "404 Not Found"),
         ("http://{0.http}/v1/traces", "ENDPOINT", HTTP, "404 Not Found"),
-        ("{0.http}", "ENDPOINT", HTTP, "is no http:// or https:// URL"),
+        ("{0.http}", "ENDPOINT", HTTP, "is not an http:// or https:// URL"),
         ("http://{0.http}", "ENDPOINT", HTTP, "401 Unauthorized"),
         ("http://{0.grpc}", "ENDPOINT", "grpc", "UNAUTHENTICATED"),
         ("http://{0.http}", "ENDPOINT", "http", "expected grpc, http/protobuf, http/json"),

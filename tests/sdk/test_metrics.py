@@ -325,7 +325,7 @@ class TestFailure:
             ("OTEL_METRIC_EXPORT_INTERVAL", "soon", "expected milliseconds"),
             ("OTEL_METRICS_EXEMPLAR_FILTER", "some", "expected trace_based"),
             ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "smoke", "expected grpc"),
-            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "here", "no http:// or https:// URL"),
+            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "here", "not an http:// or https:// URL"),
         ],
     )
     def test_a_wrong_variable_is_told_of(
