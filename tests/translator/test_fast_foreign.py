@@ -220,7 +220,7 @@ def test_resources_and_scopes_are_not_taken_for_others(kind: str) -> None:
 def test_what_is_no_request_adds_nothing() -> None:
     text = ForeignText()
     text.add(request())
-    with pytest.raises(InputError, match="no TracesData"):
+    with pytest.raises(InputError, match="not a protobuf TracesData"):
         text.add(b"\xff\xff")
     assert text.spans == 1
 
