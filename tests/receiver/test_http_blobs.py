@@ -305,8 +305,8 @@ def test_refused_files(server: Served, blobs: Blobs) -> None:
     assert server.ask("PUT", PATH, large).status == 413
     assert server.ask("PUT", PATH, iter([large])).status == 413
     assert server.ask("PUT", PATH, b"x", {"Content-Encoding": "gzip"}).status == 415
-    blobs.fault = RefusalError(Reason.INVALID, "no safetensors file")
-    assert server.ask("PUT", PATH, b"x").message == "no safetensors file"
+    blobs.fault = RefusalError(Reason.INVALID, "not a safetensors file")
+    assert server.ask("PUT", PATH, b"x").message == "not a safetensors file"
     assert not blobs.files
 
 

@@ -71,7 +71,7 @@ def test_only_one_process_has_the_journal(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(TargetError, match="another collector takes requests"):
+        with pytest.raises(TargetError, match="another collector stores requests"):
             IntakeJournal(tmp_path)
     finally:
         holder.kill()
