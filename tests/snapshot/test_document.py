@@ -29,9 +29,8 @@ def test_the_program_runs_and_takes_what_is_said(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    assert (
-        f"up to {sdk.MOST_BYTES >> 30} GiB wait to be written, or {sdk.MOST_WAITING} snap" in TEXT
-    )
+    limits = f"{sdk.MOST_BYTES >> 30} GiB of copies, or {sdk.MOST_WAITING:,} snapshots"
+    assert f"At most {limits}, wait to be written" in TEXT
     buffers = serial.PORTION * (8 + 8 + 1)
     assert f"{buffers >> 20} MB of buffers" in TEXT
     assert f"matrices of {batched.ON_DEVICE / 1e6:.0f} million doubles" in TEXT
