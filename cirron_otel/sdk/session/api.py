@@ -1,5 +1,7 @@
 """The public classes and functions of the SDK. A process has at most one session at a time."""
 
+from __future__ import annotations
+
 import os
 from typing import Any
 
