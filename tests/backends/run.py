@@ -89,15 +89,21 @@ class Jaeger(Backend):
 def wait_for_shown(
     name: str, get_trace: Callable[[str], Spans], trace_id: str, count: int, seconds: float
 ) -> Spans:
-    """The spans of a trace once the backend of that name shows at least `count` of them."""
+    """The spans of a trace once the backend of that name shows at least `count` of them.
+
+    A span that was sent twice counts once.
+    """
     deadline = time.monotonic() + seconds
-    while len(spans := get_trace(trace_id)) < count:
+    while True:
+        spans = get_trace(trace_id)
+        shown = len({span["spanId"] for span in spans})
+        if shown >= count:
+            return spans
         if time.monotonic() > deadline:
             raise BackendError(
-                f"{name} shows {len(spans)} of {count} spans of {trace_id} after {seconds} s"
+                f"{name} shows {shown} of {count} spans of {trace_id} after {seconds} s"
             )
         time.sleep(POLL_SECONDS)
-    return spans
 
 
 @contextlib.contextmanager
@@ -183,6 +189,21 @@ def wait_for_spans(
             return lines
         if time.monotonic() > deadline:
             raise BackendError(f"{path} holds {seen} of {count} spans after {seconds} s")
+        time.sleep(POLL_SECONDS)
+
+
+def end_of_lines(path: Path) -> int:
+    """The size of a file exporter's output, once its last line is complete; 0 without output.
+
+    The exporter writes the end of a line by itself. Raises BackendError if it does not come.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        content = path.read_bytes() if path.exists() else b""
+        if not content or content.endswith(b"\n"):
+            return len(content)
+        if time.monotonic() > deadline:
+            raise BackendError(f"{path} ends within a line")
         time.sleep(POLL_SECONDS)
 
 
