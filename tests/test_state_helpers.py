@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,12 @@ import pytest
 
 import cirron_otel
 from cirron_otel.core.atomic_files import replace_file, replacing_file
-from cirron_otel.core.state_database import create_private_file, open_database, transaction
+from cirron_otel.core.state_database import (
+    WAL,
+    create_private_file,
+    open_database,
+    transaction,
+)
 
 ROOT = Path(cirron_otel.__file__).parent
 SETS_ASIDE = {"state.py", "state_file.py"}
@@ -113,3 +120,19 @@ def test_a_database_is_private_and_closed_if_a_setting_fails(tmp_path: Path) -> 
 
 
 _PRAGMAS = ("journal_mode", "synchronous", "busy_timeout")
+
+
+def test_the_switch_to_wal_waits_for_a_writer(tmp_path: Path) -> None:
+    writer = open_database(tmp_path / "a.sqlite", is_shared=True)
+    writer.execute("CREATE TABLE a (n)")
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO a VALUES (1)")
+    commit = threading.Timer(0.3, writer.execute, ["COMMIT"])
+    commit.start()
+    with contextlib.closing(open_database(tmp_path / "a.sqlite", WAL, busy_s=30)) as second:
+        assert second.execute("SELECT n FROM a").fetchall() == [(1,)]
+    commit.join()
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        open_database(tmp_path / "a.sqlite", "journal_mode=DELETE", busy_s=0.05)
+    writer.close()

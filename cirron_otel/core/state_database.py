@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ FULL_SYNC: Final = "synchronous=FULL"
 """A commit survives a power cut. In WAL mode, `synchronous=NORMAL` does not guarantee that."""
 SQLITE_DEFAULT_BUSY_S: Final = 5.0
 """The default of Python's sqlite3 module, seconds."""
+_PAUSE_S: Final = 0.01
 
 
 def create_private_file(path: Path) -> None:
@@ -54,11 +56,23 @@ def open_database(
     )
     try:
         for setting in settings:
-            connection.execute(f"PRAGMA {setting}")
+            _set(connection, setting, time.monotonic() + busy_s)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set(connection: sqlite3.Connection, setting: str, deadline: float) -> None:
+    """Run a pragma. The switch to WAL fails at once while another connection writes: try again."""
+    while True:
+        try:
+            connection.execute(f"PRAGMA {setting}")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 @contextlib.contextmanager
