@@ -63,3 +63,10 @@ class EndpointError(CirronOtelError):
     """The endpoint cannot be reached, or refused the request."""
 
     exit_code = 5
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Return the first error of a chain of causes. Later network errors only add the URL."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error

@@ -26,8 +26,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
 
-from ...errors import UsageError
-from .proxies import Proxy, proxy_by_scheme
+from ...errors import UsageError, root_cause
+from .proxies import Proxy, host_and_port, proxy_by_scheme
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -205,6 +205,7 @@ class HttpClient:
         options["proxy"] = parse_url(proxy.url)
         if proxy.scheme == "https":
             kind = _TlsConnection
+            options["ssl_context"] = self._trust()
             options["proxy_config"] = ProxyConfig(self._trust(), False, None, None)
         connection = kind(proxy.host, proxy.port or _PORTS[proxy.scheme], **options)
         if is_tls:
@@ -262,18 +263,6 @@ def checked_url(endpoint: str) -> SplitResult:
     if url.username is not None or url.query or url.fragment:
         raise UsageError("the endpoint must not contain a user, a query or a fragment")
     return url
-
-
-def host_and_port(url: SplitResult) -> str:
-    """Return the host and port as written in a URL, without user and password."""
-    return url.netloc.rpartition("@")[2]
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """Return the first error of a chain of causes; the later ones only repeat the URL."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error
 
 
 def _tls(certificate: str | None) -> ssl.SSLContext:

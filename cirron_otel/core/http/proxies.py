@@ -16,9 +16,9 @@ from ...errors import UsageError
 _SCHEMES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Proxy:
-    """A proxy, as the parts of its URL."""
+    """A proxy, as the parts of its URL. Its `repr` does not show the password."""
 
     url: str
     scheme: str
@@ -45,7 +45,7 @@ def basic_auth(user: str, password: str, encoding: str) -> str:
 def proxy_by_scheme(url: SplitResult) -> Proxy | None:
     """Return the proxy of `http_proxy` or `https_proxy`, unless `no_proxy` excludes the host."""
     address = getproxies().get(url.scheme)
-    if not address or proxy_bypass(_netloc(url)):
+    if not address or proxy_bypass(host_and_port(url)):
         return None
     return _parse(address, url.scheme, "utf-8")
 
@@ -59,12 +59,14 @@ def proxy_of_requests(url: SplitResult) -> Proxy | None:
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
     host = url.hostname or ""
-    if not address or _is_in_network(host) or proxy_bypass(host) or proxy_bypass(_netloc(url)):
+    is_excluded = _is_in_network(host) or proxy_bypass(host) or proxy_bypass(host_and_port(url))
+    if not address or is_excluded:
         return None
     return _parse(address, url.scheme, "latin-1")
 
 
-def _netloc(url: SplitResult) -> str:
+def host_and_port(url: SplitResult) -> str:
+    """Return the host and port as written in a URL, without user and password."""
     return url.netloc.rpartition("@")[2]
 
 

@@ -24,8 +24,8 @@ import certifi
 from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
-from .client import HttpAnswer, HttpClient, host_and_port
-from .proxies import basic_auth, proxy_of_requests
+from .client import HttpAnswer, HttpClient
+from .proxies import basic_auth, host_and_port, proxy_of_requests
 
 _HEADERS: Final = {
     "User-Agent": "",

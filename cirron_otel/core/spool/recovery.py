@@ -124,7 +124,7 @@ class Recovered(NamedTuple):
     torn: tuple[str, ...] = ()
     """The owner's `.json.tmp` files, which were removed."""
     problem: str = ""
-    """What was wrong with the owner's journal, if it was damaged and renamed to `.bad`; else ""."""
+    """The damage to the owner's journal, which was renamed to `.bad`; "" for an intact journal."""
 
 
 def recover(paths: SpoolPaths) -> list[Recovered]:

@@ -317,7 +317,7 @@ def _finish(
 
 
 def _name(code: int) -> str:
-    """Return the name of the signal that an exit code stands for."""
+    """Return the name of the signal that an exit code represents."""
     try:
         return signal.Signals(code - BY_SIGNAL).name
     except ValueError:

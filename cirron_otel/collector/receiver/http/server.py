@@ -120,8 +120,7 @@ class HttpReceiver:
         self._listener: Listener | None = None
         self._is_stopping = False
         self.answered: Counter[tuple[str, int]] = Counter()
-        """The number of responses by route and status; the route `-` stands for all unknown
-        paths."""
+        """The number of responses by route and status. Unknown paths have the route `-`."""
 
     def pass_on(self, names: Collection[str]) -> None:
         """Set the headers that are stored with subsequent requests."""

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ...._version import __version__
-from ....errors import UsageError
+from ....errors import UsageError, root_cause
 from .config import OtlpConfig
 
 USER_AGENT = f"cirron-otel/{__version__}"
@@ -155,9 +155,8 @@ def read_file(path: str | None, variable: str, config: OtlpConfig) -> bytes | No
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the root cause of a network failure: the exceptions around it only add the URL."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
+    """Describe the root cause of a network failure."""
+    error = root_cause(error)
     if isinstance(error, TimeoutError):
         return "timed out"
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
