@@ -70,7 +70,7 @@ def test_every_evicted_batch_is_counted(tmp_path: Path) -> None:
     at_work.end(10.0)
     for number in range(5):
         at_work._stats.skip(Finding(f"{number}.json", "evicted", "gone"))
-        assert at_work.standing().evicted == number + 1
+        assert at_work.progress().evicted == number + 1
     at_work._stats.skip(Finding("5.json", "not-json", "damaged"))
     assert [at_work.lacks("5.json"), at_work.lacks("6.json")] == [False, True]
 

@@ -177,7 +177,7 @@ def measured(root: Path, count: int) -> int:
         new = SpoolWriter(root).write(batch(count)[1]).name
         with counted() as calls:
             sending.stored([new])
-            found = sending.standing()
+            found = sending.progress()
         assert found.waiting == 1
         assert found.age_s > 0
         return calls()
@@ -195,10 +195,10 @@ def test_the_oldest_that_waits_is_found_behind_those_that_went(tmp_path: Path) -
     paths, target = SpoolPaths.under(tmp_path), StorageTarget(f"sqlite:///{tmp_path}/spool")
     sending = TargetSender(paths, target, Registry(), "database")
     try:
-        assert sending.standing().waiting == 10
+        assert sending.progress().waiting == 10
         (paths.spool / names[0]).unlink()
         has_all(paths, target.key, names[1:4])
-        assert sending.standing().age_s > 0
+        assert sending.progress().age_s > 0
         assert list(sending._oldest._names) == names[4:]
     finally:
         sending.end(10.0)

@@ -56,7 +56,7 @@ class BlobSender:
             self._pending.add(_named(paths))
         rows = None if url is None else self._rows
         self._uploader = Uploader(
-            paths, self._pending, self._store, self._rows.whose, rows, self._file_of
+            paths, self._pending, self._store, self._rows.owners_of, rows, self._file_of
         )
         self._uploader.start()
         return BlobTarget(self._pending, place, f"uploads {key}", self._uploader.wake)

@@ -152,7 +152,7 @@ class OtlpSender(BatchSender):
         """Return whether a batch must still be sent; False for a batch that cannot be read."""
         return name not in self._stats.unreadable and super().lacks(name)
 
-    def standing(self) -> DeliveryProgress:
+    def progress(self) -> DeliveryProgress:
         """Return the progress of the export; it may be several seconds old."""
         return self._unsent.look(self._left)._replace(evicted=self._stats.evicted)
 

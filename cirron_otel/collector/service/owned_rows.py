@@ -93,7 +93,7 @@ class SnapshotRows:
 
     # --- owners ---------------------------------------------------------------------------------
 
-    def whose(
+    def owners_of(
         self, name: str, batch: Mapping[str, Any]
     ) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
         """Return a function that maps a snapshot record to (workspace id, run id).

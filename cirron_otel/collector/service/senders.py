@@ -171,7 +171,7 @@ class Senders:
         waiting: Counter[str] = Counter()
         longest: dict[str, float] = {}
         for sender in self._all():
-            progress = sender.standing()
+            progress = sender.progress()
             if sender.name:
                 waiting[sender.name] += progress.waiting
                 longest[sender.name] = max(progress.age_s, longest.get(sender.name, 0.0))

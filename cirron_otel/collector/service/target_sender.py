@@ -242,7 +242,7 @@ class TargetSender(BatchSender):
 
     end = finish
 
-    def standing(self) -> DeliveryProgress:
+    def progress(self) -> DeliveryProgress:
         """Return the progress of the delivery."""
         stats = self._delivery.stats()
         if not stats["waiting"]:
