@@ -19,8 +19,9 @@ import cirron_otel as ci
 from cirron_otel.core.config.resolve import resolve
 from cirron_otel.sdk.instrumentation.base import FrameworkHooks, HookContext
 from cirron_otel.sdk.instrumentation.frameworks import FRAMEWORKS, Framework
-from cirron_otel.sdk.instrumentation.installing import PRIORITY, Instrumentation, ScopeOwners
+from cirron_otel.sdk.instrumentation.installing import Instrumentation, ScopeOwners
 from cirron_otel.sdk.instrumentation.patches import Patches
+from cirron_otel.sdk.instrumentation.training_loop import PRIORITY
 from cirron_otel.sdk.session.handle import active
 from cirron_otel.sdk.session.opening import open_profiler
 from cirron_otel.sdk.session.starting import Joining

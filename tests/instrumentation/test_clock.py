@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from cirron_otel.sdk.instrumentation.iteration import span
 from cirron_otel.sdk.instrumentation.torch import clock as module
-from cirron_otel.sdk.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN, span
+from cirron_otel.sdk.instrumentation.torch.clock import CLOSING_S, DEADLINE_S, OFTEN
 from cirron_otel.sdk.session.errors import errors
 from cirron_otel.sdk.tracing.phase import Phase
 from cirron_otel.sdk.tracing.scope import NO_SESSION

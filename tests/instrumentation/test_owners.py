@@ -6,14 +6,15 @@ import itertools
 
 import pytest
 
-from cirron_otel.sdk.instrumentation.installing import PRIORITY, ScopeOwners
+from cirron_otel.sdk.instrumentation.installing import ScopeOwners
+from cirron_otel.sdk.instrumentation.training_loop import PRIORITY
 
 
 def owner(owners: ScopeOwners, name: str) -> list[str]:
     return [framework for framework in PRIORITY if owners.owns(name, framework)]
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(PRIORITY)))
+@pytest.mark.parametrize("order", list(itertools.permutations(PRIORITY[:4])))
 def test_in_whatever_order_they_claim_the_first_of_the_page_has_it(order: tuple[str, ...]) -> None:
     """Cirron's concepts page: transformers, tensorflow, torch."""
     owners = ScopeOwners()

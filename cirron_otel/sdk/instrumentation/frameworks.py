@@ -24,6 +24,13 @@ def _torch() -> FrameworkHooks:
     return TorchHooks()
 
 
+def _transformers() -> FrameworkHooks:
+    from .transformers.instrument import TransformersHooks  # noqa: PLC0415
+
+    return TransformersHooks()
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
+    "transformers": Framework("transformers", _transformers),
 }

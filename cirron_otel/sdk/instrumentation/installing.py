@@ -18,6 +18,7 @@ from typing import Any
 from ...core.config.options import Config
 from ..session.errors import record_error, report_problem
 from ..tracing.state import state
+from . import training_loop
 from .base import FrameworkHooks, HookContext, RankCallback
 from .frameworks import FRAMEWORKS, Framework
 
@@ -109,14 +110,10 @@ def _is_loading(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-PRIORITY = ("transformers", "tensorflow", "torch")
-"""The frameworks in descending priority; the first framework that claims a name owns it."""
-
-
 class ScopeOwners:
     """The claims of frameworks to scope names (`epoch`, `step`) in one process."""
 
-    def __init__(self, priority: tuple[str, ...] = PRIORITY) -> None:
+    def __init__(self, priority: tuple[str, ...] = training_loop.PRIORITY) -> None:
         self._priority = priority
         self._claims: dict[str, set[str]] = {}
         self._callbacks: list[Callable[[], None]] = []
@@ -246,6 +243,7 @@ class Instrumentation:
             self._imports.remove()
         except Exception as error:
             record_error("hooks", error)
+        training_loop.end_all()
         while self.hooks:
             name, hooks = self.hooks.popitem()
             try:
@@ -267,6 +265,7 @@ class Instrumentation:
 
     def after_fork(self) -> None:
         """In a forked child, forget the parent's open scopes. The hooks stay installed."""
+        training_loop.after_fork()
         for hooks in self.hooks.values():
             hooks.after_fork()
 

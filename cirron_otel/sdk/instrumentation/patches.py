@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..session.errors import record_error
@@ -39,6 +40,20 @@ class Patches:
             setattr(owner, name, replacement)
             self._replaced.append((owner, name, stored, replacement))
             return original
+
+    def wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Replace the method `name` by one that calls `around(original, self, args, kwargs)`.
+
+        `around` must call `original(self, *args, **kwargs)` and return its result. The method keeps
+        its name, signature and documentation. Raises AttributeError if `owner` lacks the method.
+        """
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return around(original, self, args, kwargs)
+
+        self.replace(owner, name, call)
 
     def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
         """Replace `name` in each owner, and later in modules that imported the function by name.

@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -212,6 +213,19 @@ def without_details(resource: Resource) -> Resource:
     })  # fmt: skip
 
 
+_announced: deque[tuple[bool, Mapping[str, Any]]] = deque(maxlen=100)
+
+
+def add_hyperparameters(hyperparameters: Mapping[str, Any]) -> None:
+    """Record further hyperparameters of the run, as attributes `cirron.config.*`."""
+    _announced.append((True, hyperparameters))
+
+
+def add_attributes(attributes: Mapping[str, Any]) -> None:
+    """Record further attributes of the run, such as its id in another tool."""
+    _announced.append((False, attributes))
+
+
 class LateDetails:
     """Attributes that take time to compute, or that become available when torch is imported.
 
@@ -220,9 +234,11 @@ class LateDetails:
 
     def __init__(self, config: Config, identity: Identity, run: RunIdentity) -> None:
         """Read nothing yet. Only the first process of a run will compare the work tree."""
+        _announced.clear()
         self._has_git = GIT in config.run_details
         self._asks_tree = self._has_git and not identity.rank and not run.is_inherited
         self._has_versions = VERSIONS in config.run_details
+        self._has_hyperparameters = HYPERPARAMETERS in config.run_details
         self._tree: TreeState | None = None
 
     def begin(self) -> dict[str, Any]:
@@ -245,6 +261,12 @@ class LateDetails:
         try:
             if self._has_versions and "torch" in sys.modules:
                 attributes |= self._versions(sys.modules["torch"])
+            while _announced:
+                is_hyperparameters, announced = _announced.popleft()
+                if not is_hyperparameters:
+                    attributes |= {_cut(key): _value(each) for key, each in announced.items()}
+                elif self._has_hyperparameters:
+                    attributes |= _hyperparameters(announced)
             if self._tree is not None:
                 attributes |= self._tree.result(is_last=is_last)
                 self._tree = self._tree if self._tree.is_pending else None

@@ -45,9 +45,33 @@ class Place(NamedTuple):
         return False
 
 
+class Raised(NamedTuple):
+    """An exception that leaves a function of this package, which called a framework's loop."""
+
+    identity: int
+    line: tuple[CodeType, int] | None
+    """The innermost place in the traceback, since another exception may reuse the identity."""
+
+    def is_in(self, error: BaseException) -> bool:
+        """Return whether `error` is this exception."""
+        return id(error) == self.identity and _innermost(error) == self.line
+
+
+def raised_in(error: BaseException) -> Raised:
+    """Return an identification of an exception that holds no reference to it or to its frames."""
+    return Raised(id(error), _innermost(error))
+
+
+def _innermost(error: BaseException) -> tuple[CodeType, int] | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else (trace.tb_frame.f_code, trace.tb_lasti)
+
+
 class _Waiting(NamedTuple):
     scope: Any
-    place: Place
+    place: Place | Raised
     since: float
     is_finished_here: bool
 
@@ -76,7 +100,7 @@ def loop_left(depth: int = 1) -> Place | None:
     return None
 
 
-def keep(scope: Any, place: Place, until: int | None = None) -> None:
+def keep(scope: Any, place: Place | Raised, until: int | None = None) -> None:
     """Make a scope wait. If its end `until` (monotonic ns) is given, finish it after the wait."""
     if until is not None:
         scope._until = until

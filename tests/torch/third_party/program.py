@@ -65,7 +65,7 @@ def _run(
 ) -> None:
     torch.manual_seed(1)
     if is_traced:
-        cirron_otel.profile(output_dir=arguments.trace, frameworks=["torch"])
+        cirron_otel.profile(output_dir=arguments.trace, frameworks="auto")
     losses, model = train(arguments)
     if is_traced:
         cirron_otel.shutdown()

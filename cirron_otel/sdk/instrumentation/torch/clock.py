@@ -88,17 +88,6 @@ class Stamp:
             self.queue.pool.append(self.event)
 
 
-def span(scope: Any, stamps: list[Stamp]) -> None:
-    """Extend a scope's time on the stream to include a child with these start and end stamps."""
-    first, last = stamps
-    stamps_of_scope = scope._stamps
-    if stamps_of_scope is None:
-        scope._stamps = [first.acquire(), last.acquire()]
-    else:
-        stamps_of_scope[1].release()
-        stamps_of_scope[1] = last.acquire()
-
-
 class Clock:
     """Measures the device time of scopes. Its methods never raise."""
 

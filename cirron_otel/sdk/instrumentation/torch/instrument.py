@@ -10,6 +10,7 @@ from ...session.errors import record_error, report_problem
 from ...tracing.state import state
 from ..base import FrameworkHooks, HookContext, RankCallback
 from ..patches import Patches
+from ..training_loop import StepEngine, forget_engine, use_engine
 from . import cuda
 from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
@@ -82,6 +83,10 @@ class TorchHooks(FrameworkHooks):
         self.not_recorded: list[str] = []
         """The parts that this version of torch does not allow to be hooked."""
 
+    def _engine(self) -> StepEngine:
+        """Return the tracker of the calling thread, for the loops of other frameworks."""
+        return self.trackers.t
+
     def ask_rank(self, callback: RankCallback) -> None:
         """Call `callback` with rank and world size once torch.distributed has assigned them."""
         poll = self.torch_state.poll_rank = Ranks(callback).poll
@@ -101,6 +106,7 @@ class TorchHooks(FrameworkHooks):
         self._owns = context.owns
         self.owners_changed()
         self._install_torch(cuda.clock_of(config), cuda.devices())
+        use_engine(self._engine)
         for module, install in self._later().items():
             context.on_import(module, install)
         if context.before_loading is not None:
@@ -227,6 +233,7 @@ class TorchHooks(FrameworkHooks):
         """Remove every hook, and close the open scopes. Raises nothing."""
         state.fetched = False
         try:
+            forget_engine(self._engine)
             self.torch_state.stop()
             self.patches.undo()
             self.patches.restore_all_copies()

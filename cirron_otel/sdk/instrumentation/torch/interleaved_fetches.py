@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...tracing.phase import Phase
 from ...tracing.state import CONTEXT
+from ..iteration import carry_over
 from .kinds import FORWARD, NAMES, OPTIMIZER
 from .one_pass import (
     FirstBatch,
     OtherFetches,
     Pass,
-    carry_over,
     data_of,
     is_at_start,
     reading_frame,
@@ -23,7 +23,7 @@ from .one_pass import (
 )
 
 if TYPE_CHECKING:
-    from .iteration import Iteration
+    from ..iteration import Iteration
     from .open_step import OpenPasses, OpenStep
     from .steps import Steps
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ...tracing.clock import now
 from ...tracing.phase import STEPS, LoaderPassSpan, Phase, begin
 from ...tracing.state import CONTEXT
+from ..iteration import Iteration, current_scope, new_step, opened_manually
 from .accumulation import Gradients
-from .iteration import Iteration, new_step
 from .kinds import (
     BACKWARD,
     COLLECTIVE,
@@ -25,7 +25,6 @@ from .kinds import (
     UPKEEP,
     ZERO_GRAD,
 )
-from .one_pass import current_scope, opened_manually
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep
@@ -74,6 +73,7 @@ class LoaderlessSteps:
             not kind & _KINDS
             or passes.training is not None
             or passes.evaluation is not None
+            or tracker.loop is not None
             or not tracker.torch_state.owns_step
             or _is_in_step(phase)
         ):

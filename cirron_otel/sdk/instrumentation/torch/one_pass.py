@@ -7,19 +7,15 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.context.context import Context
-
 from ...tracing.clock import now
 from ...tracing.phase import LoaderPassSpan, Phase, Step, begin, make_current
-from ...tracing.scope import Scope
-from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
+from ...tracing.state import CONTEXT, SCOPE_KEY
 from ...tracing.unwinding import Place, keep
+from ..iteration import carry_over
 
 if TYPE_CHECKING:
-    from .iteration import Iteration
+    from ..iteration import Iteration
     from .pending import UnusedBatches
-
-_OURS = (SPAN_KEY, SCOPE_KEY)
 
 _GENERATOR = 0x20
 _SKIPPED = ("cirron_otel.", "torch.utils.data", "torchdata.")
@@ -331,37 +327,6 @@ def is_abandoned_iterator(loader_pass: Pass) -> bool:
     ):
         return False
     return sys.getrefcount(iterator) <= _KEPT
-
-
-def carry_over(context: Any, target: Any) -> Any:
-    """Return `target` with the values that other code put into `context`, such as baggage."""
-    others = {key: value for key, value in context.items() if key not in _OURS}
-    if others == {key: value for key, value in target.items() if key not in _OURS}:
-        return target
-    return Context(others | {key: target[key] for key in _OURS if key in target})
-
-
-def current_scope(context: Any) -> Any:
-    """Return the scope that is open in a context."""
-    return context.get(SCOPE_KEY) or state.session
-
-
-def without_step(context: Any, step: Any, target: Any) -> Any:
-    """Return `target`, with another library's span if such a span is current inside `step`."""
-    inside = carry_over(context, target)
-    span = context.get(SPAN_KEY)
-    if span is step or isinstance(span, Scope) or span is None:
-        return inside
-    return Context({**inside, SPAN_KEY: span})
-
-
-def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
-    """Return whether the program opened `scope`, or a scope around it, with one of `names`."""
-    while scope._depth:
-        if scope._name in names and not isinstance(scope, Phase):
-            return True
-        scope = scope._above
-    return False
 
 
 def has_one_batch(iterator: Any) -> bool:

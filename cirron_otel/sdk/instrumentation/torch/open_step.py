@@ -16,7 +16,8 @@ from ...tracing.scope import MAX_DEPTH
 if TYPE_CHECKING:
     from ...tracing.phase import LoopFetches, Phase
     from ...tracing.unwinding import Place
-    from .iteration import Iteration
+    from ..iteration import Iteration
+    from ..training_loop import TrainingLoop
     from .one_pass import Pass
     from .torch_state import TorchState
 
@@ -82,6 +83,7 @@ class OpenStep:
         "inside",
         "is_plain",
         "iteration",
+        "loop",
         "parent",
         "step",
         "stepped",
@@ -95,6 +97,8 @@ class OpenStep:
         """The kinds of the open phases, as bits (kinds.py)."""
         self.iteration: Iteration | None = None
         """The open step of a pass over a loader."""
+        self.loop: TrainingLoop | None = None
+        """The loop of a framework with a higher priority, which then determines the steps."""
         self.step: Any = None
         """The scope of `iteration`."""
         self.is_plain = False

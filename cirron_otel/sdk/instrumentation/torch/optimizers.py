@@ -7,8 +7,8 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.state import state
+from ..iteration import MANY
 from ..patches import Patches
-from .iteration import MANY
 from .kinds import BACKWARD, LOAD, OPTIMIZER, PARTIAL
 from .recovery import is_abandoned, start_over
 from .torch_state import TorchState

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...tracing.phase import Phase, Step, make_current
 from ...tracing.state import CONTEXT
-from .iteration import Iteration
-from .one_pass import Pass, carry_over, reading_frame
+from ..iteration import Iteration, carry_over
+from .one_pass import Pass, reading_frame
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep

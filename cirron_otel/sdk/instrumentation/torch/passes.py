@@ -16,10 +16,11 @@ from ...tracing.phase import LOOP_KEY, STEPS, Step
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ...tracing.unwinding import Place, keep, loop_left
+from ..iteration import carry_over, current_scope, opened_manually
 from .interleaved_fetches import InterleavedFetches
 from .kinds import EPOCHS
 from .loaderless import LoaderlessSteps
-from .one_pass import Pass, begins_again, carry_over, current_scope, has_one_batch, opened_manually
+from .one_pass import Pass, begins_again, has_one_batch
 from .open_step import Numbers, OpenPasses
 from .pass_end import PassEnds, UnfinishedPass
 from .pending import UnusedBatches
@@ -68,7 +69,10 @@ class Passes(OpenPasses):
             self.pass_ends.fetch(iterator)
             context = _get()
         tracker.batch = batch = context.get(LOOP_KEY)
-        if batch is None and tracker.torch_state.owns_step:
+        if tracker.loop is not None:
+            if batch is None:
+                tracker.loop.fetching()
+        elif batch is None and tracker.torch_state.owns_step:
             current: Any = context.get(SCOPE_KEY) or state.session
             iteration = tracker.iteration
             if (iteration is not None and current is iteration.step) or not opened_manually(
@@ -333,6 +337,14 @@ class Passes(OpenPasses):
             evaluation is None or not evaluation.is_within(training)
         ) and not self.prefetching.is_awaited(training):
             self.end_training(left=left)
+
+    def loop_begins(self) -> None:
+        """End the passes, because another framework determines the steps from now on."""
+        self._end_evaluation()
+        if self.training is not None and self.training.is_single:
+            self.interleaved.discard_single_batch(self.training)
+        self.end_all()
+        self._tracker.torch_state.poll_rank()
 
     def end_all(self) -> None:
         """End every pass, because the session ends."""

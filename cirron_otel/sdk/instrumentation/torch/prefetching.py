@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ...tracing.clock import now
 from ...tracing.phase import Phase, begin
 from ...tracing.state import CONTEXT
-from .iteration import Iteration, new_step
+from ..iteration import Iteration, carry_over, current_scope, new_step
 from .kinds import LOAD, NAMES
-from .one_pass import Pass, carry_over, current_scope
+from .one_pass import Pass
 from .pending import FetchedBatch, UnusedBatches
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...tracing.state import CONTEXT
+from ..iteration import opened_manually
 from .kinds import EPOCHS
-from .one_pass import Pass, opened_manually
+from .one_pass import Pass
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep

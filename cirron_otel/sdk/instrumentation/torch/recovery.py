@@ -51,8 +51,11 @@ def start_over(tracker: Tracker) -> None:
         _leave()
     except Exception as error:
         record_error("torch", error)
-    passes = tracker.passes
+    passes, loop = tracker.passes, tracker.loop
     tracker.__init__(tracker.torch_state, passes.numbers)  # type: ignore[misc]
+    if loop is not None:
+        loop.step = None
+        tracker.loop = loop
 
 
 def finish(tracker: Tracker) -> None:

@@ -11,8 +11,8 @@ from ...tracing.phase import Phase, Step, begin, make_current
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ...tracing.traces import UNIT_DEPTH
 from ...tracing.unwinding import Place
-from .iteration import Iteration, new_step
-from .one_pass import Pass, current_scope, without_step
+from ..iteration import Iteration, current_scope, new_step, without_step
+from .one_pass import Pass
 
 if TYPE_CHECKING:
     from .open_step import OpenPasses, OpenStep

@@ -18,11 +18,12 @@ from ...tracing.enclosing import EnclosingSpan, innermost
 from ...tracing.phase import STEPS, LoaderPassSpan, Phase, Step, begin, enter, leave
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
-from .kinds import BACKWARD, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
+from .kinds import BACKWARD, EPOCHS, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
 from .open_step import Numbers, OpenStep
 from .passes import Passes
 
 if TYPE_CHECKING:
+    from ..training_loop import TrainingLoop
     from .torch_state import TorchState
 
 _get = CONTEXT.get
@@ -338,7 +339,48 @@ class Tracker(OpenStep):
             scope is self.step
             or (training is not None and scope is training.scope)
             or (evaluation is not None and scope is evaluation.scope)
+            or (self.loop is not None and self.loop.has_open(scope))
         )
+
+    # --- loops of other frameworks (`training_loop.StepEngine`) ----------------------------------
+
+    def loop_begins(self, loop: TrainingLoop) -> None:
+        """End the passes and steps that were inferred, and leave steps to `loop`."""
+        if self.open is None:
+            self.passes.loop_begins()
+        self.loop = loop
+
+    def loop_ends(self) -> None:
+        """Infer passes and steps again."""
+        self.loop = None
+
+    def next_number(self, name: str) -> int:
+        """Return the number of the next epoch or evaluation of this thread."""
+        numbers = self.passes.numbers
+        if name in EPOCHS:
+            numbers.epochs += 1
+            return numbers.epochs - 1
+        numbers.evaluations += 1
+        return numbers.evaluations - 1
+
+    def step_ended(self) -> None:
+        """Poll the device at the end of a step."""
+        self.torch_state.step_ended()
+
+    def is_detailed(self) -> bool | None:
+        """Return whether the next step's inside is recorded; None if every step's is."""
+        every = self.torch_state.detail_every
+        if not every:
+            return None
+        self.steps_begun += 1
+        return (self.steps_begun - 1) % every == 0
+
+    @property
+    def memory(self) -> Any:
+        """Reads the device's memory at the end of a step; None if it is not recorded."""
+        return self.torch_state.memory
+
+    # --- fetches --------------------------------------------------------------------------------
 
     def before_fetch(self, iterator: Any) -> Phase | None:
         """Open the `data_load` of a fetch that begins now, in the step that it belongs to."""

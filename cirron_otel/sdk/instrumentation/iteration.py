@@ -8,14 +8,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...flush.span_rows import UNATTRIBUTED
-from ...tracing.phase import Phase, Step
-from ...tracing.state import state
-from ...tracing.unwinding import Place, keep
-from .clock import span
+from opentelemetry.context.context import Context
+
+from ..flush.span_rows import UNATTRIBUTED
+from ..tracing.phase import Phase, Step
+from ..tracing.scope import Scope
+from ..tracing.state import SCOPE_KEY, SPAN_KEY, state
+from ..tracing.unwinding import Place, keep
+
+_OURS = (SPAN_KEY, SCOPE_KEY)
 
 MANY = 1_024
 """Maximum number of children retained for an open step; beyond it, only times are retained."""
+
+
+def span(scope: Any, stamps: list[Any]) -> None:
+    """Extend a scope's time on the stream to include a child with these start and end stamps."""
+    first, last = stamps
+    stamps_of_scope = scope._stamps
+    if stamps_of_scope is None:
+        scope._stamps = [first.acquire(), last.acquire()]
+    else:
+        stamps_of_scope[1].release()
+        stamps_of_scope[1] = last.acquire()
 
 
 def new_step() -> Step:
@@ -287,3 +302,34 @@ def _close(step: Step, children: list[Phase]) -> None:
         step._attrs = {UNATTRIBUTED: unattributed}
     else:
         attrs[UNATTRIBUTED] = unattributed
+
+
+def carry_over(context: Any, target: Any) -> Any:
+    """Return `target` with the values that other code put into `context`, such as baggage."""
+    others = {key: value for key, value in context.items() if key not in _OURS}
+    if others == {key: value for key, value in target.items() if key not in _OURS}:
+        return target
+    return Context(others | {key: target[key] for key in _OURS if key in target})
+
+
+def current_scope(context: Any) -> Any:
+    """Return the scope that is open in a context."""
+    return context.get(SCOPE_KEY) or state.session
+
+
+def without_step(context: Any, step: Any, target: Any) -> Any:
+    """Return `target`, with another library's span if such a span is current inside `step`."""
+    inside = carry_over(context, target)
+    span = context.get(SPAN_KEY)
+    if span is step or isinstance(span, Scope) or span is None:
+        return inside
+    return Context({**inside, SPAN_KEY: span})
+
+
+def opened_manually(scope: Any, names: tuple[str, ...]) -> bool:
+    """Return whether the program opened `scope`, or a scope around it, with one of `names`."""
+    while scope._depth:
+        if scope._name in names and not isinstance(scope, Phase):
+            return True
+        scope = scope._above
+    return False

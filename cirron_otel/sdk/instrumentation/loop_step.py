@@ -1,0 +1,83 @@
+"""The open step of a training loop that a framework runs, and its micro steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..flush.span_rows import UNATTRIBUTED
+from ..tracing.clock import now
+from ..tracing.phase import Intervals, Phase, Step, begin
+from ..tracing.state import CONTEXT
+from .iteration import Iteration, new_step, span
+
+DATA_LOAD, MICRO_STEP = "data_load", "micro_step"
+
+
+class LoopStep(Iteration):
+    """A step of a loop. Its micro steps overlap if all their batches are fetched first."""
+
+    __slots__ = ("direct", "inside", "is_begun")
+
+    def __init__(self, step: Step, settle: Any, memory: Any) -> None:
+        super().__init__(step, settle, memory)
+        self.is_begun = False
+        """Whether the framework has begun the step; otherwise only a fetch has opened it."""
+        self.direct: list[Phase] = []
+        """The children of the step itself, once there are micro steps."""
+        self.inside = Intervals()
+        """The times of phases and micro steps, including batches fetched for later micro steps."""
+
+    def begin_micro(self) -> Step:
+        """Close the open micro step and open the next, which takes the oldest fetched batch."""
+        if self.micro is not None:
+            self._close_micro()
+        for phase in self.children:
+            self.inside.append((phase._start, phase._until))
+        self.direct += self.children
+        self.children = []
+        self.is_odd = True
+        self.micro = micro = _open_micro(self.step, self.micros)
+        self.micros += 1
+        load = next((each for each in self.direct if each._name == DATA_LOAD), None)
+        if load is not None and self.is_held:
+            self.direct.remove(load)
+            micro._start = min(micro._start, load._start)
+            load.move(micro)
+            if load._stamps is not None:
+                span(micro, load._stamps)
+            self.children = [load]
+        return micro
+
+    def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
+        for phase in children:
+            self.inside.append((phase._start, phase._until))
+        super()._finish_micro(micro, children)
+        covered = self.inside.within(micro._start, micro._until)
+        rest = max(micro._until - micro._start - covered, 0)
+        micro._attrs = {**(micro._attrs or {}), UNATTRIBUTED: rest}
+        self.inside.append((micro._start, micro._until))
+
+    def release(self) -> None:
+        """Release the held phases, in micro steps and in the step itself."""
+        was_held = self.is_held
+        super().release()
+        direct, self.direct = self.direct, []
+        for phase in direct:
+            self.step.inside.append((phase._start, phase._until))
+            if was_held:
+                self.settle(phase)
+
+    def close(self, begin: Any, left: Any = None) -> None:
+        """Close the step at the end of its last child."""
+        self.was_backward = False  # the framework determines the micro steps
+        if self.micro is not None:
+            self._close_micro()
+        if self.direct:
+            self.release()
+        super().close(begin, left)
+
+
+def _open_micro(step: Step, index: int) -> Step:
+    micro = new_step()
+    begin(micro, MICRO_STEP, index, None, step, CONTEXT.get(), now(), is_fixed=True)
+    return micro

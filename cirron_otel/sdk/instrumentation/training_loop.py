@@ -1,0 +1,456 @@
+"""The scopes of a training loop that a framework runs: epochs, steps, evaluations, checkpoints.
+
+The hooks of a framework call a TrainingLoop at the framework's own events. While a loop runs in a
+thread, the hooks of frameworks with a lower priority open no epochs, steps and evaluations in that
+thread, and add their phases to the loop's scopes. docs/frameworks.md defines the rules.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+from ..session.errors import record_error
+from ..tracing.buffers import hooks
+from ..tracing.clock import now
+from ..tracing.mark import POINT, mark
+from ..tracing.phase import (
+    LoaderPassSpan,
+    Phase,
+    begin,
+    enter,
+    leave,
+    make_current,
+)
+from ..tracing.scope import NO_SESSION
+from ..tracing.state import CONTEXT, SCOPE_KEY, state
+from ..tracing.step_places import GLOBAL_STEP
+from ..tracing.unwinding import keep, raised_in
+from .iteration import Iteration, current_scope, new_step, opened_manually, without_step
+from .loop_step import LoopStep
+
+EPOCH, STEP, EVALUATION = "epoch", "step", "eval"
+
+PRIORITY = ("ray", "transformers", "lightning", "accelerate", "tensorflow", "keras", "torch")
+"""The frameworks in descending priority (Cirron's concepts page, "Framework hook priority")."""
+
+_get = CONTEXT.get
+_set = CONTEXT.set
+
+
+class StepEngine(Protocol):
+    """The interface of torch's hooks (`torch.tracker.Tracker`) that a loop uses in its thread."""
+
+    loop: TrainingLoop | None
+    """The loop that determines the steps of this thread."""
+    is_plain: bool
+    context: Any
+
+    def loop_begins(self, loop: TrainingLoop) -> None:
+        """End the passes and steps that were inferred, and leave steps to `loop`."""
+
+    def loop_ends(self) -> None:
+        """Infer passes and steps again."""
+
+    def opened(self, iteration: Iteration, context: Any) -> None:
+        """Attach subsequent phases to a new step, which is current in `context`."""
+
+    def into(self, micro: Any) -> None:
+        """Attach subsequent phases to a micro step, or to the step if it is None."""
+
+    def closed(self) -> None:
+        """Attach phases to no step."""
+
+    def settle(self, phase: Phase) -> None:
+        """Finish a phase as soon as its time on the device is known."""
+
+    def next_number(self, name: str) -> int:
+        """Return the number of the next epoch or evaluation of this thread."""
+
+    def step_ended(self) -> None:
+        """Poll the device at the end of a step."""
+
+    def is_detailed(self) -> bool | None:
+        """Return whether the next step's inside is recorded; None if every step's is."""
+
+    @property
+    def memory(self) -> Any:
+        """Reads the device's memory at the end of a step; None if it is not recorded."""
+
+
+class _Loops(threading.local):
+    """The open loops of a thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.open: list[TrainingLoop] = []
+        self.numbers = {EPOCH: 0, EVALUATION: 0}
+
+
+_loops = _Loops()
+_all: set[TrainingLoop] = set()
+"""The open loops of all threads."""
+_engines: list[Callable[[], StepEngine]] = []
+"""The function that returns the calling thread's engine; empty if torch is not hooked."""
+
+
+def use_engine(engine: Callable[[], StepEngine]) -> None:
+    """Attach the phases of torch to the steps of loops; `engine` returns a thread's tracker."""
+    _engines[:] = [engine]
+
+
+def forget_engine(engine: Callable[[], StepEngine]) -> None:
+    """Undo `use_engine`."""
+    if engine in _engines:
+        _engines.clear()
+
+
+def current_loop() -> TrainingLoop | None:
+    """Return the innermost open loop of this thread."""
+    return _loops.open[-1] if _loops.open else None
+
+
+def after_fork() -> None:
+    """In a forked child, forget the parent's loops."""
+    global _loops  # noqa: PLW0603
+    _loops = _Loops()
+    _all.clear()
+
+
+def end_all(framework: str | None = None) -> None:
+    """End the open loops of a framework, or all of them, because the hooks are removed."""
+    for loop in list(_all):
+        if framework in (None, loop.framework):
+            loop.end()
+
+
+def is_step_open() -> bool:
+    """Return whether a step is open around the caller, whoever opened it."""
+    scope = _get().get(SCOPE_KEY)
+    while scope is not None and scope._depth:
+        if scope._name in (STEP, "batch"):
+            return True
+        scope = scope._above
+    return False
+
+
+def _settle(phase: Phase) -> None:
+    phase.finish()
+
+
+class TrainingLoop:
+    """One run of a framework's training loop, or of an evaluation alone, in one thread.
+
+    Create it with `start`. Every other method records its own errors and raises nothing. Methods
+    that open a scope close the scopes that can no longer be open: a new step closes the last one,
+    and an evaluation closes the open step.
+    """
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.step: LoopStep | None = None
+        """The open step."""
+        self._engine: StepEngine | None = None
+        self._scopes: list[LoaderPassSpan] = []
+        """The open epochs and evaluations and the scopes of `open`, the outermost first."""
+        self._expected: dict[str, Any] | None = None
+        """The attributes of the next step, which the next fetch opens."""
+        self._steps = 0
+        self._outer: Any = None
+        """The context around the open step."""
+        self._is_over = False
+
+    @classmethod
+    def start(cls, framework: str) -> Self | None:
+        """Begin a loop in this thread.
+
+        Returns None if nothing is recorded, or if a loop of the same framework or of one with a
+        higher priority is open in this thread: the scopes then belong to that loop.
+        """
+        try:
+            if state.session is NO_SESSION:
+                hooks.first()
+            if not state.recording or state.session is NO_SESSION:
+                return None
+            outer = current_loop()
+            if outer is not None and PRIORITY.index(outer.framework) <= PRIORITY.index(framework):
+                return None
+            loop = cls(framework)
+            if outer is None and _engines:
+                loop._engine = _engines[0]()
+                loop._engine.loop_begins(loop)
+            elif outer is not None:
+                outer._close_step()
+                loop._engine = outer._engine
+                if loop._engine is not None:
+                    loop._engine.loop = loop
+            _loops.open.append(loop)
+            _all.add(loop)
+            return loop
+        except Exception as error:
+            record_error(framework, error)
+            return None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the loop, and close its open scopes. `error` is the exception that leaves it."""
+        try:
+            if self._is_over:
+                return
+            self._is_over = True
+            self._expected = None
+            self._close_step(error)
+            while self._scopes:
+                self._close_scope(self._scopes.pop(), error)
+        except Exception as problem:
+            record_error(self.framework, problem)
+        finally:
+            _all.discard(self)
+            if self in _loops.open:
+                _loops.open.remove(self)
+            outer = current_loop()
+            if self._engine is not None and outer is not None:
+                self._engine.loop = outer
+            elif self._engine is not None:
+                self._engine.loop_ends()
+
+    # --- epochs and evaluations -----------------------------------------------------------------
+
+    def begin_epoch(self, index: int | None = None, **attrs: Any) -> None:
+        """Open `epoch[index]`; without `index`, the next number of this thread.
+
+        Opens nothing inside an epoch or a step that the program opened itself.
+        """
+        try:
+            self._close_step()
+            self._steps = 0
+            if opened_manually(current_scope(_get()), (EPOCH, STEP, "batch")):
+                return
+            self._open(EPOCH, self._number(EPOCH, index), attrs)
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def end_epoch(self) -> None:
+        """Close the open epoch and the scopes in it."""
+        self._end(EPOCH)
+
+    def begin_evaluation(self, index: int | None = None, **attrs: Any) -> None:
+        """Open `eval[index]` outside of any step; without `index`, the thread's next number."""
+        try:
+            self._close_step()
+            self._open(EVALUATION, self._number(EVALUATION, index), attrs)
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def end_evaluation(self, error: BaseException | None = None) -> None:
+        """Close the open evaluation; `error` is the exception that leaves it."""
+        self._end(EVALUATION, error)
+
+    # --- other scopes ---------------------------------------------------------------------------
+
+    def open(self, name: str, **attrs: Any) -> LoaderPassSpan | None:
+        """Open a scope that no step contains, such as `checkpoint`; pass it to `close`."""
+        try:
+            self._close_step()
+            return self._open(name, None, attrs)
+        except Exception as error:
+            record_error(self.framework, error)
+            return None
+
+    def close(self, scope: LoaderPassSpan | None, error: BaseException | None = None) -> None:
+        """Close a scope that `open` returned. If `error` is given, the scope has failed."""
+        try:
+            if scope is None or scope not in self._scopes:
+                return
+            self._close_step()
+            while self._scopes:
+                innermost = self._scopes.pop()
+                if innermost is scope and error is not None:
+                    innermost._fail(error)
+                self._close_scope(innermost)
+                if innermost is scope:
+                    return
+        except Exception as problem:
+            record_error(self.framework, problem)
+
+    def mark(self, name: str, value: Any, kind: str = POINT, **attrs: Any) -> None:
+        """Attach a value to the innermost open scope; a step is open until the next one begins."""
+        mark(name, value, kind=kind, **attrs)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def expect_step(self, index: int | None = None, **attrs: Any) -> None:
+        """Let the next fetch of a batch close the last step and open the next one."""
+        attrs["index"] = index
+        self._expected = attrs
+
+    def begin_step(self, index: int | None = None, **attrs: Any) -> None:
+        """Open a step, or confirm the step that a fetch has opened since the last step began."""
+        try:
+            if self.step is None or self.step.is_begun:
+                self._open_step(index, attrs)
+            elif attrs:
+                self.set_attributes(**attrs)
+            self._expected = None
+            if self.step is not None:
+                self.step.is_begun = True
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def begin_micro_step(self) -> None:
+        """Open the next micro step of the open step."""
+        try:
+            if self.step is not None and self.step.step._id:
+                micro = self.step.begin_micro()
+                if self._engine is not None:
+                    self._engine.into(micro)
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def end_micro_step(self) -> None:
+        """Close the open micro step; subsequent phases belong to the step."""
+        try:
+            if self.step is not None and self.step.micro is not None:
+                self.step._close_micro()
+                if self._engine is not None:
+                    self._engine.into(None)
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def set_attributes(self, **attrs: Any) -> None:
+        """Set attributes of the open step."""
+        if self.step is not None:
+            step = self.step.step
+            step._attrs = {**(step._attrs or {}), **attrs}
+
+    def end_step(self, global_step: int | None = None) -> None:
+        """Mark the end of the open step's work; the next fetch may open another step.
+
+        The step remains open for marks until another scope begins. It ends with its last child.
+        `global_step` is the framework's number of the step.
+        """
+        try:
+            if global_step is not None:
+                self.set_attributes(**{GLOBAL_STEP: global_step})
+            self.end_micro_step()
+            self._expected = {"index": None}
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def close_step(self) -> None:
+        """Close the open step."""
+        try:
+            self._close_step()
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def fetching(self) -> None:
+        """Open the expected step, because a batch is fetched now. Called by torch's hooks."""
+        try:
+            expected, self._expected = self._expected, None
+            if expected is not None:
+                self._open_step(expected.pop("index"), expected)
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def add(self, phase: Phase) -> None:
+        """Count an ended phase of the open step that torch's hooks did not record."""
+        try:
+            if self.step is not None and phase._above in (self.step.step, self.step.micro):
+                self.step.add(phase)
+            else:
+                phase.finish()
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def has_open(self, scope: Any) -> bool:
+        """Return whether the loop opened `scope` and has not closed it."""
+        return scope in self._scopes or (self.step is not None and scope is self.step.step)
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a scope of this name is open in the loop."""
+        return any(each._name == name for each in self._scopes)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _number(self, name: str, index: int | None) -> int:
+        if index is not None:
+            return index
+        if self._engine is not None:
+            return self._engine.next_number(name)
+        number = _loops.numbers[name]
+        _loops.numbers[name] += 1
+        return number
+
+    def _open(self, name: str, index: int | None, attrs: dict[str, Any]) -> LoaderPassSpan:
+        scope = LoaderPassSpan.__new__(LoaderPassSpan)
+        scope._ends = None
+        context = _get()
+        begin(scope, name, index, attrs or None, current_scope(context), context, now())
+        enter(scope, context)
+        self._scopes.append(scope)
+        return scope
+
+    def _end(self, name: str, error: BaseException | None = None) -> None:
+        """Close the innermost open scope called `name`, and the scopes in it."""
+        try:
+            if not any(each._name == name for each in self._scopes):
+                self._close_step()
+                return
+            self._close_step(error)
+            self._expected = None if name == EPOCH else self._expected
+            while self._scopes:
+                scope = self._scopes.pop()
+                self._close_scope(scope, error)
+                if scope._name == name:
+                    return
+        except Exception as problem:
+            record_error(self.framework, problem)
+
+    def _close_scope(self, scope: LoaderPassSpan, error: BaseException | None = None) -> None:
+        leave(scope)
+        if error is not None:
+            keep(scope, raised_in(error), scope._until)
+        else:
+            scope.finish()
+        if scope._name == EPOCH:
+            state.epoch_ended(scope)
+
+    def _open_step(self, index: int | None, attrs: dict[str, Any]) -> None:
+        self._close_step()
+        context = _get()
+        parent = current_scope(context)
+        if opened_manually(parent, (STEP, "batch")):
+            return
+        engine = self._engine
+        step = new_step()
+        number = self._steps if index is None else index
+        self._steps = number + 1
+        begin(step, STEP, number, attrs or None, parent, context, now())
+        if engine is not None:
+            step._is_detailed = engine.is_detailed()
+            self.step = LoopStep(step, engine.settle, engine.memory)
+        else:
+            self.step = LoopStep(step, _settle, None)
+        self._outer = context
+        inside = make_current(step, context)
+        if engine is not None:
+            engine.opened(self.step, inside)
+            engine.is_plain = engine.context is not None
+
+    def _close_step(self, error: BaseException | None = None) -> None:
+        iteration, self.step = self.step, None
+        if iteration is None:
+            return
+        if self._engine is not None:
+            self._engine.closed()
+        step = iteration.step
+        if iteration.is_begun or error is not None:
+            iteration.close(None, raised_in(error) if error is not None else None)
+            if self._engine is not None:
+                self._engine.step_ended()
+        else:  # no batch was left, or none was used
+            self._steps -= 1
+            iteration.dissolve(step._above)
+        context = _get()
+        if current_scope(context) is step:
+            _set(without_step(context, step, self._outer))
