@@ -17,13 +17,14 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends check test test-times demo bench fuzz soak docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench fuzz soak docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
 	@echo "make torch     PyTorch and what trains with it, added to .venv (demo, test and bench do it)"
 	@echo "make torch-oldest  the oldest PyTorch that is supported, in an environment of its own"
 	@echo "make pythons   the wheel, in each supported Python of this machine"
+	@echo "make frameworks  the frameworks that .venv does not hold, each in an environment of its own"
 	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
@@ -70,6 +71,9 @@ $(TORCH_STAMP): $(STAMP)
 
 torch-oldest: $(STAMP)
 	@$(BIN)/python -m tests.torch.environments
+
+frameworks: $(ENVIRONMENT)
+	@$(BIN)/python -m tests.frameworks.environments
 
 pythons: $(STAMP)
 	@$(BIN)/python -m tests.pythons

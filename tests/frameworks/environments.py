@@ -1,0 +1,43 @@
+"""The environments of the frameworks that the tests' own environment does not hold.
+
+Each has its packages ahead of those of the tests' environment, so that torch is there once.
+`make frameworks` makes them all.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.environments import SITE_PACKAGES, Environment, EnvironmentUnavailableError
+
+_PINS = Path(__file__).with_name("pins")
+
+
+def _beside(name: str, *requirements: str) -> Environment:
+    """Return an environment whose exact versions `pins/<name>.txt` lists."""
+    return Environment(
+        f"frameworks/{name}",
+        pins=_PINS / f"{name}.txt",
+        install=requirements,
+        paths=(SITE_PACKAGES,),
+    )
+
+
+ENVIRONMENTS: dict[str, Environment] = {}
+"""The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""
+
+
+def main() -> int:
+    """Make every environment."""
+    for name, environment in ENVIRONMENTS.items():
+        try:
+            environment.make()
+        except EnvironmentUnavailableError as error:
+            print(f"make frameworks: {name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
