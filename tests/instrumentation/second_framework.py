@@ -13,15 +13,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import cirron_otel as ci
 from cirron_otel.core.config.resolve import resolve
 from cirron_otel.sdk.instrumentation.base import FrameworkHooks, HookContext
 from cirron_otel.sdk.instrumentation.frameworks import FRAMEWORKS, Framework
-from cirron_otel.sdk.instrumentation.installing import Instrumentation, ScopeOwners
+from cirron_otel.sdk.instrumentation.installing import Instrumentation
 from cirron_otel.sdk.instrumentation.patches import Patches
-from cirron_otel.sdk.instrumentation.training_loop import PRIORITY
+from cirron_otel.sdk.instrumentation.training_loop import TrainingLoop, current_loop
 from cirron_otel.sdk.session.handle import active
 from cirron_otel.sdk.session.opening import open_profiler
 from cirron_otel.sdk.session.starting import Joining
@@ -40,12 +40,10 @@ LATER = "def save(value):\n    return str(value)\n"
 class TinyHooks(FrameworkHooks):
     """`Trainer.fit` is an epoch, `Trainer.step` a step, `tiny.later.save` a scope."""
 
-    claims: ClassVar = ("epoch", "step")
-
     def __init__(self) -> None:
         self._patches = Patches()
         self._context: HookContext
-        self.flushes = self.forks = self.changes = 0
+        self.flushes = self.forks = 0
 
     def install(self, context: HookContext) -> None:
         """Wrap the methods, and a function of a module that may be imported later."""
@@ -57,23 +55,36 @@ class TinyHooks(FrameworkHooks):
         context.on_import("tiny.later", lambda module: self._wrap(module, "save", "save"))
 
     def _wrap(self, owner: Any, name: str, scope: str) -> None:
-        original, context = getattr(owner, name), self._context
+        original = getattr(owner, name)
+
+        def fit(*args: Any) -> Any:
+            loop = TrainingLoop.start("tiny")
+            if loop is None:
+                return original(*args)
+            loop.begin_epoch()
+            result = original(*args)
+            loop.end_epoch()
+            loop.end()
+            return result
+
+        def step(*args: Any) -> Any:
+            loop = current_loop()
+            if loop is None or loop.framework != "tiny":
+                return original(*args)
+            loop.begin_step()
+            result = original(*args)
+            loop.end_step()
+            return result
 
         def call(*args: Any) -> Any:
-            if scope in self.claims and not context.owns(scope):
-                return original(*args)
             with ci.scope(scope):
                 return original(*args)
 
-        self._patches.replace(owner, name, call)
+        self._patches.replace(owner, name, {"fit": fit, "step": step}.get(name, call))
 
     def remove(self) -> None:
         """Put the originals back."""
         self._patches.undo()
-
-    def owners_changed(self) -> None:
-        """Count the changes."""
-        self.changes += 1
 
     def after_fork(self) -> None:
         """Count the forks."""
@@ -85,7 +96,7 @@ class TinyHooks(FrameworkHooks):
 
     def health(self) -> dict[str, Any]:
         """Return the counts."""
-        return {"changes": self.changes, "flushes": self.flushes > 0, "forks": self.forks}
+        return {"flushes": self.flushes > 0, "forks": self.forks}
 
 
 class FaultyHooks(TinyHooks):
@@ -104,22 +115,22 @@ def main() -> None:
     resolved = resolve(
         {"output_dir": sys.argv[1], "join": "none", "frameworks": json.loads(sys.argv[2])}
     )
-    owners = ScopeOwners((*PRIORITY, "tiny", "faulty"))
     table = {
         **FRAMEWORKS,
         "tiny": Framework("tiny", TinyHooks),
         "faulty": Framework("tiny", FaultyHooks),
     }
-    hooks = Instrumentation(resolved.config, table, owners)
+    hooks = Instrumentation(resolved.config, table)
     profiler = active.profiler = open_profiler(resolved, Joining(), hooks)
     hooks.install()
     found: dict[str, Any] = {"before": [*profiler.installed_hooks, "tiny" in sys.modules]}
     trainer, tiny = imported(), sys.modules["tiny"]
     found["result"] = trainer.fit([1, 2, 3])
     found["saved"] = importlib.import_module("tiny.later").save(4)
-    owners.claim("epoch", "transformers")
+    higher = TrainingLoop.start("transformers")
+    assert higher is not None
     trainer.fit([1])
-    owners.release("epoch", "transformers")
+    higher.end()
     if (child := os.fork()) == 0:
         trainer.fit([1])
         os._exit(0 if hooks.health().get("tiny", {}).get("forks", 1) == 1 else 1)

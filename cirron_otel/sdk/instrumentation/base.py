@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from ...core.config.options import Config
 
@@ -19,9 +19,6 @@ class HookContext:
     """The part of a session that the hooks of one framework may use."""
 
     config: Config
-    owns: Callable[[str], bool]
-    """Returns whether the framework creates the scopes with a given name. It does not if a
-    framework with a higher priority claims the name."""
     on_import: Callable[[str, Callable[[ModuleType], None]], None]
     """Calls a function with a module once that is imported, or immediately if it already is."""
     worker_opener: Callable[[], Any]
@@ -42,20 +39,13 @@ class FrameworkHooks(ABC):
     are recorded as errors of the hooks and never reach the program.
     """
 
-    claims: ClassVar[tuple[str, ...]] = ()
-    """Names of scopes that the framework creates, among those that only one framework may own at a
-    time (`epoch` and `step`)."""
-
     @abstractmethod
     def install(self, context: HookContext) -> None:
-        """Install every hook. The framework's claims are already registered."""
+        """Install every hook."""
 
     @abstractmethod
     def remove(self) -> None:
         """Remove every hook, restore replaced attributes, and close the open scopes."""
-
-    def owners_changed(self) -> None:  # noqa: B027 - optional
-        """Read `HookContext.owns` again: a framework claimed or released a name."""
 
     def ask_rank(self, callback: RankCallback) -> None:  # noqa: B027
         """Call `callback` once the framework has assigned a rank to this process.

@@ -1,8 +1,7 @@
 """Install and remove the hooks of a session into the frameworks that the program imports.
 
-If several frameworks claim the same scope name, the framework with the highest priority owns it
-(Cirron's concepts page, "Framework hook priority"). Scopes that the program opens itself take
-precedence over every framework.
+`training_loop` determines which of several frameworks opens the epochs and steps of a loop. Scopes
+that the program opens itself take precedence over every framework.
 """
 
 from __future__ import annotations
@@ -110,53 +109,6 @@ def _is_loading(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-class ScopeOwners:
-    """The claims of frameworks to scope names (`epoch`, `step`) in one process."""
-
-    def __init__(self, priority: tuple[str, ...] = training_loop.PRIORITY) -> None:
-        self._priority = priority
-        self._claims: dict[str, set[str]] = {}
-        self._callbacks: list[Callable[[], None]] = []
-
-    def claim(self, name: str, framework: str) -> None:
-        """Let `framework` own `name`, unless a framework with a higher priority claims it.
-
-        Raises ValueError if `framework` has no priority.
-        """
-        if framework not in self._priority:
-            expected = ", ".join(self._priority)
-            raise ValueError(f"{framework!r} claims {name!r}: expected one of {expected}")
-        self._claims.setdefault(name, set()).add(framework)
-        self._notify()
-
-    def release(self, name: str, framework: str) -> None:
-        """Withdraw a claim, if there is one."""
-        self._claims.get(name, set()).discard(framework)
-        self._notify()
-
-    def owns(self, name: str, framework: str) -> bool:
-        """Return whether `framework` creates the scopes with this name."""
-        claims = self._claims.get(name, set())
-        return next((each for each in self._priority if each in claims), None) == framework
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after every change."""
-        self._callbacks.append(callback)
-
-    def forget(self, callback: Callable[[], None]) -> None:
-        """Stop calling `callback`."""
-        if callback in self._callbacks:
-            self._callbacks.remove(callback)
-
-    def _notify(self) -> None:
-        for callback in self._callbacks:
-            callback()
-
-
-owners = ScopeOwners()
-"""The claims of this process."""
-
-
 AUTO, NONE = "auto", "none"
 
 
@@ -167,9 +119,8 @@ class Instrumentation:
         self,
         config: Config,
         frameworks: Mapping[str, Framework] = FRAMEWORKS,
-        scope_owners: ScopeOwners = owners,
     ) -> None:
-        self._config, self._frameworks, self._owners = config, frameworks, scope_owners
+        self._config, self._frameworks = config, frameworks
         self._imports = ImportWatcher()
         self.hooks: dict[str, FrameworkHooks] = {}
         """The hooks that are installed, by the framework's name."""
@@ -209,13 +160,9 @@ class Instrumentation:
         """Install the hooks of a framework that is imported. Raises nothing."""
         try:
             hooks = self.hooks[name] = self._frameworks[name].create()
-            for claim in hooks.claims:
-                self._owners.claim(claim, name)
-            self._owners.on_change(hooks.owners_changed)
             hooks.install(
                 HookContext(
                     config=self._config,
-                    owns=lambda claim: self._owners.owns(claim, name),
                     on_import=self._imports.on,
                     worker_opener=lambda: self.opens_worker,
                     remove_all=self.remove,
@@ -245,11 +192,8 @@ class Instrumentation:
             record_error("hooks", error)
         training_loop.end_all()
         while self.hooks:
-            name, hooks = self.hooks.popitem()
+            _, hooks = self.hooks.popitem()
             try:
-                self._owners.forget(hooks.owners_changed)
-                for claim in hooks.claims:
-                    self._owners.release(claim, name)
                 hooks.remove()
             except Exception as error:
                 record_error("hooks", error)

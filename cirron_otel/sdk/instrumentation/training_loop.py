@@ -32,8 +32,9 @@ from .loop_step import LoopStep
 
 EPOCH, STEP, EVALUATION = "epoch", "step", "eval"
 
-PRIORITY = ("ray", "transformers", "lightning", "accelerate", "tensorflow", "keras", "torch")
-"""The frameworks in descending priority (Cirron's concepts page, "Framework hook priority")."""
+PRIORITY = ("transformers", "lightning", "accelerate", "keras", "tensorflow")
+"""The frameworks in descending priority (Cirron's concepts page, "Framework hook priority"). Others
+come after them, and torch, which runs no loops, is the last."""
 
 _get = CONTEXT.get
 _set = CONTEXT.set
@@ -77,6 +78,10 @@ class StepEngine(Protocol):
     @property
     def memory(self) -> Any:
         """Reads the device's memory at the end of a step; None if it is not recorded."""
+
+
+def _rank(framework: str) -> int:
+    return PRIORITY.index(framework) if framework in PRIORITY else len(PRIORITY)
 
 
 class _Loops(threading.local):
@@ -173,7 +178,7 @@ class TrainingLoop:
             if not state.recording or state.session is NO_SESSION:
                 return None
             outer = current_loop()
-            if outer is not None and PRIORITY.index(outer.framework) <= PRIORITY.index(framework):
+            if outer is not None and _rank(outer.framework) <= _rank(framework):
                 return None
             loop = cls(framework)
             if outer is None and _engines:

@@ -31,7 +31,7 @@ from tests.torch import trees
 
 AT = (1, 7)
 """The calls that raise, by their number."""
-NOT_IN_A_LOOP = {"install", "install_other", "remove", "owners_changed", "_later", "after_fork",
+NOT_IN_A_LOOP = {"install", "install_other", "remove", "_later", "after_fork",
                  "__del__"}  # fmt: skip
 GUARDS = {
     "autograd._enter", "loaders.fetch", "loaders.fail",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cirron_otel as ci
-from cirron_otel.sdk.instrumentation.installing import owners
+from cirron_otel.sdk.instrumentation.training_loop import TrainingLoop
 
 DIRECTORY = Path(sys.argv[1])
 FINDERS = list(sys.meta_path)
@@ -125,22 +125,20 @@ def middle() -> Any:
 
 
 def claimed() -> Any:
-    """A framework that comes before torch claims the names in the middle of a session."""
+    """A framework with a higher priority runs loops in the middle of a session."""
     profile("claimed")
     loop = Loop()
     loop.run()
-    for name in ("epoch", "step"):
-        owners.claim(name, "transformers")
+    higher = TrainingLoop.start("transformers")
+    assert higher is not None
     with ci.scope("epoch", index=1):
         loop.run()
-    for name in ("epoch", "step"):
-        owners.release(name, "transformers")
+    lower = TrainingLoop.start("keras")
+    same = TrainingLoop.start("transformers")
+    higher.end()
     loop.run()
-    owners.claim("epoch", "tensorflow")
-    loop.run()
-    owners.release("epoch", "tensorflow")
     ci.shutdown()
-    return [owners.owns("epoch", "torch"), owners.owns("step", "torch")]
+    return [lower, same]
 
 
 def terminated() -> Any:

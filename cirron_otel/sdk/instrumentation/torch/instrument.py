@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from ...session.errors import record_error, report_problem
 from ...tracing.state import state
@@ -63,8 +63,6 @@ class TorchHooks(FrameworkHooks):
     The constructor imports torch.
     """
 
-    claims: ClassVar = ("epoch", "step")
-
     def __init__(self) -> None:
         self.torch_state = TorchState()
         self.patches = Patches()
@@ -75,7 +73,6 @@ class TorchHooks(FrameworkHooks):
         self._wrapper = ScopeWrapper(self.trackers)
         self._upkeep = Upkeep(self._wrapper, self.patches)
         self._files = CheckpointFiles(self._wrapper, self.patches)
-        self._owns: Callable[[str], bool] = bool
         self._parents: Any = None
         """In a forked child, the parent's clock."""
         self.workers: Workers | None = None
@@ -103,8 +100,6 @@ class TorchHooks(FrameworkHooks):
         torch_state.epoch_ended = context.epoch_ended
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
-        self._owns = context.owns
-        self.owners_changed()
         self._install_torch(cuda.clock_of(config), cuda.devices())
         use_engine(self._engine)
         for module, install in self._later().items():
@@ -155,15 +150,6 @@ class TorchHooks(FrameworkHooks):
     def _install_scaler(self, patches: Patches) -> None:
         if self._optimizers.is_installed:  # otherwise every step would seem to be skipped
             Scaler(self.trackers).install(patches)
-
-    def owners_changed(self) -> None:
-        """Update which scope names torch owns."""
-        self.torch_state.owns_epoch, self.torch_state.owns_step = (
-            self._owns("epoch"),
-            self._owns("step"),
-        )
-        for tracker in tuple(self.torch_state.trackers):
-            tracker.is_plain = False  # the next fetch decides again
 
     def _later(self) -> dict[str, Callable[[Any], None]]:
         """Return the functions that hook modules which may be imported later, by module."""

@@ -74,7 +74,6 @@ class LoaderlessSteps:
             or passes.training is not None
             or passes.evaluation is not None
             or tracker.loop is not None
-            or not tracker.torch_state.owns_step
             or _is_in_step(phase)
         ):
             self.end_evaluation()
@@ -138,7 +137,7 @@ class LoaderlessSteps:
         self.end_evaluation()
         self._changes, self._is_manual = [], False
         self.gradients.forget()
-        if not tracker.torch_state.owns_step:
+        if tracker.loop is not None:
             self.release()
             return None
         parent_scope: Any = self._waiting[0][0]._above if self._waiting else current_scope(_get())

@@ -72,7 +72,7 @@ class Passes(OpenPasses):
         if tracker.loop is not None:
             if batch is None:
                 tracker.loop.fetching()
-        elif batch is None and tracker.torch_state.owns_step:
+        elif batch is None:
             current: Any = context.get(SCOPE_KEY) or state.session
             iteration = tracker.iteration
             if (iteration is not None and current is iteration.step) or not opened_manually(
@@ -157,7 +157,7 @@ class Passes(OpenPasses):
         training.is_only_batch = has_one_batch(iterator)
         self.interleaved.began(training, iterator)
         current: Any = context.get(SCOPE_KEY) or state.session
-        if self._tracker.torch_state.owns_epoch and not opened_manually(current, EPOCHS):
+        if not opened_manually(current, EPOCHS):
             training.open("epoch", self.numbers.epochs, current)
             self.numbers.epochs += 1
         self.training = training

@@ -39,7 +39,7 @@ class Reclassifier:
         scope = evaluation.scope
         passes.numbers.evaluations -= 1
         evaluation.is_training = evaluation.is_decided = True
-        if tracker.torch_state.owns_epoch and not opened_manually(scope._above, EPOCHS):
+        if not opened_manually(scope._above, EPOCHS):
             scope._name, scope._index = "epoch", passes.numbers.epochs
             passes.numbers.epochs += 1
         passes.training = evaluation

@@ -18,8 +18,6 @@ class TorchState:
         self.is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
         self.graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", _none)
         """Returns the id of the backward pass that runs in the calling thread; -1 if none does."""
-        self.owns_epoch = self.owns_step = True
-        """Whether torch, and not another framework, owns the scope names `epoch` and `step`."""
         self.is_over = False
         """Whether the hooks are removed; the program may still have references to some of them."""
         self.detail_every = 0
