@@ -89,7 +89,15 @@ class _Loops(threading.local):
 
     def __init__(self) -> None:
         self.open: list[TrainingLoop] = []
-        self.numbers = {EPOCH: 0, EVALUATION: 0}
+        self._session: Any = None
+        self._numbers = {EPOCH: 0, EVALUATION: 0}
+
+    def next_number(self, name: str) -> int:
+        """Return the number of the next epoch or evaluation of this thread in the session."""
+        if self._session is not state.session:
+            self._session, self._numbers = state.session, {EPOCH: 0, EVALUATION: 0}
+        self._numbers[name] += 1
+        return self._numbers[name] - 1
 
 
 _loops = _Loops()
@@ -228,7 +236,7 @@ class TrainingLoop:
         try:
             self._close_step()
             self._steps = 0
-            if opened_manually(current_scope(_get()), (EPOCH, STEP, "batch")):
+            if self._is_over or opened_manually(current_scope(_get()), (EPOCH, STEP, "batch")):
                 return
             self._open(EPOCH, self._number(EPOCH, index), attrs)
         except Exception as error:
@@ -242,7 +250,8 @@ class TrainingLoop:
         """Open `eval[index]` outside of any step; without `index`, the thread's next number."""
         try:
             self._close_step()
-            self._open(EVALUATION, self._number(EVALUATION, index), attrs)
+            if not self._is_over:
+                self._open(EVALUATION, self._number(EVALUATION, index), attrs)
         except Exception as error:
             record_error(self.framework, error)
 
@@ -256,7 +265,7 @@ class TrainingLoop:
         """Open a scope that no step contains, such as `checkpoint`; pass it to `close`."""
         try:
             self._close_step()
-            return self._open(name, None, attrs)
+            return None if self._is_over else self._open(name, None, attrs)
         except Exception as error:
             record_error(self.framework, error)
             return None
@@ -382,9 +391,7 @@ class TrainingLoop:
             return index
         if self._engine is not None:
             return self._engine.next_number(name)
-        number = _loops.numbers[name]
-        _loops.numbers[name] += 1
-        return number
+        return _loops.next_number(name)
 
     def _open(self, name: str, index: int | None, attrs: dict[str, Any]) -> LoaderPassSpan:
         scope = LoaderPassSpan.__new__(LoaderPassSpan)
@@ -424,7 +431,7 @@ class TrainingLoop:
         self._close_step()
         context = _get()
         parent = current_scope(context)
-        if opened_manually(parent, (STEP, "batch")):
+        if self._is_over or opened_manually(parent, (STEP, "batch")):
             return
         engine = self._engine
         step = new_step()
