@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from ...core.config.options import Config
+from ..session.errors import report_problem
 
 RankCallback = Callable[[int, int], None]
 """Called with the rank of this process and the world size."""
@@ -30,6 +32,30 @@ class HookContext:
     """Must be called before a data loading iterator is created, so before its processes start."""
     epoch_ended: Callable[[Any], None]
     """Must be called with the scope of each epoch that has ended."""
+
+
+Part = tuple[str, Callable[[], object]]
+"""A part of a framework's hooks: its name for users, and the function that installs it."""
+
+
+def install_parts(framework: str, parts: Iterable[Part]) -> list[str]:
+    """Install the parts of a framework's hooks; return the names of those that failed.
+
+    Parts that fail for the same reason share one warning. Raises nothing. `framework` is the name
+    of the module whose `__version__` the warning contains.
+    """
+    failed: dict[str, list[str]] = {}
+    for name, install in parts:
+        try:
+            install()
+        except Exception as error:
+            failed.setdefault(f"{type(error).__name__}: {error}", []).append(name)
+    version = getattr(sys.modules.get(framework), "__version__", "?")
+    for problem, names in failed.items():
+        lost = ", ".join(names)
+        message = f"{framework} {version} is not fully supported ({problem}): not recorded: {lost}"
+        report_problem(f"{framework}: {lost}", message)
+    return [name for names in failed.values() for name in names]
 
 
 class FrameworkHooks(ABC):

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ...session.errors import record_error, report_problem
+from ...session.errors import record_error
 from ...tracing.state import state
-from ..base import FrameworkHooks, HookContext, RankCallback
+from ..base import FrameworkHooks, HookContext, Part, RankCallback, install_parts
 from ..patches import Patches
 from ..training_loop import StepEngine, forget_engine, use_engine
 from . import cuda
@@ -120,7 +120,7 @@ class TorchHooks(FrameworkHooks):
         for tracker in tuple(self.torch_state.trackers):
             tracker.clock = clock
         trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
-        parts: list[tuple[str, Callable[[], None]]] = [
+        parts: list[Part] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
             ("forward", self._modules.install),
             ("backward", lambda: Autograd(trackers, torch_state).install(patches, "backward")),
@@ -177,21 +177,9 @@ class TorchHooks(FrameworkHooks):
             )
         return installers
 
-    def _install(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
-        """Install the parts; parts that fail for the same reason share one warning."""
-        failed: dict[str, list[str]] = {}
-        for name, install in parts:
-            try:
-                install()
-            except Exception as error:
-                failed.setdefault(f"{type(error).__name__}: {error}", []).append(name)
+    def _install(self, parts: list[Part]) -> None:
+        self.not_recorded += install_parts("torch", parts)
         self.patches.replace_copies()
-        version = getattr(sys.modules.get("torch"), "__version__", "?")
-        for problem, names in failed.items():
-            lost = ", ".join(names)
-            self.not_recorded += names
-            message = f"torch {version} is not fully supported ({problem}): not recorded: {lost}"
-            report_problem(f"torch: {lost}", message)
 
     def health(self) -> dict[str, Any]:
         """Return the parts that are not recorded."""
