@@ -186,7 +186,7 @@ class Iteration:
             self._finish_micro(micro, children)
 
     def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
-        _close(micro, children)
+        end_with_last_child(micro, children)
         self.step.inside.append((micro._start, micro._until))
         self.settle(micro)
 
@@ -243,7 +243,7 @@ class Iteration:
         if self.micro is not None:
             self._close_micro()
         step = self.step
-        _close(step, self.children)
+        end_with_last_child(step, self.children)
         if self.memory is not None:
             self.memory.end(step)
         if self.is_held:
@@ -274,7 +274,7 @@ class Iteration:
         step.finish()
 
 
-def _close(step: Step, children: list[Phase]) -> None:
+def end_with_last_child(step: Step, children: list[Phase]) -> None:
     """End a step with its last child, and record the time that no child covers."""
     inside = step._collected
     start = at = step._start

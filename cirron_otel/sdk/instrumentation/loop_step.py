@@ -8,7 +8,7 @@ from ..flush.span_rows import UNATTRIBUTED
 from ..tracing.clock import now
 from ..tracing.phase import Intervals, Phase, Step, begin
 from ..tracing.state import CONTEXT
-from .iteration import Iteration, new_step, span
+from .iteration import Iteration, end_with_last_child, new_step, span
 
 DATA_LOAD, MICRO_STEP = "data_load", "micro_step"
 
@@ -51,11 +51,14 @@ class LoopStep(Iteration):
     def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
         for phase in children:
             self.inside.append((phase._start, phase._until))
-        super()._finish_micro(micro, children)
+        end_with_last_child(micro, children)
         covered = self.inside.within(micro._start, micro._until)
         rest = max(micro._until - micro._start - covered, 0)
         micro._attrs = {**(micro._attrs or {}), UNATTRIBUTED: rest}
-        self.inside.append((micro._start, micro._until))
+        interval = micro._start, micro._until
+        self.inside.append(interval)
+        self.step.inside.append(interval)
+        self.settle(micro)
 
     def release(self) -> None:
         """Release the held phases, in micro steps and in the step itself."""
