@@ -30,7 +30,14 @@ def _transformers() -> FrameworkHooks:
     return TransformersHooks()
 
 
+def _accelerate() -> FrameworkHooks:
+    from .accelerate.instrument import AccelerateHooks  # noqa: PLC0415
+
+    return AccelerateHooks()
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
     "transformers": Framework("transformers", _transformers),
+    "accelerate": Framework("accelerate", _accelerate),
 }

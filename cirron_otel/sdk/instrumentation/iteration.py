@@ -145,6 +145,14 @@ class Iteration:
         """Whether the step accumulates gradients, so that a fetch now belongs to it."""
         return self.was_backward and not self.was_stepped
 
+    def waits_for_batch(self, step: Step) -> None:
+        """Continue with the next fetch if `step` is this step, even if its batch had no backward.
+
+        Another framework has announced that the step accumulates gradients.
+        """
+        if step is self.step and self.called and not self.was_stepped:
+            self.was_backward = True
+
     @property
     def has_manual_step(self) -> bool:
         """Whether the program opened a scope directly in the step that is itself a step."""

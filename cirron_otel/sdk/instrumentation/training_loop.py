@@ -75,6 +75,21 @@ class StepEngine(Protocol):
     def is_detailed(self) -> bool | None:
         """Return whether the next step's inside is recorded; None if every step's is."""
 
+    def accumulates(self, is_accumulating: bool, *, crosses: bool) -> None:
+        """Record whether the open step's gradients wait for another batch.
+
+        With `crosses`, that batch may belong to the next pass over the loader.
+        """
+
+    def begin_call(self, model: Any, arguments: Any) -> int:
+        """Begin a call that uses a batch with any number of forwards, which have no scopes.
+
+        Returns the state that `end_call` restores.
+        """
+
+    def end_call(self, before: int) -> None:
+        """End a call that `begin_call` began."""
+
     @property
     def memory(self) -> Any:
         """Reads the device's memory at the end of a step; None if it is not recorded."""
@@ -116,6 +131,11 @@ def forget_engine(engine: Callable[[], StepEngine]) -> None:
     """Undo `use_engine`."""
     if engine in _engines:
         _engines.clear()
+
+
+def current_engine() -> StepEngine | None:
+    """Return the engine of this thread; None if torch is not hooked."""
+    return _engines[0]() if _engines else None
 
 
 def current_loop() -> TrainingLoop | None:

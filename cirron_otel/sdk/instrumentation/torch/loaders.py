@@ -151,7 +151,7 @@ def _next_of(ahead: Ahead) -> Any:
 
 
 class Accelerate:
-    """Wraps Accelerate's loaders, which fetch one batch ahead of the loop.
+    """Wraps Accelerate's loaders, which fetch one batch ahead of the loop, or skip batches.
 
     The loaders' `__iter__` is a generator function.
     """
@@ -161,7 +161,7 @@ class Accelerate:
 
     def install(self, patches: Patches, module: Any) -> None:
         """Hook `module`, which is `accelerate.data_loader`."""
-        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+        for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
             owner = getattr(module, name, None)
             if owner is not None:
                 self._wrap(patches, owner)

@@ -72,11 +72,13 @@ class OpenStep:
 
     # Inherited slots are as fast to read as slots that the class itself defines.
     __slots__ = (
+        "accumulating",
         "batch",
         "buffers",
         "clock",
         "context",
         "copies",
+        "crosses",
         "depth",
         "folds",
         "has_failed",
@@ -101,6 +103,10 @@ class OpenStep:
         """The loop of a framework with a higher priority, which then determines the steps."""
         self.step: Any = None
         """The scope of `iteration`."""
+        self.accumulating: Any = None
+        """The step that another framework has announced to accumulate gradients."""
+        self.crosses = False
+        """Whether the announced accumulation continues in the next pass over the loader."""
         self.is_plain = False
         """Whether a step is open in a pass whose kind is decided: the fast paths apply."""
         self.context: Any = None

@@ -28,6 +28,10 @@ class UnfinishedPass:
         self.reading_frame = reading_frame() if at else None
         """The frame that exhausted the iterator, which may read the loader again."""
 
+    def is_read_by(self, frame: Any) -> bool:
+        """Return whether the frame that exhausted the iterator reads the loader again."""
+        return self.reading_frame is not None and self.reading_frame is frame
+
 
 class PassEnds:
     """Decides when the unfinished passes of one thread are closed."""
@@ -76,9 +80,9 @@ class PassEnds:
             return
         torch_state = self._tracker.torch_state
         iteration = unfinished.iteration
+        is_announced = self._tracker.crosses and self._tracker.accumulating is iteration.step
         if (
-            unfinished.reading_frame is None
-            or unfinished.reading_frame is not reading_frame()
+            not (is_announced or unfinished.is_read_by(reading_frame()))
             or not iteration.accumulates
             or unfinished.training.scope is None
             or not torch_state.is_grad_enabled()

@@ -219,6 +219,8 @@ class Passes(OpenPasses):
         """Begin the next step, or micro step, at a fetch of the iterator that drives the steps."""
         tracker = self._tracker
         iteration = tracker.iteration
+        if iteration is not None and tracker.accumulating is not None:
+            iteration.waits_for_batch(tracker.accumulating)
         if training.is_crossing and self.pass_ends.is_crossed(training, iteration):
             return
         if training.unused is not None and self.prefetching.stays(training, training.unused):
@@ -403,6 +405,8 @@ class Passes(OpenPasses):
         if training.unused is not None and not training.unused.was_used:
             self.prefetching.give_up(training)  # the batches were fetched but never used
         iteration = tracker.iteration
+        if iteration is not None and tracker.accumulating is not None:
+            iteration.waits_for_batch(tracker.accumulating)
         if iteration is not None and iteration.accumulates and self.steps.is_changed(training):
             iteration.stepped(None)
             tracker.into(None)

@@ -18,7 +18,18 @@ from ...tracing.enclosing import EnclosingSpan, innermost
 from ...tracing.phase import STEPS, LoaderPassSpan, Phase, Step, begin, enter, leave
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
-from .kinds import BACKWARD, EPOCHS, FORWARD, LOAD, NAMES, OPTIMIZER, PLAIN, TIMED, TRANSFER
+from .kinds import (
+    BACKWARD,
+    EPOCHS,
+    FORWARD,
+    LOAD,
+    NAMES,
+    NO_FORWARD,
+    OPTIMIZER,
+    PLAIN,
+    TIMED,
+    TRANSFER,
+)
 from .open_step import Numbers, OpenStep
 from .passes import Passes
 
@@ -374,6 +385,40 @@ class Tracker(OpenStep):
             return None
         self.steps_begun += 1
         return (self.steps_begun - 1) % every == 0
+
+    def accumulates(self, is_accumulating: bool, *, crosses: bool) -> None:
+        """Record whether the open step's gradients wait for another batch.
+
+        With `crosses`, that batch may belong to the next pass over the loader.
+        """
+        self.accumulating = self.step if is_accumulating else None
+        self.crosses = crosses
+
+    def begin_call(self, model: Any, arguments: Any) -> int:
+        """Begin a call that uses a batch with any number of forwards, which have no scopes.
+
+        Returns the state that `end_call` restores.
+        """
+        before = self.inside
+        try:
+            if not before & NO_FORWARD:
+                self.passes.called(model, arguments)
+                self.inside |= FORWARD
+                gate = self.torch_state.gate
+                gate.is_open = gate.is_shared
+        except BaseException as error:
+            self.failed(error)
+        return before
+
+    def end_call(self, before: int) -> None:
+        """End a call that `begin_call` began."""
+        try:
+            if not before & NO_FORWARD:
+                self.torch_state.gate.is_open = True
+                self.inside = before
+                self._note(FORWARD)
+        except BaseException as error:
+            self.failed(error)
 
     @property
     def memory(self) -> Any:

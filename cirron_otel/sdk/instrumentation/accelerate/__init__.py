@@ -1,0 +1,1 @@
+"""Hooks into Accelerate, for training loops without a Trainer."""
