@@ -48,6 +48,15 @@ class LoopStep(Iteration):
             self.children = [load]
         return micro
 
+    def take_micro_apart(self) -> None:
+        """Discard the open micro step, and move its children to the step."""
+        if self.micro is not None:
+            children = self.children
+            for phase in children:
+                phase.move(self.step)
+            self.undo_micro()
+            self.children = children
+
     def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
         for phase in children:
             self.inside.append((phase._start, phase._until))

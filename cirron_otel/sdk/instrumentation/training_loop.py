@@ -47,6 +47,8 @@ class StepEngine(Protocol):
     """The loop that determines the steps of this thread."""
     is_plain: bool
     context: Any
+    inside: int
+    """The kinds of the open phases; 0 if none is open."""
 
     def loop_begins(self, loop: TrainingLoop) -> None:
         """End the passes and steps that were inferred, and leave steps to `loop`."""
@@ -120,17 +122,24 @@ _all: set[TrainingLoop] = set()
 """The open loops of all threads."""
 _engines: list[Callable[[], StepEngine]] = []
 """The function that returns the calling thread's engine; empty if torch is not hooked."""
+_close_phases: list[Callable[[Any], None]] = []
+"""The function that closes the phases which an exception has left open in an engine."""
 
 
-def use_engine(engine: Callable[[], StepEngine]) -> None:
-    """Attach the phases of torch to the steps of loops; `engine` returns a thread's tracker."""
+def use_engine(engine: Callable[[], StepEngine], close_phases: Callable[[Any], None]) -> None:
+    """Attach the phases of torch to the steps of loops; `engine` returns a thread's tracker.
+
+    `close_phases` closes the phases of a tracker that an exception has left open.
+    """
     _engines[:] = [engine]
+    _close_phases[:] = [close_phases]
 
 
 def forget_engine(engine: Callable[[], StepEngine]) -> None:
     """Undo `use_engine`."""
     if engine in _engines:
         _engines.clear()
+        _close_phases.clear()
 
 
 def current_engine() -> StepEngine | None:
@@ -231,6 +240,8 @@ class TrainingLoop:
                 return
             self._is_over = True
             self._expected = None
+            if error is not None and self.step is not None:
+                self._close_phases()
             self._close_step(error)
             while self._scopes:
                 self._close_scope(self._scopes.pop(), error)
@@ -356,17 +367,28 @@ class TrainingLoop:
             step = self.step.step
             step._attrs = {**(step._attrs or {}), **attrs}
 
-    def end_step(self, global_step: int | None = None) -> None:
+    def drop_step(self) -> None:
+        """Discard the open step, which had no batch; its children move to its parent."""
+        try:
+            if self.step is not None:
+                self.step.take_micro_apart()
+                self.step.is_begun = False
+                self._close_step()
+        except Exception as error:
+            record_error(self.framework, error)
+
+    def end_step(self, global_step: int | None = None, *, expects_next: bool = True) -> None:
         """Mark the end of the open step's work; the next fetch may open another step.
 
         The step remains open for marks until another scope begins. It ends with its last child.
-        `global_step` is the framework's number of the step.
+        `global_step` is the framework's number of the step. Without `expects_next`, a fetch opens
+        no step.
         """
         try:
             if global_step is not None:
                 self.set_attributes(**{GLOBAL_STEP: global_step})
             self.end_micro_step()
-            self._expected = {"index": None}
+            self._expected = {"index": None} if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
 
@@ -454,6 +476,8 @@ class TrainingLoop:
         if self._is_over or opened_manually(parent, (STEP, "batch")):
             return
         engine = self._engine
+        if engine is not None and engine.inside:
+            self._close_phases()  # an exception that was caught has left them open
         step = new_step()
         number = self._steps if index is None else index
         self._steps = number + 1
@@ -468,6 +492,11 @@ class TrainingLoop:
         if engine is not None:
             engine.opened(self.step, inside)
             engine.is_plain = engine.context is not None
+
+    def _close_phases(self) -> None:
+        if self._engine is not None:
+            for close_phases in _close_phases:
+                close_phases(self._engine)
 
     def _close_step(self, error: BaseException | None = None) -> None:
         iteration, self.step = self.step, None

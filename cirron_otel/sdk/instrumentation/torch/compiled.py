@@ -44,7 +44,7 @@ class Compiled:
                 if tracker.compiled is not None:
                     if tracker.compiled.frame == id(get_frame(1)):
                         self._leave(tracker, get_frame(1))
-                elif callback is not None and callback is not False and not tracker.inside & _PARTS:
+                elif callback is not None and callback is not False and _is_free(tracker):
                     self._enter(tracker, callback, get_frame(1))
             return original(callback)
 
@@ -60,7 +60,10 @@ class Compiled:
             function = known[1]
             owner = getattr(function, "__self__", None)
             was_forward = False
+            is_closure = bool(tracker.inside & OPTIMIZER)
             if hasattr(owner, "param_groups"):
+                if is_closure:
+                    return
                 phase, kind = open_step(tracker, owner), OPTIMIZER
                 tracker.stepped += 1
             else:
@@ -74,6 +77,8 @@ class Compiled:
                 gate.is_open = gate.is_shared
                 tracker.compiled = call = Call(phase, kind, id(frame), _version(tracker))
                 call.backwards = tracker.backwards
+                if is_closure:
+                    call.version = None  # the optimizer changes the weights, not the closure
                 call.may_be_loss = kind != OPTIMIZER and was_forward and owner is None
         except Exception as error:
             record_error("torch", error)
@@ -100,6 +105,15 @@ class Compiled:
                 tracker.exit(call.phase, call.kind & ~COMPILED, error)
         except Exception as problem:
             record_error("torch", problem)
+
+
+def _is_free(tracker: Tracker) -> bool:
+    """Return whether a call is not part of an open phase; it may be in an optimizer's closure."""
+    inside = tracker.inside & _PARTS
+    if inside == OPTIMIZER:
+        stepping = tracker.stepping
+        return stepping is not None and stepping.has_closure
+    return not inside
 
 
 def _turn_into_step(tracker: Tracker, phase: Any) -> None:

@@ -25,6 +25,7 @@ from .recovery import finish
 from .torch_state import TorchState
 from .trackers import Trackers
 from .transfers import Transfers
+from .unclosed_phases import close_abandoned
 from .upkeep import ScopeWrapper, Upkeep
 from .workers import TORCHDATA, Workers
 
@@ -101,7 +102,7 @@ class TorchHooks(FrameworkHooks):
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
         self._install_torch(cuda.clock_of(config), cuda.devices())
-        use_engine(self._engine)
+        use_engine(self._engine, close_abandoned)
         for module, install in self._later().items():
             context.on_import(module, install)
         if context.before_loading is not None:

@@ -89,7 +89,7 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
     """Return the result of `original(iterator)`, recorded as the `data_load` of a step."""
     load = None
     try:
-        if tracker.inside:
+        if tracker.inside and not _is_in_closure(tracker):
             close_abandoned(tracker)
         load = tracker.before_fetch(iterator)
         tracker.was_forward = False
@@ -105,6 +105,15 @@ def fetch(tracker: Tracker, iterator: Any, original: Callable[[Any], Any]) -> An
     tracker.exit(load, LOAD)
     tracker.fetched(load, batch)
     return batch
+
+
+def _is_in_closure(tracker: Tracker) -> bool:
+    """Return whether an optimizer's closure fetches, in a step of a framework's loop.
+
+    Such a loop closes what an exception has left open when it begins the next step.
+    """
+    stepping = tracker.stepping
+    return tracker.loop is not None and stepping is not None and stepping.has_closure
 
 
 def fail(tracker: Tracker, iterator: Any, load: Any, error: BaseException) -> None:
