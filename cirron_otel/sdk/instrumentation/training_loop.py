@@ -31,6 +31,8 @@ from .iteration import Iteration, current_scope, new_step, opened_manually, with
 from .loop_step import LoopStep
 
 EPOCH, STEP, EVALUATION = "epoch", "step", "eval"
+_NEXT: dict[str, Any] = {"index": None}
+"""The expected step after another one: it has the next number, and no attributes."""
 
 PRIORITY = ("transformers", "lightning", "accelerate", "keras", "tensorflow")
 """The frameworks in descending priority (Cirron's concepts page, "Framework hook priority"). Others
@@ -388,7 +390,7 @@ class TrainingLoop:
             if global_step is not None:
                 self.set_attributes(**{GLOBAL_STEP: global_step})
             self.end_micro_step()
-            self._expected = {"index": None} if expects_next else None
+            self._expected = _NEXT if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
 
@@ -404,9 +406,30 @@ class TrainingLoop:
         try:
             expected, self._expected = self._expected, None
             if expected is not None:
-                self._open_step(expected.pop("index"), expected)
+                attrs = expected.copy()
+                self._open_step(attrs.pop("index"), attrs)
         except Exception as error:
             record_error(self.framework, error)
+
+    def take_plain_step(self) -> int | None:
+        """Return the number of the step that a fetch begins now; None if it is not plain.
+
+        A plain step follows a step that the framework has begun and ended. Torch's hooks then open
+        it; `self.step` then contains the new step.
+        """
+        step = self.step
+        if self._expected is not _NEXT or step is None or not step.is_begun:
+            return None
+        self._expected = None
+        step.is_begun = False
+        index = self._steps
+        self._steps = index + 1
+        return index
+
+    @property
+    def outer_context(self) -> Any:
+        """The context around the open step."""
+        return self._outer
 
     def add(self, phase: Phase) -> None:
         """Count an ended phase of the open step that torch's hooks did not record."""

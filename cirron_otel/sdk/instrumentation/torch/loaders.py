@@ -24,34 +24,39 @@ class Loaders:
         """Replace the method. Raises AttributeError if this torch has no such class."""
         from torch.utils.data import dataloader  # noqa: PLC0415
 
-        trackers = self._trackers
         original = dataloader._BaseDataLoaderIter.__next__
+        replacement = recorded_next(self._trackers, original)
+        patches.replace(dataloader._BaseDataLoaderIter, "__next__", replacement)
 
-        def __next__(self: Any) -> Any:  # noqa: N807
-            tracker = trackers.t
-            if tracker.is_plain and not tracker.inside:
+
+def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a `__next__` that records `original`."""
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        tracker = trackers.t
+        if tracker.is_plain and not tracker.inside:
+            try:
+                has_turned = tracker.steps.turn_over(self)
+            except BaseException as error:
+                has_turned = False
+                tracker.failed(error)
+            load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
+            if load is not None:
                 try:
-                    has_turned = tracker.steps.turn_over(self)
+                    batch = original(self)
                 except BaseException as error:
-                    has_turned = False
-                    tracker.failed(error)
-                load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
-                if load is not None:
-                    try:
-                        batch = original(self)
-                    except BaseException as error:
-                        fail(tracker, self, load, error)
-                        raise
-                    tracker.was_forward = False
-                    tracker.exit_plain(load, LOAD)
-                    return batch
-            if tracker.has_failed:
-                start_over(tracker)
-            if _is_none(tracker):
-                return original(self)
-            return fetch(tracker, self, original)
+                    fail(tracker, self, load, error)
+                    raise
+                tracker.was_forward = False
+                tracker.exit_plain(load, LOAD)
+                return batch
+        if tracker.has_failed:
+            start_over(tracker)
+        if _is_none(tracker):
+            return original(self)
+        return fetch(tracker, self, original)
 
-        patches.replace(dataloader._BaseDataLoaderIter, "__next__", __next__)
+    return __next__
 
 
 def announce_loaders(patches: Patches, tell: Callable[[], object]) -> None:
@@ -137,25 +142,22 @@ def exhausted(tracker: Tracker, iterator: Any, load: Any) -> None:
 class Ahead(Iterator[Any]):
     """Wraps an iterator that fetches ahead; returning a batch to the loop counts as a fetch."""
 
-    def __init__(self, trackers: Trackers, inner: Any) -> None:
-        self._trackers = trackers
+    def __init__(self, recorded: Callable[[Any], Any], inner: Any) -> None:
+        """`recorded` is the result of `recorded_next` for `next_of`."""
+        self._recorded = recorded
         self._inner = inner
 
     def __next__(self) -> Any:
         """Return the next batch."""
-        tracker = self._trackers.t
-        if tracker.has_failed:
-            start_over(tracker)
-        if _is_none(tracker):
-            return next(self._inner)
-        return fetch(tracker, self, _next_of)
+        return self._recorded(self)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the inner generator, such as `close`."""
         return getattr(self._inner, name)
 
 
-def _next_of(ahead: Ahead) -> Any:
+def next_of(ahead: Ahead) -> Any:
+    """Return the inner iterator's next batch."""
     return next(ahead._inner)
 
 
@@ -176,9 +178,9 @@ class Accelerate:
                 self._wrap(patches, owner)
 
     def _wrap(self, patches: Patches, owner: Any) -> None:
-        trackers, original = self._trackers, owner.__iter__
+        original, recorded = owner.__iter__, recorded_next(self._trackers, next_of)
 
         def __iter__(self: Any) -> Any:  # noqa: N807
-            return Ahead(trackers, original(self))
+            return Ahead(recorded, original(self))
 
         patches.replace(owner, "__iter__", __iter__)

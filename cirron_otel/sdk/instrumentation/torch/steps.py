@@ -35,15 +35,12 @@ class Steps:
         CPU caches, so each function call has an extra cost. May raise.
         """
         begun = now()
-        training, tracker = self._passes.training, self._tracker
+        tracker = self._tracker
         iteration: Any = tracker.iteration
         step: Any = tracker.step
         context = _get()
         if (
             context is not tracker.context
-            or training is None
-            or training.iterator() is not iterator
-            or not training.is_simple
             or not iteration.was_stepped
             or iteration.is_odd
             or step._collected is not None
@@ -52,15 +49,27 @@ class Steps:
             return False
         start = step._start
         until = iteration.until or start
+        training: Any = self._passes.training
+        loop = tracker.loop
+        every = tracker.torch_state.detail_every
+        if loop is not None:
+            index = None if every else loop.take_plain_step()
+            if index is None:
+                return False
+        elif training is None or training.iterator() is not iterator or not training.is_simple:
+            return False
+        else:
+            training.reached = until
+            training.fetches += 1
+            index = training.steps
+            training.steps += 1
         step._rest = until - start - iteration.covered
-        step._end = step._until = training.reached = until
-        training.fetches += 1
+        step._end = step._until = until
         if tracker.torch_state.has_step_end_hook:
             tracker.torch_state.on_step_end()
         parent_scope: Any = step._above
         next_step = _new(Step)
-        next_step._name, next_step._index = "step", training.steps
-        training.steps += 1
+        next_step._name, next_step._index = "step", index
         next_step._above, next_step._depth = parent_scope, step._depth
         next_step._attrs = next_step._extras = next_step._token = None
         next_step._stamps = next_step._collected = next_step._folded = next_step._rest = None
@@ -79,7 +88,8 @@ class Steps:
             next_step._trace = segments.trace
             if segments.tick < 0:
                 next_step._start = 0
-                next_step._place(training.inner_context, parent_scope, again=True)
+                outer = training.inner_context if loop is None else loop.outer_context
+                next_step._place(outer, parent_scope, again=True)
         next_step._thread = buffers.ident
         tracker.context = inside = Context({**context, SPAN_KEY: next_step, SCOPE_KEY: next_step})
         _set(inside)
@@ -88,7 +98,6 @@ class Steps:
         iteration.is_held = True
         iteration.covered = iteration.until = 0
         iteration.called = iteration.was_backward = iteration.was_stepped = False
-        every = tracker.torch_state.detail_every
         if every:
             _fold(tracker, next_step, iteration, every)
         else:

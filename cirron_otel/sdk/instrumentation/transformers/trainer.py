@@ -76,12 +76,11 @@ def _evaluation(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _micro_step(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    loop = own_loop()
-    if loop is None or trainer.args.gradient_accumulation_steps <= 1:
-        return original(trainer, *args, **kwargs)
-    loop.begin_micro_step()
-    result = original(trainer, *args, **kwargs)
-    return result
+    if trainer.args.gradient_accumulation_steps > 1:
+        loop = own_loop()
+        if loop is not None:
+            loop.begin_micro_step()
+    return original(trainer, *args, **kwargs)
 
 
 def _saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -107,38 +106,43 @@ def _checkpoint(operation: str, original: Any, trainer: Any, args: Any, kwargs: 
 
 
 def _event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    loop = own_loop()
-    if loop is None:
+    action = _ACTIONS.get(args[0])
+    loop = own_loop() if action is not None else None
+    if action is None or loop is None:
         return original(handler, *args, **kwargs)
-    event, state = args[0], args[2]
-    _before(loop, event, state, kwargs)
+    is_first, act = action
+    if is_first:
+        _act(act, loop, args[2], kwargs)
     result = original(handler, *args, **kwargs)
-    _after(loop, event, state)
+    if not is_first:
+        _act(act, loop, args[2], kwargs)
     return result
 
 
-def _before(loop: TrainingLoop, event: str, state: Any, values: dict[str, Any]) -> None:
+def _act(act: Any, loop: TrainingLoop, state: Any, values: dict[str, Any]) -> None:
     try:
-        if event == "on_step_begin":
-            loop.begin_step()
-        elif event == "on_epoch_begin":
-            loop.begin_epoch(int(state.epoch or 0))
-            loop.expect_step()
-        elif event == "on_log":
-            kind = SUMMARY if loop.is_open(EVALUATION) else "point"
-            for name, value in (values.get("logs") or {}).items():
-                loop.mark(name, value, kind)
+        act(loop, state, values)
     except Exception as error:
         record_error(NAME, error)
 
 
-def _after(loop: TrainingLoop, event: str, state: Any) -> None:
-    try:
-        if event == "on_step_end":
-            loop.end_step(state.global_step)
-        elif event == "on_substep_end":
-            loop.end_micro_step()
-        elif event == "on_epoch_end":
-            loop.end_epoch()
-    except Exception as error:
-        record_error(NAME, error)
+def _epoch_begins(loop: TrainingLoop, state: Any, _: dict[str, Any]) -> None:
+    loop.begin_epoch(int(state.epoch or 0))
+    loop.expect_step()
+
+
+def _logged(loop: TrainingLoop, _: Any, values: dict[str, Any]) -> None:
+    kind = SUMMARY if loop.is_open(EVALUATION) else "point"
+    for name, value in (values.get("logs") or {}).items():
+        loop.mark(name, value, kind)
+
+
+_ACTIONS: dict[str, tuple[bool, Any]] = {
+    "on_epoch_begin": (True, _epoch_begins),
+    "on_step_begin": (True, lambda loop, _, __: loop.begin_step()),
+    "on_log": (True, _logged),
+    "on_substep_end": (False, lambda loop, _, __: loop.end_micro_step()),
+    "on_step_end": (False, lambda loop, state, _: loop.end_step(state.global_step)),
+    "on_epoch_end": (False, lambda loop, _, __: loop.end_epoch()),
+}
+"""By event: whether the action precedes the callbacks, and the action."""
