@@ -36,8 +36,29 @@ def _accelerate() -> FrameworkHooks:
     return AccelerateHooks()
 
 
+def _lightning() -> FrameworkHooks:
+    from .lightning.instrument import LightningHooks  # noqa: PLC0415
+
+    return LightningHooks("lightning.pytorch", "lightning.fabric")
+
+
+def _pytorch_lightning() -> FrameworkHooks:
+    from .lightning.instrument import LightningHooks  # noqa: PLC0415
+
+    return LightningHooks("pytorch_lightning", None)
+
+
+def _lightning_fabric() -> FrameworkHooks:
+    from .lightning.instrument import LightningHooks  # noqa: PLC0415
+
+    return LightningHooks(None, "lightning_fabric")
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
     "transformers": Framework("transformers", _transformers),
     "accelerate": Framework("accelerate", _accelerate),
+    "lightning": Framework("lightning", _lightning),
+    "pytorch_lightning": Framework("pytorch_lightning", _pytorch_lightning),
+    "lightning_fabric": Framework("lightning_fabric", _lightning_fabric),
 }

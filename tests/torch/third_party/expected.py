@@ -107,7 +107,8 @@ class Program:
 def _lightning(step: str) -> str:
     step = "\n" + step.strip("\n")
     epochs = [f"\n  epoch[{n}]{step}{_evaluation(n + 1, 2)}" for n in range(2)]
-    return f"cirron.session{_evaluation(0)}{''.join(epochs)}"
+    check = _evaluation(0).replace("eval[0]", "eval[0]{sanity_check=true}")
+    return f"cirron.session{check}{''.join(epochs)}"
 
 
 PROGRAMS = [

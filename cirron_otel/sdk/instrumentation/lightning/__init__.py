@@ -1,0 +1,1 @@
+"""Hooks into Lightning: its Trainer, and Fabric."""

@@ -1,0 +1,55 @@
+"""Mark the values that Lightning logs, as it logs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...session.errors import record_error
+from ..base import Part
+from ..logged_values import passed_on
+from ..patches import Patches
+from .lightning_loop import NAME, own_loop
+
+
+def value_parts(patches: Patches, package: Any) -> list[Part]:
+    """Return the parts of the hooks into `package`, which is `lightning.pytorch` or its twin."""
+
+    def logged() -> None:
+        connector = package.trainer.connectors.logger_connector.logger_connector._LoggerConnector
+        patches.wrap(connector, "log_metrics", _values)
+
+    def learning_rates() -> None:
+        monitor = package.callbacks.lr_monitor.LearningRateMonitor
+        patches.wrap(monitor, "_extract_stats", _learning_rates)
+        patches.wrap(monitor, "on_train_batch_start", _passing_on)
+        patches.wrap(monitor, "on_train_epoch_start", _passing_on)
+
+    return [("logged values", logged), ("learning rates", learning_rates)]
+
+
+def _values(original: Any, connector: Any, args: Any, kwargs: Any) -> Any:
+    loop = own_loop()
+    if loop is None:
+        return original(connector, *args, **kwargs)
+    try:
+        values = args[0] if args else kwargs["metrics"]
+        loop.log(values, is_final=connector._first_loop_iter is None)
+    except Exception as error:
+        record_error(NAME, error)
+    with passed_on:
+        return original(connector, *args, **kwargs)
+
+
+def _learning_rates(original: Any, monitor: Any, args: Any, kwargs: Any) -> Any:
+    values = original(monitor, *args, **kwargs)
+    loop = own_loop()
+    if loop is not None and values:
+        loop.log(values, is_final=False)
+    return values
+
+
+def _passing_on(original: Any, monitor: Any, args: Any, kwargs: Any) -> Any:
+    if own_loop() is None:
+        return original(monitor, *args, **kwargs)
+    with passed_on:
+        return original(monitor, *args, **kwargs)
