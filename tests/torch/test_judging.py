@@ -95,6 +95,29 @@ def test_times_that_contradict_each_other_are_told() -> None:
     assert time_faults(_timed("step", 0, 1), needs_unattributed=False) == []
 
 
+def test_micro_steps_may_overlap_only_while_their_batches_wait() -> None:
+    def step(fetch: int, forward: int, rests: tuple[int, int]) -> Node:
+        first, second = (
+            _timed("micro_step", start, end, *children, unattributed_ns=rest)
+            for start, end, children, rest in (
+                (0, 50, (_timed("data_load", 0, 10), _timed("forward", 30, 50)), rests[0]),
+                (
+                    fetch,
+                    90,
+                    (_timed("data_load", 15, 25), _timed("forward", forward, 90)),
+                    rests[1],
+                ),
+            )
+        )
+        return _timed("step", 0, 90, first, second, unattributed_ns=0)
+
+    assert time_faults(step(15, 60, (10, 10))) == []
+    assert "1 ns are neither" in time_faults(step(15, 60, (11, 10)))[0]
+    assert "1 ns are neither" in time_faults(step(15, 60, (10, 11)))[0]
+    assert "before the end of micro_step" in time_faults(step(14, 60, (10, 10)))[0]
+    assert "before the end of micro_step" in time_faults(step(15, 49, (10, 0)))[0]
+
+
 def test_marks_that_are_lost_doubled_or_elsewhere_are_told() -> None:
     made = ["on step", "loss"]
     there = [("on step", "step"), ("loss", "epoch")]

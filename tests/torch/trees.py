@@ -16,6 +16,7 @@ from tests.sdk import spool_trees
 
 SESSION = spool_trees.SESSION
 UNATTRIBUTED = "unattributed_ns"
+MICRO_STEP = "micro_step"
 
 _LINE = re.compile(
     r"(?P<indent>(?:  )*)(?P<name>[^\s\[\]{}!]+)(?:\[(?P<first>\d+)(?:-(?P<last>\d+))?\])?"
@@ -219,32 +220,79 @@ def time_faults(root: Node, *, needs_unattributed: bool = True) -> list[str]:
 
     A scope lies within its parent, those of one parent and thread follow one another, and the
     direct children of a step and its `unattributed_ns` come to its duration, to the nanosecond.
+    Micro steps whose batches are fetched first overlap: time in the fetches of the others, or in an
+    earlier micro step, is not unattributed.
     """
-    return [fault for node in root.walk() for fault in _faults_of(node, needs_unattributed)]
+    faults = [fault for node in root.walk() for fault in _order_faults(node)]
+    faults += _sum_faults(root, [root], needs_unattributed)
+    for node in root.walk():
+        for child in node.children:
+            faults += _sum_faults(child, node.children, needs_unattributed)
+    return faults
 
 
-def _faults_of(node: Node, needs_unattributed: bool) -> Iterator[str]:
+def _order_faults(node: Node) -> Iterator[str]:
     start, end = node.record["start_ns"], node.record["end_ns"]
-    before: dict[int, Node] = {}
+    earlier: list[Node] = []
     for child in node.children:
         if child.record["start_ns"] < start:
             yield f"{child.label} starts {start - child.record['start_ns']} ns before {node.label}"
         if child.record["end_ns"] > end:
             yield f"{child.label} ends {child.record['end_ns'] - end} ns after {node.label}"
-        last = before.get(child.record["thread_id"])
-        if last is not None and last.record["end_ns"] > child.record["start_ns"]:
+        earlier = [each for each in earlier if each.record["end_ns"] > child.record["start_ns"]]
+        for last in earlier:
             overlap = last.record["end_ns"] - child.record["start_ns"]
-            yield f"{child.label} starts {overlap} ns before the end of {last.label}"
-        before[child.record["thread_id"]] = child
-    if node.name not in ("step", "micro_step"):
+            is_same_thread = last.record["thread_id"] == child.record["thread_id"]
+            if is_same_thread and not _may_overlap(last, child):
+                yield f"{child.label} starts {overlap} ns before the end of {last.label}"
+        earlier.append(child)
+
+
+def _may_overlap(earlier: Node, later: Node) -> bool:
+    """Whether one of two siblings is a micro step that waits, after its fetch, for the other."""
+    if later.name == MICRO_STEP:
+        return earlier.name == MICRO_STEP and _only_fetches(later, earlier.record["end_ns"])
+    return earlier.name == MICRO_STEP and _only_fetches(earlier, later.record["end_ns"])
+
+
+def _only_fetches(micro: Node, until: int) -> bool:
+    """Whether nothing but the fetch that begins a micro step is in it before a point in time."""
+    first, *others = micro.children or [micro]
+    return (
+        first.name == "data_load"
+        and first.record["start_ns"] == micro.record["start_ns"]
+        and all(each.record["start_ns"] >= until for each in others)
+    )
+
+
+def _sum_faults(node: Node, siblings: list[Node], needs_unattributed: bool) -> Iterator[str]:
+    if node.name not in ("step", MICRO_STEP):
         return
-    if UNATTRIBUTED in node.attrs:
-        covered = sum(c.record["end_ns"] - c.record["start_ns"] for c in node.children)
-        missing = end - start - covered - node.attrs[UNATTRIBUTED]
-        if missing:
-            yield f"{node.label}: {missing} ns are neither its children's nor {UNATTRIBUTED}"
-    elif needs_unattributed:
-        yield f"{node.label} has no {UNATTRIBUTED}"
+    if UNATTRIBUTED not in node.attrs:
+        if needs_unattributed:
+            yield f"{node.label} has no {UNATTRIBUTED}"
+        return
+    inside = list(node.children)
+    if node.name == MICRO_STEP:
+        at = next(place for place, each in enumerate(siblings) if each is node)
+        inside += siblings[:at]
+        for each in siblings[at + 1 :]:
+            inside += each.children if each.name == MICRO_STEP else [each]
+    start, end = node.record["start_ns"], node.record["end_ns"]
+    missing = end - start - _covered(inside, start, end) - node.attrs[UNATTRIBUTED]
+    if missing:
+        yield f"{node.label}: {missing} ns are neither its children's nor {UNATTRIBUTED}"
+
+
+def _covered(nodes: list[Node], start: int, end: int) -> int:
+    """The time from `start` to `end` in which one of the nodes ran."""
+    covered, at = 0, start
+    for begun, over in sorted((each.record["start_ns"], each.record["end_ns"]) for each in nodes):
+        begun, over = max(begun, at), min(over, end)  # noqa: PLW2901
+        if over > begun:
+            covered += over - begun
+            at = over
+    return covered
 
 
 def mark_faults(made: list[str], recorded: list[tuple[str, str]]) -> list[str]:

@@ -16,12 +16,16 @@ DATA_LOAD, MICRO_STEP = "data_load", "micro_step"
 class LoopStep(Iteration):
     """A step of a loop. Its micro steps overlap if all their batches are fetched first."""
 
-    __slots__ = ("direct", "inside", "is_begun")
+    __slots__ = ("direct", "inside", "is_begun", "is_over", "scopes_around")
 
-    def __init__(self, step: Step, settle: Any, memory: Any) -> None:
+    def __init__(self, step: Step, settle: Any, memory: Any, scopes_around: int = 0) -> None:
+        """`scopes_around` is the number of the loop's scopes that are open around the step."""
         super().__init__(step, settle, memory)
+        self.scopes_around = scopes_around
         self.is_begun = False
         """Whether the framework has begun the step; otherwise only a fetch has opened it."""
+        self.is_over = False
+        """Whether the step's work is over. It is still open for marks."""
         self.direct: list[Phase] = []
         """The children of the step itself, once there are micro steps."""
         self.inside = Intervals()
@@ -58,15 +62,19 @@ class LoopStep(Iteration):
             self.children = children
 
     def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
+        """End a micro step; time in the fetches of others, or in earlier ones, is not its own."""
+        end_with_last_child(micro, children)
         for phase in children:
             self.inside.append((phase._start, phase._until))
-        end_with_last_child(micro, children)
-        covered = self.inside.within(micro._start, micro._until)
-        rest = max(micro._until - micro._start - covered, 0)
-        micro._attrs = {**(micro._attrs or {}), UNATTRIBUTED: rest}
-        interval = micro._start, micro._until
-        self.inside.append(interval)
-        self.step.inside.append(interval)
+        if micro._collected is not None:
+            self.inside.extend(micro._collected)
+        rest = micro._until - micro._start - self.inside.within(micro._start, micro._until)
+        micro._attrs = {**(micro._attrs or {}), UNATTRIBUTED: max(rest, 0)}
+        self.inside.append((micro._start, micro._until))
+        self.step.inside.append((micro._start, micro._until))
+        if self.is_held:
+            for phase in children:
+                self.settle(phase)
         self.settle(micro)
 
     def release(self) -> None:

@@ -23,8 +23,8 @@ from ..tracing.phase import (
     leave,
     make_current,
 )
-from ..tracing.scope import NO_SESSION
-from ..tracing.state import CONTEXT, SCOPE_KEY, state
+from ..tracing.scope import MAX_DEPTH, NO_SESSION
+from ..tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from ..tracing.step_places import GLOBAL_STEP
 from ..tracing.unwinding import keep, raised_in
 from .iteration import Iteration, current_scope, new_step, opened_manually, without_step
@@ -202,6 +202,8 @@ class TrainingLoop:
         self._steps = 0
         self._outer: Any = None
         """The context around the open step."""
+        self._around_micro: Any = None
+        """The context around the open micro step."""
         self._is_over = False
 
     @classmethod
@@ -261,7 +263,7 @@ class TrainingLoop:
 
     # --- epochs and evaluations -----------------------------------------------------------------
 
-    def begin_epoch(self, index: int | None = None, **attrs: Any) -> None:
+    def begin_epoch(self, index: int | None = None, **attrs: Any) -> LoaderPassSpan | None:
         """Open `epoch[index]`; without `index`, the next number of this thread.
 
         Opens nothing inside an epoch or a step that the program opened itself.
@@ -270,23 +272,33 @@ class TrainingLoop:
             self._close_step()
             self._steps = 0
             if self._is_over or opened_manually(current_scope(_get()), (EPOCH, STEP, "batch")):
-                return
-            self._open(EPOCH, self._number(EPOCH, index), attrs)
+                return None
+            return self._open(EPOCH, self._number(EPOCH, index), attrs)
         except Exception as error:
             record_error(self.framework, error)
+            return None
 
     def end_epoch(self) -> None:
         """Close the open epoch and the scopes in it."""
         self._end(EPOCH)
 
-    def begin_evaluation(self, index: int | None = None, **attrs: Any) -> None:
-        """Open `eval[index]` outside of any step; without `index`, the thread's next number."""
+    def begin_evaluation(
+        self, index: int | None = None, *, is_in_step: bool = False, **attrs: Any
+    ) -> LoaderPassSpan | None:
+        """Open `eval[index]`; without `index`, the thread's next number.
+
+        It closes the open step. With `is_in_step`, it does so only if the step's work is over
+        (`end_step`); otherwise the evaluation is a child of the step.
+        """
         try:
-            self._close_step()
-            if not self._is_over:
-                self._open(EVALUATION, self._number(EVALUATION, index), attrs)
+            if not (is_in_step and self._is_working):
+                self._close_step()
+            if self._is_over:
+                return None
+            return self._open(EVALUATION, self._number(EVALUATION, index), attrs)
         except Exception as error:
             record_error(self.framework, error)
+            return None
 
     def end_evaluation(self, error: BaseException | None = None) -> None:
         """Close the open evaluation; `error` is the exception that leaves it."""
@@ -303,12 +315,26 @@ class TrainingLoop:
             record_error(self.framework, error)
             return None
 
+    def open_inside(self, name: str, **attrs: Any) -> LoaderPassSpan | None:
+        """Open a scope that may be inside the open step, or micro step, while that works.
+
+        Pass it to `close`. If the step's work is over (`end_step`), it is closed.
+        """
+        try:
+            if not self._is_working:
+                self._close_step()
+            return None if self._is_over else self._open(name, None, attrs)
+        except Exception as error:
+            record_error(self.framework, error)
+            return None
+
     def close(self, scope: LoaderPassSpan | None, error: BaseException | None = None) -> None:
         """Close a scope that `open` returned. If `error` is given, the scope has failed."""
         try:
             if scope is None or scope not in self._scopes:
                 return
-            self._close_step()
+            if not self._is_in_step(scope):
+                self._close_step()
             while self._scopes:
                 innermost = self._scopes.pop()
                 if innermost is scope and error is not None:
@@ -347,9 +373,13 @@ class TrainingLoop:
         """Open the next micro step of the open step."""
         try:
             if self.step is not None and self.step.step._id:
+                self._leave_micro()
                 micro = self.step.begin_micro()
+                self._around_micro = _get()
+                inside = make_current(micro, self._around_micro)
                 if self._engine is not None:
                     self._engine.into(micro)
+                    self._engine.context = inside if micro._depth < MAX_DEPTH else None
         except Exception as error:
             record_error(self.framework, error)
 
@@ -357,9 +387,10 @@ class TrainingLoop:
         """Close the open micro step; subsequent phases belong to the step."""
         try:
             if self.step is not None and self.step.micro is not None:
+                while self._scopes and self._is_in_step(self._scopes[-1]):
+                    self._close_scope(self._scopes.pop())
                 self.step._close_micro()
-                if self._engine is not None:
-                    self._engine.into(None)
+                self._leave_micro()
         except Exception as error:
             record_error(self.framework, error)
 
@@ -374,6 +405,7 @@ class TrainingLoop:
         try:
             if self.step is not None:
                 self.step.take_micro_apart()
+                self._leave_micro()
                 self.step.is_begun = False
                 self._close_step()
         except Exception as error:
@@ -390,6 +422,8 @@ class TrainingLoop:
             if global_step is not None:
                 self.set_attributes(**{GLOBAL_STEP: global_step})
             self.end_micro_step()
+            if self.step is not None:
+                self.step.is_over = True
             self._expected = _NEXT if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
@@ -421,7 +455,7 @@ class TrainingLoop:
         if self._expected is not _NEXT or step is None or not step.is_begun:
             return None
         self._expected = None
-        step.is_begun = False
+        step.is_begun = step.is_over = False
         index = self._steps
         self._steps = index + 1
         return index
@@ -470,10 +504,12 @@ class TrainingLoop:
     def _end(self, name: str, error: BaseException | None = None) -> None:
         """Close the innermost open scope called `name`, and the scopes in it."""
         try:
-            if not any(each._name == name for each in self._scopes):
+            scope = next((each for each in reversed(self._scopes) if each._name == name), None)
+            if scope is None:
                 self._close_step()
                 return
-            self._close_step(error)
+            if not self._is_in_step(scope):
+                self._close_step(error)
             self._expected = None if name == EPOCH else self._expected
             while self._scopes:
                 scope = self._scopes.pop()
@@ -485,8 +521,13 @@ class TrainingLoop:
 
     def _close_scope(self, scope: LoaderPassSpan, error: BaseException | None = None) -> None:
         leave(scope)
+        step = self.step
         if error is not None:
             keep(scope, raised_in(error), scope._until)
+            if step is not None and scope._above in (step.step, step.micro):
+                scope._above.inside.append((scope._start, scope._until))
+        elif step is not None and scope._above is (step.micro or step.step):
+            step.add(scope)
         else:
             scope.finish()
         if scope._name == EPOCH:
@@ -507,9 +548,9 @@ class TrainingLoop:
         begin(step, STEP, number, attrs or None, parent, context, now())
         if engine is not None:
             step._is_detailed = engine.is_detailed()
-            self.step = LoopStep(step, engine.settle, engine.memory)
+            self.step = LoopStep(step, engine.settle, engine.memory, len(self._scopes))
         else:
-            self.step = LoopStep(step, _settle, None)
+            self.step = LoopStep(step, _settle, None, len(self._scopes))
         self._outer = context
         inside = make_current(step, context)
         if engine is not None:
@@ -521,10 +562,37 @@ class TrainingLoop:
             for close_phases in _close_phases:
                 close_phases(self._engine)
 
-    def _close_step(self, error: BaseException | None = None) -> None:
-        iteration, self.step = self.step, None
-        if iteration is None:
+    @property
+    def _is_working(self) -> bool:
+        """Whether a step is open whose work is not over."""
+        return self.step is not None and self.step.is_begun and not self.step.is_over
+
+    def _is_in_step(self, scope: Any) -> bool:
+        """Return whether one of the open scopes was opened inside the open step."""
+        return self.step is not None and scope in self._scopes[self.step.scopes_around :]
+
+    def _leave_micro(self) -> None:
+        """Make the step the current scope after a micro step, and attach phases to it."""
+        if self.step is None:
             return
+        step, context = self.step.step, _get()
+        current = current_scope(context)
+        if current is not step and current._above is step and type(current) is type(step):
+            _set(without_step(context, current, self._around_micro))
+            context = _get()
+        if self._engine is not None:
+            self._engine.into(None)
+            is_step = context.get(SPAN_KEY) is step and context.get(SCOPE_KEY) is step
+            self._engine.context = context if is_step and step._depth < MAX_DEPTH else None
+
+    def _close_step(self, error: BaseException | None = None) -> None:
+        if self.step is None:
+            return
+        while len(self._scopes) > self.step.scopes_around:
+            self._close_scope(self._scopes.pop(), error)
+        if self.step.micros:
+            self._leave_micro()
+        iteration, self.step = self.step, None
         if self._engine is not None:
             self._engine.closed()
         step = iteration.step

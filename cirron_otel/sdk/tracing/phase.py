@@ -207,6 +207,11 @@ class Intervals:
             self._floor = self.last
             intervals.clear()
 
+    def extend(self, other: Intervals) -> None:
+        """Add the intervals of `other`, except those that it has folded."""
+        for interval in other._some:
+            self.append(interval)
+
     def ended(self, scope: Any, end: int) -> None:
         """Record the end of a child scope."""
         self.append((scope._start, end))
