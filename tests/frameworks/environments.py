@@ -15,7 +15,10 @@ _PINS = Path(__file__).with_name("pins")
 
 
 def _beside(name: str, *requirements: str) -> Environment:
-    """Return an environment whose exact versions `pins/<name>.txt` lists."""
+    """Return an environment whose exact versions `pins/<name>.txt` lists.
+
+    Without requirements, exactly the listed packages are installed, without their dependencies.
+    """
     return Environment(
         f"frameworks/{name}",
         pins=_PINS / f"{name}.txt",
@@ -24,7 +27,10 @@ def _beside(name: str, *requirements: str) -> Environment:
     )
 
 
-ENVIRONMENTS: dict[str, Environment] = {}
+ENVIRONMENTS: dict[str, Environment] = {
+    "transformers-oldest": _beside("transformers-oldest"),
+    "trl": _beside("trl"),
+}
 """The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""
 
 

@@ -56,17 +56,6 @@ cirron.session
     data_load
     forward
 """
-FETCHED_FIRST = """
-    step[0-2]
-      micro_step[0]
-        data_load x2
-        forward
-        backward
-      micro_step[1]
-        forward
-        backward
-      optimizer_step
-"""
 ACCUMULATING = """
     step[0-2]
       micro_step[0-1]
@@ -122,7 +111,7 @@ PROGRAMS = [
         "hf_trainer",
         "--accumulate=2",
         "The Trainer of transformers, which fetches both batches of a step before it uses them",
-        _tree(FETCHED_FIRST, is_inside=True),
+        _tree(ACCUMULATING, is_inside=True),
     ),
     Program(
         "lightning_fit",

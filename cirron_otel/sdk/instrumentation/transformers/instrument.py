@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..base import FrameworkHooks, HookContext
+from ...session.errors import record_error
+from ..base import FrameworkHooks, HookContext, install_parts
 from ..patches import Patches
 from ..training_loop import end_all
-from .trainer import NAME, TrainerHooks
+from . import checkpoints, trainer
+from .loop import NAME
+from .rollouts import ROLLOUTS
+
+_METHODS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "training": {"train": trainer.run},
+    "eval": {"evaluate": trainer.evaluation, "predict": trainer.evaluation},
+    "micro_step": {"training_step": trainer.micro_step},
+    "the end of an epoch": {"_maybe_log_save_evaluate": trainer.end_of_epoch},
+    "checkpoint (save)": {
+        "_save_checkpoint": checkpoints.saving,
+        "save_model": checkpoints.saving,
+    },
+    "checkpoint (load)": {
+        "_load_from_checkpoint": checkpoints.loading,
+        "_load_optimizer_and_scheduler": checkpoints.loading,
+        "_load_best_model": checkpoints.loading,
+    },
+}
+"""The methods of Trainer that are replaced, by the part that is not recorded without them."""
 
 
 class TransformersHooks(FrameworkHooks):
@@ -15,14 +37,78 @@ class TransformersHooks(FrameworkHooks):
 
     def __init__(self) -> None:
         self.patches = Patches()
+        self.not_recorded: list[str] = []
+        """The parts that this version of transformers does not allow to be hooked."""
+        self._trainer: Any = None
+        """The class `Trainer`."""
+        self._known: weakref.WeakSet[type] = weakref.WeakSet()
+        """The classes whose own methods are hooked."""
 
     def install(self, context: HookContext) -> None:
         """Hook the Trainer once its module is imported: transformers imports it lazily."""
         context.on_import("transformers.trainer", self._install)
 
     def _install(self, module: Any) -> None:
-        TrainerHooks(self.patches).install(module.Trainer, module.CallbackHandler)
-        self.patches.replace_copies()
+        patches = self.patches
+
+        def methods(names: Mapping[str, Callable[..., Any]]) -> Callable[[], None]:
+            def install() -> None:
+                for name, around in names.items():
+                    patches.wrap(self._trainer, name, around)
+
+            return install
+
+        def begin() -> None:
+            self._trainer = module.Trainer
+            patches.wrap(module.Trainer, "__init__", self._constructed)
+            self._known.add(module.Trainer)
+
+        parts = [("subclasses of Trainer", begin)]
+        parts += [(name, methods(each)) for name, each in _METHODS.items()]
+        parts += [
+            ("epoch, step and logs", lambda: self._events(module)),
+            ("skipped_batches", lambda: self._skipped(module)),
+        ]
+        if hasattr(getattr(module, "Trainer", None), "_run_epoch"):
+            parts.append(("the number of an epoch", methods({"_run_epoch": trainer.numbered})))
+        self.not_recorded += install_parts(NAME, parts)
+        patches.replace_copies()
+
+    def _events(self, module: Any) -> None:
+        self.patches.wrap(module.CallbackHandler, "call_event", trainer.event)
+
+    def _skipped(self, module: Any) -> None:
+        original = module.skip_first_batches
+        self.patches.replace(module, "skip_first_batches", trainer.skipped(original))
+
+    def _constructed(self, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        """Call `Trainer.__init__`, after hooking the methods that subclasses override."""
+        try:
+            self._hook_overrides(type(instance))
+        except Exception as error:
+            record_error(NAME, error)
+        return original(instance, *args, **kwargs)
+
+    def _hook_overrides(self, kind: type) -> None:
+        """Replace the methods of subclasses of Trainer that override one of its own."""
+        for each in kind.__mro__:
+            if each is self._trainer:
+                return
+            if each in self._known or not issubclass(each, self._trainer):
+                continue
+            self._known.add(each)
+            replaced = {
+                name: around for names in _METHODS.values() for name, around in names.items()
+            }
+            if each.__module__.partition(".")[0] == "trl":
+                replaced |= ROLLOUTS
+            for name, around in replaced.items():
+                if callable(vars(each).get(name)):
+                    self.patches.wrap(each, name, around)
+
+    def health(self) -> dict[str, Any]:
+        """Return the parts that are not recorded."""
+        return {"not_recorded": list(self.not_recorded)}
 
     def remove(self) -> None:
         """Remove every hook, and close the open scopes."""

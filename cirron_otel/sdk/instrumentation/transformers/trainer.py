@@ -1,148 +1,232 @@
-"""Record the Trainer's epochs, steps, evaluations, logs and checkpoints.
+"""Record the Trainer's epochs, steps, evaluations and logs.
 
 docs/transformers.md defines the rules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.mark import SUMMARY
-from ..patches import Patches
-from ..training_loop import EVALUATION, TrainingLoop, current_loop
-
-NAME = "transformers"
+from ..training_loop import EVALUATION
+from .configuration import record_configuration
+from .loop import NAME, TrainerLoop, own_loop
 
 
-def own_loop() -> TrainingLoop | None:
-    """Return the innermost loop of this thread if it is a Trainer's."""
-    loop = current_loop()
-    return loop if loop is not None and loop.framework == NAME else None
-
-
-class TrainerHooks:
-    """Replaces the methods of `Trainer` and of its callback handler."""
-
-    def __init__(self, patches: Patches) -> None:
-        self._patches = patches
-
-    def install(self, trainer: Any, handler: Any) -> None:
-        """Hook the class `Trainer` and its `CallbackHandler`.
-
-        Raises AttributeError if this version of transformers lacks one of the methods.
-        """
-        self._patches.wrap(trainer, "train", _run)
-        self._patches.wrap(trainer, "evaluate", _evaluation)
-        self._patches.wrap(trainer, "predict", _evaluation)
-        self._patches.wrap(trainer, "training_step", _micro_step)
-        for name in ("_save_checkpoint", "save_model"):
-            self._patches.wrap(trainer, name, _saving)
-        for name in ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_best_model"):
-            self._patches.wrap(trainer, name, _loading)
-        self._patches.wrap(handler, "call_event", _event)
-
-
-def _run(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    loop = TrainingLoop.start(NAME)
+def run(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `train` as a training loop."""
+    loop = TrainerLoop.start(NAME)
+    if loop is None:
+        return original(trainer, *args, **kwargs)
+    loop.trainers.append(trainer)
     try:
         result = original(trainer, *args, **kwargs)
     except BaseException as error:
-        if loop is not None:
-            loop.end(error)
+        loop.end(error)
         raise
-    if loop is not None:
-        loop.end()
+    loop.end()
     return result
 
 
-def _evaluation(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+def evaluation(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `evaluate` or `predict` as an `eval` scope, inside the loop or alone."""
     outer = own_loop()
-    loop = outer or TrainingLoop.start(NAME)
+    loop = outer or TrainerLoop.start(NAME)
     if loop is None or (outer is not None and outer.is_open(EVALUATION)):
         return original(trainer, *args, **kwargs)
-    loop.begin_evaluation(function=original.__name__)
+    prefix = _datasets_prefix(original, trainer, args, kwargs)
+    was = loop.datasets_prefix
+    if prefix is None:
+        attrs = _evaluation_attributes(loop, original, args, kwargs)
+        loop.begin_evaluation(is_in_step=True, **attrs)
+        loop.marked = {}
+    else:
+        loop.datasets_prefix = prefix
+    loop.trainers.append(trainer)
+    failure: BaseException | None = None
     try:
         result = original(trainer, *args, **kwargs)
+        return result
     except BaseException as error:
-        loop.end_evaluation(error)
+        failure = error
+        raise
+    finally:
+        _evaluated(loop, prefix is None, None if failure else result, failure)
+        loop.datasets_prefix = was
+        loop.trainers.pop()
         if outer is None:
-            loop.end(error)
-        raise
-    loop.end_evaluation()
-    if outer is None:
-        loop.end()
-    return result
+            loop.end(failure)
+        failure = None
 
 
-def _micro_step(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    if trainer.args.gradient_accumulation_steps > 1:
-        loop = own_loop()
-        if loop is not None:
-            loop.begin_micro_step()
-    return original(trainer, *args, **kwargs)
-
-
-def _saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    return _checkpoint("save", original, trainer, args, kwargs)
-
-
-def _loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    return _checkpoint("load", original, trainer, args, kwargs)
-
-
-def _checkpoint(operation: str, original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    loop = own_loop()
-    if loop is None or loop.is_open("checkpoint"):
-        return original(trainer, *args, **kwargs)
-    scope = loop.open("checkpoint", operation=operation)
+def _evaluated(
+    loop: TrainerLoop, is_scope: bool, result: Any, failure: BaseException | None
+) -> None:
     try:
-        result = original(trainer, *args, **kwargs)
-    except BaseException as error:
-        loop.close(scope, error)
-        raise
-    loop.close(scope)
-    return result
-
-
-def _event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    action = _ACTIONS.get(args[0])
-    loop = own_loop() if action is not None else None
-    if action is None or loop is None:
-        return original(handler, *args, **kwargs)
-    is_first, act = action
-    if is_first:
-        _act(act, loop, args[2], kwargs)
-    result = original(handler, *args, **kwargs)
-    if not is_first:
-        _act(act, loop, args[2], kwargs)
-    return result
-
-
-def _act(act: Any, loop: TrainingLoop, state: Any, values: dict[str, Any]) -> None:
-    try:
-        act(loop, state, values)
+        if is_scope:
+            if failure is None:
+                loop.mark_metrics(result)
+            loop.end_evaluation(failure)
     except Exception as error:
         record_error(NAME, error)
 
 
-def _epoch_begins(loop: TrainingLoop, state: Any, _: dict[str, Any]) -> None:
-    loop.begin_epoch(int(state.epoch or 0))
+def _datasets_prefix(original: Any, trainer: Any, args: Any, kwargs: Any) -> str | None:
+    """Return the prefix of the metrics if several datasets are evaluated, one after the other."""
+    try:
+        if original.__name__ != "evaluate":
+            return None
+        dataset = args[0] if args else kwargs.get("eval_dataset")
+        dataset = trainer.eval_dataset if dataset is None else dataset
+        if not isinstance(dataset, dict):
+            return None
+        return str(args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", "eval"))
+    except Exception as error:
+        record_error(NAME, error)
+        return None
+
+
+def _evaluation_attributes(
+    loop: TrainerLoop, original: Any, args: Any, kwargs: Any
+) -> dict[str, Any]:
+    attrs: dict[str, Any] = {}
+    try:
+        attrs["function"] = original.__name__
+        prefix = str(args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", ""))
+        if loop.datasets_prefix is not None and prefix.startswith(loop.datasets_prefix + "_"):
+            attrs["dataset"] = prefix.removeprefix(loop.datasets_prefix + "_")
+    except Exception as error:
+        record_error(NAME, error)
+    return attrs
+
+
+def micro_step(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `training_step` as a `micro_step`, if gradients are accumulated over several."""
+    loop = own_loop()
+    if loop is None or not _begin_micro_step(loop, trainer):
+        return original(trainer, *args, **kwargs)
+    result = original(trainer, *args, **kwargs)
+    loop.end_micro_step()
+    return result
+
+
+def _begin_micro_step(loop: TrainerLoop, trainer: Any) -> bool:
+    try:
+        step = loop.step
+        if (
+            trainer.args.gradient_accumulation_steps <= 1
+            or step is None
+            or step.micro is not None
+            or trainer is not loop.trainers[0]
+        ):
+            return False
+        loop.begin_micro_step()
+    except Exception as error:
+        record_error(NAME, error)
+        return False
+    return True
+
+
+def end_of_epoch(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `_maybe_log_save_evaluate`; the call after `on_epoch_end` is the end of the epoch."""
+    loop = own_loop()
+    result = original(trainer, *args, **kwargs)
+    if loop is not None and loop.is_epoch_over:
+        _end_epoch(loop)
+    return result
+
+
+def numbered(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `_run_epoch`, whose argument is the number of the epoch."""
+    loop = own_loop()
+    try:
+        number = kwargs.get("epoch")
+        if loop is not None and trainer in loop.trainers and isinstance(number, int):
+            loop.last_epoch = number
+            if loop.epoch is not None:
+                loop.epoch.index = number
+    except Exception as error:
+        record_error(NAME, error)
+    return original(trainer, *args, **kwargs)
+
+
+def skipped(original: Any) -> Any:
+    """Return a replacement of `skip_first_batches`, which a resumed training calls."""
+
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        """Skip the first batches of a loader, and begin the epoch's steps after them."""
+        loop = own_loop()
+        try:
+            if loop is not None and loop.is_in_epoch and num_batches:
+                accumulation = loop.trainers[0].args.gradient_accumulation_steps
+                loop.expect_step(num_batches // max(accumulation, 1))
+                if loop.epoch is not None:
+                    loop.epoch.set_attribute("skipped_batches", num_batches)
+        except Exception as error:
+            record_error(NAME, error)
+        return original(dataloader, num_batches)
+
+    return skip_first_batches
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+def event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
+    """Call `call_event`, which calls the callbacks."""
+    actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
+    loop = own_loop() if actions is not None else None
+    if actions is None or loop is None or not loop.is_own_handler(handler):
+        return original(handler, *args, **kwargs)
+    before, after = actions
+    if before is not None:
+        _act(before, loop, args[2], kwargs)
+    result = original(handler, *args, **kwargs)
+    if after is not None:
+        _act(after, loop, args[2], kwargs)
+    return result
+
+
+def _act(action: _Action, loop: TrainerLoop, state: Any, values: dict[str, Any]) -> None:
+    try:
+        action(loop, state, values)
+    except Exception as error:
+        record_error(NAME, error)
+
+
+def _begin_training(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    _end_epoch(loop)
+    loop.last_epoch = -1  # the Trainer may begin again, with a smaller batch
+    record_configuration(loop.trainers[0])
+
+
+def _begin_epoch(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
+    _end_epoch(loop)
+    loop.last_epoch = max(loop.last_epoch + 1, int(state.epoch or 0))
+    loop.epoch = loop.begin_epoch(loop.last_epoch)
+    loop.is_in_epoch = True
     loop.expect_step()
 
 
-def _logged(loop: TrainingLoop, _: Any, values: dict[str, Any]) -> None:
-    kind = SUMMARY if loop.is_open(EVALUATION) else "point"
-    for name, value in (values.get("logs") or {}).items():
-        loop.mark(name, value, kind)
+def _epoch_is_over(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    loop.is_epoch_over = True
 
 
-_ACTIONS: dict[str, tuple[bool, Any]] = {
-    "on_epoch_begin": (True, _epoch_begins),
-    "on_step_begin": (True, lambda loop, _, __: loop.begin_step()),
-    "on_log": (True, _logged),
-    "on_substep_end": (False, lambda loop, _, __: loop.end_micro_step()),
-    "on_step_end": (False, lambda loop, state, _: loop.end_step(state.global_step)),
-    "on_epoch_end": (False, lambda loop, _, __: loop.end_epoch()),
+def _end_epoch(loop: TrainerLoop) -> None:
+    if loop.is_in_epoch:
+        loop.end_epoch()
+    loop.epoch, loop.is_in_epoch, loop.is_epoch_over = None, False, False
+
+
+_Action = Callable[[TrainerLoop, Any, dict[str, Any]], None]
+_ACTIONS: dict[str, tuple[_Action | None, _Action | None]] = {
+    "on_train_begin": (_begin_training, None),
+    "on_epoch_begin": (_begin_epoch, None),
+    "on_step_begin": (lambda loop, _, __: loop.begin_step(), None),
+    "on_step_end": (None, lambda loop, state, _: loop.end_step(state.global_step)),
+    "on_log": (lambda loop, _, values: loop.mark_logs(values.get("logs")), None),
+    "on_epoch_end": (lambda loop, _, __: loop.close_step(), _epoch_is_over),
+    "on_train_end": (lambda loop, _, __: _end_epoch(loop), None),
 }
-"""By event: whether the action precedes the callbacks, and the action."""
+"""By event: the action before the callbacks, and the action after them."""

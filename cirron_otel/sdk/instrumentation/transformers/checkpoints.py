@@ -1,0 +1,119 @@
+"""Record the Trainer's checkpoints, and link a resumed run to the run that saved its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from ...session.errors import record_error
+from ...tracing.state import state
+from .loop import CHECKPOINT, NAME, TrainerLoop, own_loop
+
+FILE = "cirron_run.json"
+"""The file beside a checkpoint that identifies the session that saved it."""
+_MOST_BYTES = 4096
+
+
+def saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `_save_checkpoint` or `save_model` as a `checkpoint` scope; only the outermost is one.
+
+    A checkpoint's model is saved first, with its directory as an argument.
+    """
+    loop = own_loop()
+    if original.__name__ != "save_model":
+        return _checkpoint({"operation": "save"}, original, trainer, args, kwargs)
+    directory = args[0] if args else kwargs.get("output_dir")
+    if loop is not None and loop.is_open(CHECKPOINT):
+        result = original(trainer, *args, **kwargs)
+        _note_directory(loop, trainer, directory)
+        return result
+    path = getattr(trainer.args, "output_dir", None) if directory is None else directory
+    return _checkpoint({"operation": "save", "path": _text(path)}, original, trainer, args, kwargs)
+
+
+def loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call a method that loads a checkpoint as a `checkpoint` scope."""
+    if original.__name__ == "_load_best_model":
+        path = getattr(getattr(trainer, "state", None), "best_model_checkpoint", None)
+    else:
+        path = args[0] if args else next(iter(kwargs.values()), None)
+        if path is None:
+            return original(trainer, *args, **kwargs)  # there is nothing to load
+        link_to_writer(path)
+    return _checkpoint({"operation": "load", "path": _text(path)}, original, trainer, args, kwargs)
+
+
+def _checkpoint(attrs: dict[str, Any], original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    outer = own_loop()
+    loop = outer or TrainerLoop.start(NAME)
+    if loop is None or loop.is_open(CHECKPOINT):
+        return original(trainer, *args, **kwargs)
+    if outer is None:
+        loop.trainers.append(trainer)
+    scope = loop.open_inside(CHECKPOINT, **attrs)
+    loop.saved_to = None
+    try:
+        result = original(trainer, *args, **kwargs)
+    except BaseException as error:
+        loop.close(scope, error)
+        if outer is None:
+            loop.end(error)
+        raise
+    if scope is not None and loop.saved_to is not None:
+        scope.set_attribute("path", loop.saved_to)
+    loop.close(scope)
+    if outer is None:
+        loop.end()
+    return result
+
+
+def _note_directory(loop: TrainerLoop, trainer: Any, directory: Any) -> None:
+    """Note the directory of a checkpoint, and write the file that identifies this session."""
+    try:
+        if directory is None or loop.saved_to is not None:
+            return
+        loop.saved_to = _text(directory)
+        if trainer.args.should_save:
+            write_session(Path(directory))
+    except Exception as error:
+        record_error(NAME, error)
+
+
+def write_session(directory: Path) -> None:
+    """Write the ids of this session beside a checkpoint, if its directory exists."""
+    context = state.session.get_span_context()
+    if not context.is_valid or not directory.is_dir():
+        return
+    trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+    text = json.dumps({"trace_id": trace_id, "session_span_id": span_id})
+    (directory / FILE).write_text(text + "\n", encoding="ascii")
+
+
+def link_to_writer(path: Any) -> None:
+    """Link this session to the one that saved the checkpoint. Raises nothing."""
+    try:
+        if not isinstance(path, (str, Path)):
+            return
+        file = Path(path) / FILE
+        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+            return
+        found = json.loads(file.read_text(encoding="ascii"))
+        context = SpanContext(
+            int(found["trace_id"], 16), int(found["session_span_id"], 16), is_remote=True,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        )  # fmt: skip
+        session: Any = state.session
+        others = [session.get_span_context(), *(link.context for link in session.links)]
+        if context.is_valid and context.span_id not in [each.span_id for each in others]:
+            session.add_link(context, {"cirron.link": "checkpoint"})
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not a file of this package, or a damaged one
+    except Exception as error:
+        record_error(NAME, error)
+
+
+def _text(path: Any) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,80 @@
+"""The training loop of a Trainer, as its hooks see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...tracing.mark import SUMMARY
+from ..training_loop import EVALUATION, TrainingLoop, current_loop
+
+NAME = "transformers"
+CHECKPOINT = "checkpoint"
+_POSITION = frozenset({"epoch", "step"})
+"""Logged values that are not marks, because the scopes' numbers contain them."""
+
+
+class TrainerLoop(TrainingLoop):
+    """A call of `train`, or of `evaluate`, `predict` or `save_model` outside of it."""
+
+    def __init__(self, framework: str) -> None:
+        super().__init__(framework)
+        self.trainers: list[Any] = []
+        """The Trainer of the loop, and others that evaluate inside it, the outermost first."""
+        self.last_epoch = -1
+        """The number of the last epoch since the training began."""
+        self.epoch: Any = None
+        """The scope of the open epoch; None if the program opened an epoch itself."""
+        self.is_in_epoch = False
+        self.is_epoch_over = False
+        """Whether only the evaluation, log and save at the end of the epoch are left."""
+        self.marked: dict[str, Any] = {}
+        """The values that were marked in the open evaluation, by name."""
+        self.datasets_prefix: str | None = None
+        """The prefix of the metrics of an evaluation of several datasets."""
+        self.saved_to: str | None = None
+        """The directory of the checkpoint that is saved now."""
+
+    def is_own_handler(self, handler: Any) -> bool:
+        """Return whether a callback handler belongs to a Trainer of this loop."""
+        for trainer in reversed(self.trainers):
+            if getattr(trainer, "callback_handler", None) is handler:
+                return True
+        return False
+
+    def mark_logs(self, logs: Any) -> None:
+        """Mark the numbers that the Trainer logs.
+
+        They are summaries in an evaluation, and after the last epoch.
+        """
+        is_evaluation = self.is_open(EVALUATION)
+        is_last = self.last_epoch >= 0 and not self.is_in_epoch
+        for name, value in dict(logs or {}).items():
+            if name in _POSITION or not is_number(value):
+                continue
+            if not is_evaluation:
+                self.mark(name, value, SUMMARY if is_last else "point")
+            elif name not in self.marked or self.marked[name] is not value:
+                self.marked[name] = value
+                self.mark(name, value, SUMMARY)
+
+    def mark_metrics(self, result: Any) -> None:
+        """Mark those metrics in the result of an evaluation or prediction that were not logged."""
+        metrics = result if isinstance(result, dict) else getattr(result, "metrics", None)
+        for name, value in dict(metrics or {}).items():
+            if name not in self.marked and name not in _POSITION and is_number(value):
+                self.marked[name] = value
+                self.mark(name, value, SUMMARY)
+
+
+def own_loop() -> TrainerLoop | None:
+    """Return the innermost loop of this thread if it is a Trainer's."""
+    loop = current_loop()
+    return loop if isinstance(loop, TrainerLoop) else None
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value can be a mark: a number, or a scalar of numpy or torch."""
+    if isinstance(value, (int, float)):
+        return True
+    shape = getattr(value, "shape", None)
+    return hasattr(value, "dtype") and shape is not None and len(shape) == 0
