@@ -29,6 +29,7 @@ def _beside(name: str, *requirements: str) -> Environment:
 
 ENVIRONMENTS: dict[str, Environment] = {
     "transformers-oldest": _beside("transformers-oldest"),
+    "ray": _beside("ray"),
     "trl": _beside("trl"),
 }
 """The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.config.options import Config
 from ..session.errors import report_problem
 
 RankCallback = Callable[[int, int], None]
 """Called with the rank of this process and the world size."""
+
+
+class SessionAccess(Protocol):
+    """The session of this process, for frameworks that start processes of their own.
+
+    `session.process_session` implements it.
+    """
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether `begin` was called, and `end` was not."""
+
+    def variables(self, user: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables with which a process joins the trace, in the current scope."""
+
+    def begin(
+        self, attributes: Mapping[str, Any], hyperparameters: object = None, link: str = ""
+    ) -> None:
+        """Open the session of this process if it is not open, and set its attributes."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Close the session, or flush it if the program opened it itself."""
+
+    def renew(self, variables: Mapping[str, str]) -> None:
+        """Close the session if it has begun; the next one joins the trace of `variables`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +57,8 @@ class HookContext:
     """Must be called before a data loading iterator is created, so before its processes start."""
     epoch_ended: Callable[[Any], None]
     """Must be called with the scope of each epoch that has ended."""
+    process: SessionAccess | None = None
+    """The session of this process; None if hooks are installed without one."""
 
 
 Part = tuple[str, Callable[[], object]]

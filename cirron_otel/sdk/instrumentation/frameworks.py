@@ -54,8 +54,15 @@ def _lightning_fabric() -> FrameworkHooks:
     return LightningHooks(None, "lightning_fabric")
 
 
+def _ray() -> FrameworkHooks:
+    from .ray.instrument import RayHooks  # noqa: PLC0415
+
+    return RayHooks()
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
+    "ray": Framework("ray", _ray),
     "transformers": Framework("transformers", _transformers),
     "accelerate": Framework("accelerate", _accelerate),
     "lightning": Framework("lightning", _lightning),

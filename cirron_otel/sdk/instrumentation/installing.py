@@ -18,7 +18,7 @@ from ...core.config.options import Config
 from ..session.errors import record_error, report_problem
 from ..tracing.state import state
 from . import training_loop
-from .base import FrameworkHooks, HookContext, RankCallback
+from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess
 from .frameworks import FRAMEWORKS, Framework
 
 OnImport = Callable[[ModuleType], None]
@@ -128,6 +128,8 @@ class Instrumentation:
         """Opens the session of a DataLoader worker (`torch.workers.Open`)."""
         self.before_loading: Callable[[], object] | None = None
         """Called before each DataLoader iterator is created, and so before its workers start."""
+        self.process: SessionAccess | None = None
+        """The session of this process, for frameworks that start processes."""
         self._rank_found: RankCallback | None = None
 
     @property
@@ -168,6 +170,7 @@ class Instrumentation:
                     remove_all=self.remove,
                     before_loading=self.before_loading,
                     epoch_ended=_epoch_ended,
+                    process=self.process,
                 )
             )
             if self._rank_found is not None:

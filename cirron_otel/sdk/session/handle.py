@@ -47,6 +47,8 @@ class Profiler:
         self.instrumentation: Instrumentation | None = None
         """The hooks into frameworks."""
         self.config = config
+        self.is_automatic = False
+        """Whether the session opened with the first record, without a call of `profile()`."""
         self._cirron = cirron
 
     @property
@@ -213,6 +215,8 @@ class Active:
         self.last: Profiler | None = None
         self.waiting: Any = None
         """The session that will open with the first record (`waiting.Waiting`), or None."""
+        self.wait: Callable[[], object] = _none
+        """Lets the next session open with the first record; set by `waiting`."""
         self.default: Callable[[], Any] = _none
         """Returns the default `Cirron`; set by the module that defines this class."""
 

@@ -27,6 +27,7 @@ from .errors import errors, record_error, report_problem
 from .exits import Exits
 from .handle import Profiler, active, seal_late
 from .identity import TORCH_DISTRIBUTED, Identity
+from .process_session import ProcessSession
 from .provider import is_in_worker
 from .run_identity import RunIdentity
 from .runtime import Runtime
@@ -132,6 +133,7 @@ def open_profiler(
     profiler = Profiler(runtime, config, cirron)
     is_new = instrumentation is None
     instrumentation = instrumentation or Instrumentation(config)
+    instrumentation.process = instrumentation.process or ProcessSession()
     instrumentation.opens_worker = _worker_opening(profiler)
     instrumentation.ask_rank(partial(_rank_found, profiler, runtime, instrumentation))
     if is_new:

@@ -192,7 +192,7 @@ def run_attributes(
         if VERSIONS in config.run_details:
             attributes |= {DISTRO_NAME: "cirron-otel", DISTRO_VERSION: __version__}
         if HYPERPARAMETERS in config.run_details and hyperparameters:
-            attributes |= _hyperparameters(hyperparameters)
+            attributes |= hyperparameter_attributes(hyperparameters)
     except Exception as error:
         record_error("run", error)
     return attributes
@@ -266,7 +266,7 @@ class LateDetails:
                 if not is_hyperparameters:
                     attributes |= {_cut(key): _value(each) for key, each in announced.items()}
                 elif self._has_hyperparameters:
-                    attributes |= _hyperparameters(announced)
+                    attributes |= hyperparameter_attributes(announced)
             if self._tree is not None:
                 attributes |= self._tree.result(is_last=is_last)
                 self._tree = self._tree if self._tree.is_pending else None
@@ -283,7 +283,8 @@ class LateDetails:
         return versions | ({CUDA_VERSION: _cut(str(cuda))} if cuda else {})
 
 
-def _hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
+def hyperparameter_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes `cirron.config.*` of hyperparameters, without secrets."""
     attributes: dict[str, Any] = {}
     for key, value in _flattened(given, "", 0):
         if len(attributes) >= _MOST_ITEMS:

@@ -22,6 +22,7 @@ from ..tracing.state import state
 from .errors import record_error
 from .handle import active
 from .opening import open_profiler
+from .process_session import ProcessSession
 from .provider import is_in_worker
 from .starting import Joining
 
@@ -31,11 +32,12 @@ class Waiting:
 
     def __init__(self, resolved: Resolved, joining: Joining) -> None:
         """Install no hooks yet."""
-        self._resolved, self._joining = resolved, joining
+        self._resolved, self.joining = resolved, joining
         self._is_opening = False
         self.hooks = Instrumentation(resolved.config)
         self.hooks.before_loading = self.open
         self.hooks.opens_worker = _not_yet
+        self.hooks.process = ProcessSession()
 
     def open(self) -> None:
         """Open the session now, unless one is open or this is a DataLoader worker."""
@@ -51,7 +53,8 @@ class Waiting:
                 return
             self._is_opening = True
             try:
-                active.profiler = open_profiler(self._resolved, self._joining, self.hooks)
+                active.profiler = open_profiler(self._resolved, self.joining, self.hooks)
+                active.profiler.is_automatic = True
                 if active.profiler.runtime is None:
                     self.give_up()  # the spool cannot be created: nothing is recorded
             finally:
@@ -70,7 +73,7 @@ class Waiting:
         """Restart in a forked child; a thread that the child lacks may hold the lock."""
         active.lock = threading.RLock()
         self._is_opening = False
-        self._joining.begun = now()
+        self.joining.begun = now()
 
 
 def wait_for_session(
@@ -100,6 +103,9 @@ def wait_for_session(
         record_error("profile", error)
         return False
     return True
+
+
+active.wait = wait_for_session
 
 
 def stop_waiting() -> None:

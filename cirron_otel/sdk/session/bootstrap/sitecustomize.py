@@ -18,7 +18,7 @@ _BEGUN = time.monotonic_ns() if hasattr(time, "monotonic_ns") else None
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms
 _NAME = "sitecustomize"
 _PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.scope"
-_MET = ("torch", _PROFILER, _SCOPES)
+_MET = ("torch", "ray.train", "ray.tune", _PROFILER, _SCOPES)
 """Modules whose import shows that the process may have something to record."""
 
 
@@ -97,6 +97,14 @@ def _others():
             sys.modules[_NAME] = ours
         raise
 
+
+if os.environ.get("PYTHONPATH") == _HERE + os.pathsep:
+    # Ray has appended the variable that its cluster lacks. Python takes an empty entry for the
+    # working directory, which is not on the path otherwise.
+    os.environ["PYTHONPATH"] = _HERE
+    _at = sys.path.index(_HERE) + 1 if _HERE in sys.path else len(sys.path)
+    if sys.path[_at : _at + 1] == [os.getcwd()]:  # noqa: PTH109 - pathlib costs 5 ms
+        del sys.path[_at]
 
 sys.path[:] = [each for each in sys.path if each != _HERE]
 sys.meta_path.insert(0, _Finder())

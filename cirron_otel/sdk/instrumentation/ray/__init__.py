@@ -1,0 +1,1 @@
+"""Hooks into Ray Train and Ray Tune."""
