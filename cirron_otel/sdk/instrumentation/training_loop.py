@@ -85,14 +85,14 @@ class StepEngine(Protocol):
         With `crosses`, that batch may belong to the next pass over the loader.
         """
 
-    def begin_call(self, model: Any, arguments: Any) -> int:
+    def begin_inference(self, arguments: Any) -> int:
         """Begin a call that uses a batch with any number of forwards, which have no scopes.
 
-        Returns the state that `end_call` restores.
+        The forwards have no gradients. Returns the state that `end_inference` restores.
         """
 
-    def end_call(self, before: int) -> None:
-        """End a call that `begin_call` began."""
+    def end_inference(self, before: int) -> None:
+        """End a call that `begin_inference` began."""
 
     @property
     def memory(self) -> Any:

@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from ..training_loop import TrainingLoop
     from .torch_state import TorchState
 
+
+class _Untrained:
+    """The model of a call without gradients, as the passes see it."""
+
+    training = False
+
+
+_UNTRAINED = _Untrained()
 _get = CONTEXT.get
 _set = CONTEXT.set
 _reset = CONTEXT.reset
@@ -394,15 +402,15 @@ class Tracker(OpenStep):
         self.accumulating = self.step if is_accumulating else None
         self.crosses = crosses
 
-    def begin_call(self, model: Any, arguments: Any) -> int:
+    def begin_inference(self, arguments: Any) -> int:
         """Begin a call that uses a batch with any number of forwards, which have no scopes.
 
-        Returns the state that `end_call` restores.
+        Returns the state that `end_inference` restores.
         """
         before = self.inside
         try:
             if not before & NO_FORWARD:
-                self.passes.called(model, arguments)
+                self.passes.called(_UNTRAINED, arguments)
                 self.inside |= FORWARD
                 gate = self.torch_state.gate
                 gate.is_open = gate.is_shared
@@ -410,8 +418,8 @@ class Tracker(OpenStep):
             self.failed(error)
         return before
 
-    def end_call(self, before: int) -> None:
-        """End a call that `begin_call` began."""
+    def end_inference(self, before: int) -> None:
+        """End a call that `begin_inference` began."""
         try:
             if not before & NO_FORWARD:
                 self.torch_state.gate.is_open = True

@@ -11,6 +11,7 @@ from ..base import FrameworkHooks, HookContext, install_parts
 from ..patches import Patches
 from ..training_loop import end_all
 from . import checkpoints, trainer
+from .generation import GenerationHooks
 from .loop import NAME
 from .rollouts import ROLLOUTS
 
@@ -45,8 +46,9 @@ class TransformersHooks(FrameworkHooks):
         """The classes whose own methods are hooked."""
 
     def install(self, context: HookContext) -> None:
-        """Hook the Trainer once its module is imported: transformers imports it lazily."""
+        """Hook the Trainer and `generate` once their modules are imported."""
         context.on_import("transformers.trainer", self._install)
+        context.on_import("transformers.generation.utils", self._install_generation)
 
     def _install(self, module: Any) -> None:
         patches = self.patches
@@ -109,6 +111,9 @@ class TransformersHooks(FrameworkHooks):
     def health(self) -> dict[str, Any]:
         """Return the parts that are not recorded."""
         return {"not_recorded": list(self.not_recorded)}
+
+    def _install_generation(self, module: Any) -> None:
+        self.not_recorded += install_parts(NAME, GenerationHooks(self.patches).parts(module))
 
     def remove(self) -> None:
         """Remove every hook, and close the open scopes."""
