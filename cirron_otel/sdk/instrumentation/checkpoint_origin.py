@@ -20,7 +20,7 @@ from ..tracing.state import state
 FILE = "cirron_run.json"
 OPERATION, PATH = "operation", "path"
 SAVE, LOAD = "save", "load"
-_MOST_BYTES = 65_536
+_MOST_BYTES = 4_096
 
 
 def checkpoint_attributes(operation: str, directory: object = None) -> dict[str, Any]:
@@ -46,14 +46,10 @@ def store_origin(directory: object) -> None:
             return
         context = session.get_span_context()
         origin = {
-            "session_id": session.id,
             "trace_id": f"{context.trace_id:032x}",
-            "span_id": f"{context.span_id:016x}",
-            "trace_flags": int(context.trace_flags),
+            "session_span_id": f"{context.span_id:016x}",
         }
-        temporary = path / f".{FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps(origin, indent=1) + "\n")
-        temporary.replace(path / FILE)
+        (path / FILE).write_text(json.dumps(origin) + "\n", encoding="ascii")
     except Exception as error:
         record_error("checkpoint", error)
 
@@ -87,10 +83,10 @@ def _read(path: Path) -> SpanContext | None:
             origin = json.loads(file.read(_MOST_BYTES))
         context = SpanContext(
             int(origin["trace_id"], 16),
-            int(origin["span_id"], 16),
+            int(origin["session_span_id"], 16),
             is_remote=True,
-            trace_flags=TraceFlags(int(origin.get("trace_flags", 1))),
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
         )
-    except FileNotFoundError:
-        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no file, not a file of this package, or a damaged one
     return context if context.is_valid else None

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from opentelemetry.trace import SpanContext, TraceFlags
-
 from ...session.errors import record_error
-from ...tracing.state import state
+from ..checkpoint_origin import link_origin, store_origin
 from .loop import CHECKPOINT, NAME, TrainerLoop, own_loop
-
-FILE = "cirron_run.json"
-"""The file beside a checkpoint that identifies the session that saved it."""
-_MOST_BYTES = 4096
 
 
 def saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -42,7 +34,7 @@ def loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         path = args[0] if args else next(iter(kwargs.values()), None)
         if path is None:
             return original(trainer, *args, **kwargs)  # there is nothing to load
-        link_to_writer(path)
+        link_origin(path)
     return _checkpoint({"operation": "load", "path": _text(path)}, original, trainer, args, kwargs)
 
 
@@ -77,40 +69,7 @@ def _note_directory(loop: TrainerLoop, trainer: Any, directory: Any) -> None:
             return
         loop.saved_to = _text(directory)
         if trainer.args.should_save:
-            write_session(Path(directory))
-    except Exception as error:
-        record_error(NAME, error)
-
-
-def write_session(directory: Path) -> None:
-    """Write the ids of this session beside a checkpoint, if its directory exists."""
-    context = state.session.get_span_context()
-    if not context.is_valid or not directory.is_dir():
-        return
-    trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-    text = json.dumps({"trace_id": trace_id, "session_span_id": span_id})
-    (directory / FILE).write_text(text + "\n", encoding="ascii")
-
-
-def link_to_writer(path: Any) -> None:
-    """Link this session to the one that saved the checkpoint. Raises nothing."""
-    try:
-        if not isinstance(path, (str, Path)):
-            return
-        file = Path(path) / FILE
-        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-            return
-        found = json.loads(file.read_text(encoding="ascii"))
-        context = SpanContext(
-            int(found["trace_id"], 16), int(found["session_span_id"], 16), is_remote=True,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        )  # fmt: skip
-        session: Any = state.session
-        others = [session.get_span_context(), *(link.context for link in session.links)]
-        if context.is_valid and context.span_id not in [each.span_id for each in others]:
-            session.add_link(context, {"cirron.link": "checkpoint"})
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not a file of this package, or a damaged one
+            store_origin(directory)
     except Exception as error:
         record_error(NAME, error)
 
