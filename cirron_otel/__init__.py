@@ -20,6 +20,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from .sdk.instrumentation.sklearn.wrapping import wrap
     from .sdk.session.api import (
         Cirron,
         CirronSpanProcessor,
@@ -40,19 +41,22 @@ if TYPE_CHECKING:
     )
     from .sdk.tracing.scope import Scope as scope  # noqa: N813 - the class is the function
 
-_MODULES = {"scope": (".sdk.tracing.scope", "Scope")}
+_MODULES = {
+    "scope": (".sdk.tracing.scope", "Scope"),
+    "wrap": (".sdk.instrumentation.sklearn.wrapping", "wrap"),
+}
 
 __all__ = [
     "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
     "health", "inference", "inject", "mark", "profile", "runs", "scope", "shutdown", "trace",
-    "watch",
+    "watch", "wrap",
 ]  # fmt: skip
 
 
 _OF_CIRRON_SDK = frozenset({
     "CirronDependencyError", "CirronError", "CirronSecretNotFound", "CirronYaml",
     "CirronYamlError", "ProfilingConfig", "ServingConfig", "deps", "env", "find_cirron_yaml",
-    "load", "load_cirron_yaml", "map", "secret", "wrap",
+    "load", "load_cirron_yaml", "map", "secret",
 })  # fmt: skip
 """Names that cirron-sdk has and this package does not (docs/migrating.md)."""
 

@@ -31,6 +31,8 @@ ENVIRONMENTS: dict[str, Environment] = {
     "transformers-oldest": _beside("transformers-oldest"),
     "ray": _beside("ray"),
     "trl": _beside("trl"),
+    "sklearn": _beside("sklearn", "scikit-learn", "xgboost-cpu", "lightgbm", "pandas"),
+    "sklearn-oldest": _beside("sklearn-oldest", "scikit-learn", "xgboost-cpu", "lightgbm"),
 }
 """The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""
 

@@ -151,6 +151,6 @@ def test_the_options_of_a_cirron_are_its_attributes_and_what_is_not_here_says_so
     assert (cirron.api_key, cirron.sample_rate) == ("secret", 0.5)
     assert isinstance(cirron.output_dir, str)
     assert "secret" not in repr(cirron)
-    for name in ("load", "env", "secret", "deps", "wrap", "nothing of that name"):
+    for name in ("load", "env", "secret", "deps", "nothing of that name"):
         with pytest.raises(AttributeError, match=r"docs/migrating\.md"):
             getattr(cirron, name)

@@ -16,6 +16,9 @@ class Framework:
     """The module whose import installs the hooks."""
     create: Callable[[], FrameworkHooks]
     """Creates the hooks. Called once the framework is imported; it imports the hooks' modules."""
+    is_requested: bool = False
+    """Whether the program requests the hooks by a call, which imports `module`. The option
+    `frameworks` does not apply to them."""
 
 
 def _torch() -> FrameworkHooks:
@@ -60,6 +63,12 @@ def _ray() -> FrameworkHooks:
     return RayHooks()
 
 
+def _sklearn() -> FrameworkHooks:
+    from .sklearn.instrument import SklearnHooks  # noqa: PLC0415
+
+    return SklearnHooks()
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
     "ray": Framework("ray", _ray),
@@ -68,4 +77,5 @@ FRAMEWORKS: dict[str, Framework] = {
     "lightning": Framework("lightning", _lightning),
     "pytorch_lightning": Framework("pytorch_lightning", _pytorch_lightning),
     "lightning_fabric": Framework("lightning_fabric", _lightning_fabric),
+    "sklearn": Framework(f"{__package__}.sklearn.wrapping", _sklearn, is_requested=True),
 }

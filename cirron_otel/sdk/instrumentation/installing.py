@@ -153,7 +153,7 @@ class Instrumentation:
             for name, framework in self._frameworks.items():
                 if name in names:
                     _import(framework.module)
-                if name in names or AUTO in names:
+                if name in names or AUTO in names or framework.is_requested:
                     self._imports.on(framework.module, partial(self._hook, name))
         except Exception as error:
             record_error("hooks", error)

@@ -131,6 +131,12 @@ class Cirron:
     watch = staticmethod(watch)
     inject = staticmethod(inject)
 
+    def wrap(self, estimator: Any) -> Any:
+        """Record the calls of an estimator of scikit-learn, as the module's `wrap` does."""
+        from ..instrumentation.sklearn.wrapping import wrap  # noqa: PLC0415 - installs the hooks
+
+        return wrap(estimator)
+
     def trace(self, format: str = "tree", name: str | None = None, last: int | None = None) -> Any:
         """Show the last scopes of this process, as the module's `trace` does."""
         return trace(format, name, last)

@@ -1,0 +1,1 @@
+"""Hooks into scikit-learn, XGBoost and LightGBM, for the estimators that a program wraps."""
