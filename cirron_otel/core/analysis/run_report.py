@@ -16,6 +16,7 @@ from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, 
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
+from .metrics import Metric, losses
 from .run_time import RankReport, wall_time
 from .run_traces import records_of
 from .sessions import assign_sessions
@@ -195,6 +196,11 @@ class RunReport:
     verdict: Verdict | None = None
     straggler: Straggler | None = None
 
+    @property
+    def metrics(self) -> list[Metric]:
+        """The losses among the marks."""
+        return losses(self.marks)
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object; times in ns."""
         return {
@@ -206,6 +212,7 @@ class RunReport:
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
             "slowest_steps": [asdict(each) for each in self.slowest_steps],
+            "metrics": [asdict(each) for each in self.metrics],
             "marks": [asdict(each) for each in self.marks],
             "marks_left_out": self.marks_left_out,
             "gpu": [asdict(each) for each in self.gpu],

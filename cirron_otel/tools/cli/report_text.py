@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING
 
 from . import output
 from .tables import breakdown_table, rows_table
-from .text import clock_time, count, duration, local_moment, printable, reason, value_text, wrapped
+from .text import (
+    clock_time,
+    count,
+    duration,
+    local_moment,
+    printable,
+    rank_list,
+    reason,
+    value_text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
+    from ...core.analysis.metrics import Metric
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
     from ...core.analysis.run_time import RankReport, Row
     from ...core.analysis.verdict import Verdict
@@ -60,6 +71,9 @@ def show_report(source: str, report: RunReport) -> None:
     if report.gpu:
         output.result("\nOn the GPU:\n")
         output.show(_gpu(report.gpu))
+    if report.metrics:
+        output.result("\nMetrics:\n")
+        output.show(_metrics(report.metrics))
     if report.marks:
         output.result("\nMarks:\n")
         output.show(_marks(report.marks))
@@ -302,6 +316,22 @@ def _gpu(times: list[GpuTime]) -> Table:
             duration(each.wall_ns),
         )
         for each in times
+    ])  # fmt: skip
+
+
+def _metrics(metrics: list[Metric]) -> Table:
+    heads = ("metric", "ranks", "times", "first", "last", "best")
+    return rows_table(heads, set(heads[1:]), [
+        (
+            metric.title,
+            rank_list(metric.ranks),
+            f"{metric.count:,}",
+            *(
+                "-" if value is None else f"{value:.6g}"
+                for value in (metric.first, metric.last, metric.best)
+            ),
+        )
+        for metric in metrics
     ])  # fmt: skip
 
 

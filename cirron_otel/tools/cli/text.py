@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...core import durations, moments
@@ -171,3 +171,16 @@ def _short(value: str | None) -> str:
         return f"{float(value):.6g}"
     text = printable(value)
     return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
+
+
+def rank_list(ranks: Sequence[int | None]) -> str:
+    """Return ranks as `0-3, 7`; `-` if the records have no rank."""
+    numbers = sorted(rank for rank in ranks if rank is not None)
+    runs: list[tuple[int, int]] = []
+    for rank in numbers:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return shown or "-"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ....core.analysis.mark_series import MarkSeries, Point
 from ....core.analysis.run_report import SlowStep
 from ....core.analysis.run_time import RankReport
-from ..text import count, duration, local_moment, value_text
+from ..text import count, duration, local_moment, rank_list, value_text
 from .charts import Part, Scale, course, durations_scale, stacked, values_scale
 from .content import DRAWN_RANKS, RunContent
 from .element import Content, Element
@@ -224,6 +224,26 @@ def gpu_section(content: RunContent) -> Element | None:
         note("The time of a nested scope is also part of the outer scope's time."),
         table("The time of scopes on the device", heads, rows, right=heads[1:]),
         note(f"and {len(scopes) - _MOST_ROWS:,} more") if len(scopes) > _MOST_ROWS else None,
+    )
+
+
+def metrics_section(content: RunContent) -> Element | None:
+    """Return the section on the losses; None if there are none."""
+    metrics = content.report.metrics
+    if not metrics:
+        return None
+    rows = [
+        (short(each.title), rank_list(each.ranks), number(each.count),
+         *("-" if value is None else f"{value:.6g}"
+           for value in (each.first, each.last, each.best)))
+        for each in metrics[:_MOST_ROWS]
+    ]  # fmt: skip
+    heads = ("metric", "ranks", "times", "first", "last", "best")
+    return section(
+        "metrics",
+        "Metrics",
+        table("The losses of the run", heads, rows, right=heads[1:]),
+        note(f"and {len(metrics) - _MOST_ROWS:,} more") if len(metrics) > _MOST_ROWS else None,
     )
 
 
