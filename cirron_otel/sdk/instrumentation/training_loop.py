@@ -58,9 +58,6 @@ class StepEngine(Protocol):
     def loop_ends(self) -> None:
         """Infer passes and steps again."""
 
-    def turn_over(self) -> bool:
-        """Close the open step and open the next; return False if a decision is needed."""
-
     def opened(self, iteration: Iteration, context: Any) -> None:
         """Attach subsequent phases to a new step, which is current in `context`."""
 
@@ -202,6 +199,8 @@ class TrainingLoop:
         """The open epochs and evaluations and the scopes of `open`, the outermost first."""
         self._expected: dict[str, Any] | None = None
         """The attributes of the next step, which the next fetch opens."""
+        self._expected_after: dict[str, Any] | None = None
+        """The same for the first fetch after the open evaluation."""
         self._steps = 0
         self._outer: Any = None
         """The context around the open step."""
@@ -298,6 +297,7 @@ class TrainingLoop:
                 self._close_step()
             if self._is_over:
                 return None
+            self._expected_after, self._expected = self._expected, None
             return self._open(EVALUATION, self._number(EVALUATION, index), attrs)
         except Exception as error:
             record_error(self.framework, error)
@@ -363,8 +363,7 @@ class TrainingLoop:
         """Open a step, or confirm the step that a fetch has opened since the last step began."""
         try:
             if self.step is None or self.step.is_begun:
-                if index not in (None, self._steps) or attrs or not self._turn_over():
-                    self._open_step(index, attrs)
+                self._open_step(index, attrs)
             elif attrs:
                 self.set_attributes(**attrs)
             self._expected = None
@@ -423,14 +422,11 @@ class TrainingLoop:
         no step.
         """
         try:
-            iteration = self.step
-            if iteration is not None:
-                if iteration.micro is not None:
-                    self.end_micro_step()
-                if global_step is not None:
-                    step = iteration.step
-                    step._attrs = {**(step._attrs or {}), GLOBAL_STEP: global_step}
-                iteration.is_over = True
+            if global_step is not None:
+                self.set_attributes(**{GLOBAL_STEP: global_step})
+            self.end_micro_step()
+            if self.step is not None:
+                self.step.is_over = True
             self._expected = _NEXT if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
@@ -451,14 +447,6 @@ class TrainingLoop:
                 self._open_step(attrs.pop("index"), attrs)
         except Exception as error:
             record_error(self.framework, error)
-
-    def _turn_over(self) -> bool:
-        """Close the open step and open the next, if there is nothing to decide."""
-        engine = self._engine
-        if self.step is None or engine is None or engine.inside or not engine.is_plain:
-            return False
-        self._expected = _NEXT
-        return engine.turn_over()
 
     def take_plain_step(self) -> int | None:
         """Return the number of the step that a fetch begins now; None if it is not plain.
@@ -525,7 +513,10 @@ class TrainingLoop:
                 return
             if not self._is_in_step(scope):
                 self._close_step(error)
-            self._expected = None if name == EPOCH else self._expected
+            if name == EPOCH:
+                self._expected = None
+            elif name == EVALUATION:
+                self._expected, self._expected_after = self._expected_after, None
             while self._scopes:
                 scope = self._scopes.pop()
                 self._close_scope(scope, error)
