@@ -32,20 +32,11 @@ from cirron_otel.core.translator.codec import encode
 from cirron_otel.core.translator.own.encode import Options
 from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
-from . import (
-    collector_load,
-    sdk,
-    snapshots,
-    torch_cost,
-    torch_tables,
-    torch_untrained,
-    trainer_cost,
-    workload,
-)
+from . import collector_load, sdk, snapshots, torch_cost, torch_tables, torch_untrained, workload
 from .shapes import SHAPES
 
 BLOCKS = 7
-SECTIONS = ("conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "collector")
+SECTIONS = ("conversion", "shapes", "sdk", "torch", "snapshots", "collector")
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -299,8 +290,6 @@ def main() -> None:
         sizes = torch_tables.TINY if arguments.tiny else torch_tables.Sizes()
         torch_cost.section(sizes)
         torch_untrained.section(sizes)
-    if "trainers" in chosen:
-        trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "collector" in chosen:

@@ -1,4 +1,4 @@
-"""The Trainer of transformers: trees, results and logs."""
+"""The Trainer of transformers and those of TRL: trees, results and logs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,42 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
+from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.running import Worker, check, parameters
 
-FRAMEWORK = "transformers_trainer"
+FRAMEWORK, TRL = "transformers_trainer", "trl_trainers"
 MODULES = ("torch", "transformers", "transformers.trainer")
+
+
+def _workers(framework: str, environment: str | None = None) -> Iterator[tuple[Worker, Worker]]:
+    python = None
+    if environment is not None:
+        try:
+            python = ENVIRONMENTS[environment].make()
+        except EnvironmentUnavailableError as error:
+            pytest.skip(str(error))
+    with (
+        Worker(framework, "untraced", MODULES, python) as untraced,
+        Worker(framework, "cirron-otel", MODULES, python) as traced,
+    ):
+        yield untraced, traced
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[tuple[Worker, Worker]]:
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES) as traced,
-    ):
-        yield untraced, traced
+    yield from _workers(FRAMEWORK)
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[tuple[Worker, Worker]]:
+    yield from _workers(FRAMEWORK, "transformers-oldest")
+
+
+@pytest.fixture(scope="module")
+def trl() -> Iterator[tuple[Worker, Worker]]:
+    yield from _workers(TRL, "trl")
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
@@ -28,3 +50,19 @@ def test_a_program_trains_the_same_and_gives_its_tree(
     program: Program, workers: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", parameters(FRAMEWORK))
+def test_the_oldest_version_gives_the_same_trees(
+    program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
+) -> None:
+    check(program, *oldest, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", parameters(TRL))
+def test_the_trainers_of_trl_are_trainers(
+    program: Program, trl: tuple[Worker, Worker], tmp_path: Path
+) -> None:
+    check(program, *trl, tmp_path)

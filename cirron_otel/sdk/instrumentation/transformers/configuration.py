@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
 
 def _model(trainer: Any) -> dict[str, Any]:
     model = trainer.model
-    recorded: dict[str, Any] = {"model": type(getattr(model, "_orig_mod", model)).__name__}
+    recorded: dict[str, Any] = {"class": type(getattr(model, "_orig_mod", model)).__name__}
     counts = [0, 0]
     for parameter in model.parameters():
         count = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
@@ -69,5 +69,4 @@ def _model(trainer: Any) -> dict[str, Any]:
     recorded["parameters"], recorded["trainable_parameters"] = counts
     precision = getattr(getattr(trainer, "accelerator", None), "mixed_precision", None)
     dtype = next((str(each.dtype) for each in model.parameters()), "").removeprefix("torch.")
-    recorded["precision"] = precision if precision not in (None, "no") else dtype
-    return recorded
+    return {"model": recorded, "precision": dtype if precision in (None, "no") else precision}
