@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
+from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.running import Worker, check, parameters
 
 FRAMEWORK = "generation"
@@ -32,3 +34,25 @@ def test_a_program_generates_the_same_and_gives_its_tree(
     program: Program, workers: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[tuple[Worker, Worker]]:
+    """Workers with transformers 4.48, the oldest supported version."""
+    try:
+        python = ENVIRONMENTS["transformers-oldest"].make()
+    except EnvironmentUnavailableError as error:
+        pytest.skip(str(error))
+    with (
+        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
+        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
+    ):
+        yield untraced, traced
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", parameters(FRAMEWORK))
+def test_a_program_gives_its_tree_with_the_oldest_version(
+    program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
+) -> None:
+    check(program, *oldest, tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 COMMAND = str(Path(sys.executable).with_name("cirron-otel"))
 TORCH = {"torch", "safetensors", "transformers", "lightning", "accelerate", "torchdata"}
-MISSING = {"torch", "safetensors", "numpy", "opentelemetry.instrumentation"}
+MISSING = {"torch", "safetensors", "numpy", "opentelemetry.instrumentation", "accelerate"}
 """Optional packages that are not installed here."""
 FIXTURE = """
 import cirron_otel as ci

@@ -91,22 +91,25 @@ class _GenerationScope(Request):
 
 
 class Generation:
-    """One call of `generate`, with its open part. No method raises."""
+    """One call of `generate`, with its open part."""
 
     def __init__(self, model: Any, arguments: Any) -> None:
         """Open the scope. `arguments` are the call's positional and keyword arguments."""
         self.model = model
         self.lengths: Lengths | None = None
-        self._engine = current_engine()
-        self._before = 0 if self._engine is None else self._engine.begin_inference(arguments)
-        self.scope = _GenerationScope(_name_here())  # as the passes of torch are arranged now
-        self.scope.__enter__()
-        self.describe(model_attributes(model))
         self._part: Scope | None = None
         self._is_prefilled = False
         self._checks = 0
         self._first = 0
         """The time at which the first token of every sequence was chosen, monotonic ns."""
+        self._engine = current_engine()
+        self._before = 0 if self._engine is None else self._engine.begin_inference(arguments)
+        try:
+            self.scope = _GenerationScope(_name_here())
+            self.scope.__enter__()
+        except BaseException:
+            self._leave()
+            raise
 
     def describe(self, attrs: dict[str, Any]) -> None:
         """Add attributes of the scope. The dict is replaced, because another thread may read it."""
@@ -146,8 +149,11 @@ class Generation:
         except Exception as problem:
             record_error(NAME, problem)
         finally:
-            if self._engine is not None:
-                self._engine.end_inference(self._before)
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._engine is not None:
+            self._engine.end_inference(self._before)
 
     def _finish(self, result: Any, at: int) -> None:
         """Add the marks that `inference` adds, and the attributes of the result."""
@@ -211,10 +217,15 @@ def _begin(model: Any, arguments: Any) -> Generation | None:
             hooks.first()
         if not state.recording or state.session is NO_SESSION:
             return None
-        return Generation(model, arguments)
+        call = Generation(model, arguments)
     except Exception as error:
         record_error(NAME, error)
         return None
+    try:
+        call.describe(model_attributes(model))
+    except Exception as error:
+        record_error(NAME, error)
+    return call
 
 
 def _call_of(model: Any) -> Generation | None:
