@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from opentelemetry.sdk.resources import SERVICE_NAME
 
@@ -40,13 +40,13 @@ _OTEL: Final = (
 class ProcessSession:
     """The session of this process, as `HookContext.process`. Only `variables` may raise."""
 
-    def __init__(self) -> None:
-        self._is_begun = False
+    _is_begun: ClassVar = False
+    """The same for all instances: the hooks of the next session end the work that begins now."""
 
     @property
     def is_begun(self) -> bool:
         """Whether `begin` was called, and `end` was not."""
-        return self._is_begun
+        return ProcessSession._is_begun
 
     def variables(self, user: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for a process that joins the trace; empty if no session is open.
@@ -77,7 +77,7 @@ class ProcessSession:
         `link` is the `traceparent` of a session that a session which opens now is linked to.
         """
         try:
-            self._is_begun = True
+            ProcessSession._is_begun = True
             if link and active.waiting is not None:
                 active.waiting.joining.link = link
             if state.session is NO_SESSION:
@@ -99,7 +99,7 @@ class ProcessSession:
         `error` is the exception that ended the work of this process.
         """
         try:
-            profiler, self._is_begun = active.profiler, False
+            profiler, ProcessSession._is_begun = active.profiler, False
             if profiler is None:
                 return
             limit = profiler.config.exit_timeout
@@ -114,7 +114,7 @@ class ProcessSession:
     def renew(self, variables: Mapping[str, str]) -> None:
         """Close the session if it has begun; the next one joins the trace of `variables`."""
         try:
-            if self._is_begun:
+            if self.is_begun:
                 self.end()
             os.environ.update(variables)
             if active.profiler is None and active.waiting is None:

@@ -16,7 +16,8 @@ from .handover import ATTRIBUTE
 from .runs import NAME
 
 TRIAL = "trial"
-_ENDED = ("TERMINATED", "ERROR")
+ERROR = "ERROR"
+_ENDED = ("TERMINATED", ERROR)
 
 
 class _OpenTrial:
@@ -28,11 +29,13 @@ class _OpenTrial:
         self.context = contextvars.copy_context()
         self.context.run(self.scope.__enter__)
         self.error: BaseException | None = None
+        self.status: str | None = None
+        """The last status with which a process of the trial ended."""
 
-    def end(self, status: str | None) -> None:
-        if status is not None:
-            self.scope.set_attribute("status", status)
-        error = self.error if status == "ERROR" else None
+    def end(self) -> None:
+        if self.status is not None:
+            self.scope.set_attribute("status", self.status)
+        error = self.error if self.status == ERROR else None
         kind = type(error) if error is not None else None
         self.context.run(self.scope.__exit__, kind, error, None)
 
@@ -71,7 +74,7 @@ class TrialHooks:
         while self._open:
             _, trial = self._open.popitem()
             try:
-                trial.end(None)
+                trial.end()
             except Exception as error:
                 record_error(NAME, error)
 
@@ -93,14 +96,20 @@ class TrialHooks:
             record_error(NAME, error)
 
     def _set_status(self, original: Any, trial: Any, args: Any, kwargs: Any) -> Any:
+        before = trial.status
         result = original(trial, *args, **kwargs)
         try:
-            if trial.status in _ENDED and trial.trial_id in self._open:
-                opened = self._open.pop(trial.trial_id)
+            opened = self._open.get(trial.trial_id)
+            if opened is not None and trial.status in _ENDED:
+                opened.status = str(trial.status)
                 failures = int(trial.run_metadata.num_failures)
                 if failures:
                     opened.scope.set_attribute("failures", failures)
-                opened.end(str(trial.status))
+                # Ray sets ERROR, and then PENDING, before it tries again.
+                is_retried = before == "RUNNING" and trial.should_recover()
+                if trial.status != ERROR or not is_retried:
+                    del self._open[trial.trial_id]
+                    opened.end()
         except Exception as error:
             record_error(NAME, error)
         return result
