@@ -16,6 +16,8 @@ from tests.frameworks.running import parameters
 from tests.sdk.spool_trees import OVERHEAD, read_spool
 from tests.torch import trees
 
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+
 FRAMEWORK = "ray_jobs"
 _SPAN_DIGITS = 16
 
