@@ -235,11 +235,30 @@ def _trials(*attributes: str, inside: str = "      cirron.session\n") -> str:
     slow=True,
 )
 def tunes_over_a_grid() -> dict[str, Any]:
-    """Three trials of a function with nested values, of which Ray runs some in one process."""
+    """Three trials of a function that reports nested values."""
     from ray import tune
 
     grid = _tune(_objective, {"width": tune.grid_search([1, 2, 3])}, max_concurrent_trials=2)
     return {"logs": _values(grid, "score", "nested/deep/value")}
+
+
+@program(
+    "cirron.session\n  tune\n" + _trials(*["{status=TERMINATED}"] * 3),
+    slow=True,
+)
+def tunes_in_one_process() -> dict[str, Any]:
+    """Three trials, one after the other, in one process (`reuse_actors`)."""
+    from ray import tune
+
+    grid = _tune(
+        _objective,
+        {"width": tune.grid_search([1, 2, 3])},
+        max_concurrent_trials=1,
+        reuse_actors=True,
+    )
+    logs = _values(grid, "score", "nested/deep/value")
+    pids = {result.metrics["pid"] for result in grid}
+    return {"logs": logs, "processes": len(pids)}
 
 
 def _failing_objective(config: dict[str, Any]) -> None:
