@@ -1,51 +1,22 @@
 """A tracker for Accelerate: `Accelerator(log_with=CirronTracker())`.
 
-Importing this module imports Accelerate.
+Accelerate is imported when `CirronTracker` is first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from accelerate.tracking import GeneralTracker
-
-from .sdk.session.errors import record_error
-from .sdk.session.handle import active
-from .sdk.session.run_details import add_hyperparameters
-from .sdk.tracing.mark import mark
+if TYPE_CHECKING:
+    from .sdk.instrumentation.accelerate.tracker import CirronTracker
 
 __all__ = ["CirronTracker"]
 
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-class CirronTracker(GeneralTracker):  # type: ignore[misc]
-    """Make marks of the values that a program passes to `Accelerator.log`.
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .sdk.instrumentation.accelerate.tracker import CirronTracker  # noqa: PLC0415
 
-    The configuration of `init_trackers` is recorded as the hyperparameters of the run. Accelerate
-    calls a tracker in the main process only. The session must be open, or marks are lost: call
-    `ci.profile()`, or start the program with `cirron-otel run`.
-    """
-
-    name = "cirron"
-    requires_logging_directory = False
-
-    @property
-    def tracker(self) -> Any:
-        """The profiler of the open session; None if no session is open."""
-        return active.profiler
-
-    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Record the configuration as attributes `cirron.config.*` of the run."""
-        try:
-            add_hyperparameters(dict(values))
-        except Exception as error:
-            record_error("accelerate", error)
-
-    def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Mark each value on the innermost open scope, with the attribute `step` if it is given."""
-        try:
-            attrs: dict[str, Any] = {} if step is None else {"step": step}
-            for name, value in values.items():
-                mark(name, value, **attrs)
-        except Exception as error:
-            record_error("accelerate", error)
+        return CirronTracker

@@ -134,7 +134,9 @@ PROGRAMS = [
         "accelerate_loop",
         "--accumulate=2",
         "The loop of Accelerate's documentation, whose loaders fetch ahead",
-        _tree(ACCUMULATING, is_inside=False),
+        _tree(ACCUMULATING, is_inside=False).replace(
+            "cirron.session", "cirron.session\n  prepare", 1
+        ),
     ),
     Program(
         "stateful_loader",
