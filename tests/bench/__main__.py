@@ -32,11 +32,20 @@ from cirron_otel.core.translator.codec import encode
 from cirron_otel.core.translator.own.encode import Options
 from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
-from . import collector_load, sdk, snapshots, torch_cost, torch_tables, torch_untrained, workload
+from . import (
+    collector_load,
+    sdk,
+    sklearn_cost,
+    snapshots,
+    torch_cost,
+    torch_tables,
+    torch_untrained,
+    workload,
+)
 from .shapes import SHAPES
 
 BLOCKS = 7
-SECTIONS = ("conversion", "shapes", "sdk", "torch", "snapshots", "collector")
+SECTIONS = ("conversion", "shapes", "sdk", "torch", "snapshots", "sklearn", "collector")
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -292,6 +301,8 @@ def main() -> None:
         torch_untrained.section(sizes)
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
+    if "sklearn" in chosen:
+        sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:
         collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
 

@@ -11,7 +11,7 @@ from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT
 from ..iteration import current_scope, opened_manually
 from ..patches import Patches
-from .calls import FITS, NAME, Call, current
+from .calls import FITS, NAME, EstimatorCall, current
 
 STEP = "step"
 
@@ -69,7 +69,7 @@ class Rounds:
 
 def _rounds() -> Rounds | None:
     """Return the rounds of the innermost recorded call, if that is a fit."""
-    call: Call | None = current.get()
+    call: EstimatorCall | None = current.get()
     if call is None or call.method not in FITS:
         return None
     if call.rounds is None:

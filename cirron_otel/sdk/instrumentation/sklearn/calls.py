@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from ...session.errors import record_error
@@ -14,19 +14,19 @@ from ...tracing.buffers import hooks
 from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import NO_SESSION, Scope
 from ...tracing.state import state
-from .wrapping import Member, add_parts, find
+from .wrapping import Member, add_parts, find, members
 
 NAME = "sklearn"
 FITS = frozenset({"fit", "partial_fit", "fit_transform", "fit_predict"})
 _ABSENT = object()
 
 
-class Call:
+class EstimatorCall:
     """An open call of a traced estimator's method, or of a function of cross-validation."""
 
     __slots__ = ("estimator", "method", "outer", "rounds", "scope", "token")
 
-    def __init__(self, method: str, estimator: Any, outer: Call | None) -> None:
+    def __init__(self, method: str, estimator: Any, outer: EstimatorCall | None) -> None:
         self.method, self.estimator, self.outer = method, estimator, outer
         self.scope: Any = None
         self.token: Any = None
@@ -34,7 +34,7 @@ class Call:
         """The boosting rounds (`boosting.Rounds`) of the call; None if there are none."""
 
 
-current: ContextVar[Call | None] = ContextVar("cirron-otel-sklearn", default=None)
+current: ContextVar[EstimatorCall | None] = ContextVar("cirron-otel-sklearn", default=None)
 """The innermost call that is open in this context."""
 
 
@@ -45,7 +45,7 @@ def is_recording() -> bool:
     return state.recording and state.session is not NO_SESSION
 
 
-def begin(method: str, estimator: Any, args: Any, kwargs: Any) -> Call | None:
+def begin(method: str, estimator: Any, args: Any, kwargs: Any) -> EstimatorCall | None:
     """Open the scope of a call. Returns None if the call is part of another, or on an error."""
     call = None
     try:
@@ -65,7 +65,7 @@ def begin(method: str, estimator: Any, args: Any, kwargs: Any) -> Call | None:
         index = None
         if method == "partial_fit":
             index, member.calls = member.calls, member.calls + 1
-        call = Call(method, estimator, outer)
+        call = EstimatorCall(method, estimator, outer)
         call.scope = Scope(method, index, **attrs)
         if outer is None and method in FITS and member.is_wrapped and not member.is_announced:
             _announce(estimator, member)
@@ -76,7 +76,7 @@ def begin(method: str, estimator: Any, args: Any, kwargs: Any) -> Call | None:
     return call if call is not None and call.token is not None else None
 
 
-def end(call: Call, error: BaseException | None = None) -> None:
+def end(call: EstimatorCall, error: BaseException | None = None) -> None:
     """Close the scope of a call; `error` is the exception that leaves it."""
     try:
         if call.rounds is not None:
@@ -130,7 +130,7 @@ def _text(value: Any) -> str:
     return type(value).__name__
 
 
-Finished = Callable[[Call, Any], None]
+Finished = Callable[[EstimatorCall, Any], None]
 """Called with a call and its result, before its scope ends."""
 
 
@@ -168,12 +168,20 @@ class TracedMethod:
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         original = self.original
+        if type(original) is FunctionType:
+            if obj is None:
+                return original
+            if id(obj) not in members or find(obj) is None:
+                return MethodType(original, obj)
+            return MethodType(self._traced(original), obj)
         if original is _ABSENT:
             bound = getattr(super(self._cls, owner if obj is None else obj), self._name)
         else:
             get = getattr(type(original), "__get__", None)
             bound = original if get is None else get(original, obj, owner)
-        if obj is None or type(bound) is not MethodType or find(obj) is None:
+        if obj is None or type(bound) is not MethodType or id(obj) not in members:
+            return bound
+        if find(obj) is None:
             return bound
         return MethodType(self._traced(bound.__func__), obj)
 
@@ -194,10 +202,13 @@ class TracedMethod:
         """Pickle as the original, if the class is pickled by value."""
         import operator  # noqa: PLC0415
 
-        return operator.getitem, ((self.original,), 0)
+        original = self.original
+        if original is _ABSENT:
+            original = getattr(super(self._cls, self._cls), self._name)
+        return operator.getitem, ((original,), 0)
 
 
-def finished(call: Call, result: Any) -> None:
+def finished(call: EstimatorCall, result: Any) -> None:
     """Record the results of a call as summary marks."""
     if call.method == "score":
         _mark_score(call, result)
@@ -205,7 +216,7 @@ def finished(call: Call, result: Any) -> None:
         _mark_fit(call)
 
 
-def _mark_score(call: Call, result: Any) -> None:
+def _mark_score(call: EstimatorCall, result: Any) -> None:
     around = call.outer
     while around is not None:
         if around.method == "score":
@@ -214,7 +225,7 @@ def _mark_score(call: Call, result: Any) -> None:
     mark("score", result, kind=SUMMARY)
 
 
-def _mark_fit(call: Call) -> None:
+def _mark_fit(call: EstimatorCall) -> None:
     attributes = getattr(call.estimator, "__dict__", {})
     results = attributes.get("cv_results_")
     if isinstance(results, dict):

@@ -19,7 +19,7 @@ from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT
 from ..patches import Patches
-from .calls import NAME, Call, current, end, is_recording
+from .calls import NAME, EstimatorCall, current, end, is_recording
 from .wrapping import add, find, parts
 
 FOLD = "fold"
@@ -46,7 +46,7 @@ def hook_joblib(patches: Patches, module: Any, opener: Callable[[], Any]) -> Non
         batch = None
         try:
             if len(args) == 1 and not kwargs and is_recording():
-                kind = SizedBatch if hasattr(args[0], "__len__") else Batch
+                kind = SizedTaskBatch if hasattr(args[0], "__len__") else TaskBatch
                 batch = kind(args[0], opener())
         except Exception as error:
             record_error(NAME, error)
@@ -64,13 +64,13 @@ def hook_joblib(patches: Patches, module: Any, opener: Callable[[], Any]) -> Non
     patches.wrap(module.Parallel, "__call__", around)
 
 
-class Batch:
+class TaskBatch:
     """The tasks of one call of `joblib.Parallel`."""
 
     def __init__(self, iterable: Iterable[Any], opening: Any) -> None:
         self._items, self._opening = iter(iterable), opening
         self._first: list[Any] = []
-        self._call: Call | None = None
+        self._call: EstimatorCall | None = None
         self._outer = current.get()
         self._context = CONTEXT.get()
         self._folds = 0
@@ -96,7 +96,7 @@ class Batch:
             return
         name = _validation()
         if name and any(True for _ in _traced(args, kwargs)):
-            call = Call(name, None, self._outer)
+            call = EstimatorCall(name, None, self._outer)
             call.scope = Scope(name, estimator=type(args[0]).__name__)
             call.scope.__enter__()
             call.token = current.set(call)
@@ -130,7 +130,7 @@ class Batch:
         return task, args, kwargs
 
 
-class SizedBatch(Batch):
+class SizedTaskBatch(TaskBatch):
     """The tasks of a call that gets a list: joblib prints their number."""
 
     def __init__(self, items: Any, opening: Any) -> None:

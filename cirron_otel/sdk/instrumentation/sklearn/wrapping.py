@@ -24,6 +24,8 @@ _LISTS = ("steps", "transformer_list", "transformers", "transformers_", "estimat
 _ONE = ("final_estimator", "final_estimator_")
 _OF_SEARCH = ("estimator", "best_estimator_")
 
+_PLACES = frozenset({*_LISTS, *_ONE, *_OF_SEARCH, "named_estimators_"})
+
 T = TypeVar("T")
 
 
@@ -96,20 +98,26 @@ def add(estimator: Any, step: str | None = None, *, is_wrapped: bool = False) ->
     return member
 
 
+def _is_estimator(value: Any) -> bool:
+    if id(value) in members:
+        return True
+    return value is not None and not isinstance(value, (str, type)) and hasattr(value, "fit")
+
+
 def parts(estimator: Any) -> Iterator[tuple[tuple[str, int | None], str | None, Any]]:
     """Return the estimators that a composition or a search consists of.
 
     Each item is the place (attribute and index), the name in the composition, and the estimator.
     """
     attributes = getattr(estimator, "__dict__", None)
-    if attributes is None:
+    if attributes is None or _PLACES.isdisjoint(attributes):
         return
     names: set[str] = set()
     for attribute in _LISTS:
         values = attributes.get(attribute)
         if type(values) is list:
             for index, item in enumerate(values):
-                if type(item) is not tuple or len(item) < 2 or not hasattr(item[1], "fit"):
+                if type(item) is not tuple or len(item) < 2 or not _is_estimator(item[1]):
                     continue
                 if attribute != "transformers_":
                     names.add(item[0])
@@ -119,16 +127,16 @@ def parts(estimator: Any) -> Iterator[tuple[tuple[str, int | None], str | None, 
     named = attributes.get("named_estimators_")
     if named is not None:
         for name, value in dict(named).items():
-            if hasattr(value, "fit"):
+            if _is_estimator(value):
                 yield ("named_estimators_", None), str(name), value
     for attribute in _ONE:
         value = attributes.get(attribute)
-        if hasattr(value, "fit"):
+        if _is_estimator(value):
             yield (attribute, None), "final_estimator", value
     if hasattr(type(estimator), "_run_search"):
         for attribute in _OF_SEARCH:
             value = attributes.get(attribute)
-            if hasattr(value, "fit"):
+            if _is_estimator(value):
                 yield (attribute, None), None, value
 
 
