@@ -33,6 +33,7 @@ ENVIRONMENTS: dict[str, Environment] = {
     "trl": _beside("trl"),
     "sklearn": _beside("sklearn", "scikit-learn", "xgboost-cpu", "lightgbm", "pandas"),
     "sklearn-oldest": _beside("sklearn-oldest", "scikit-learn", "xgboost-cpu", "lightgbm"),
+    "loggers": _beside("loggers"),
 }
 """The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""
 

@@ -16,6 +16,7 @@ Exporter: TypeAlias = Literal["auto", "none", "otlp", "cirron"]
 RunDetail: TypeAlias = Literal[
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters", "none"
 ]
+Logger: TypeAlias = Literal["auto", "none", "tensorboard", "wandb", "mlflow"]
 Snapshots: TypeAlias = Literal["stats", "sampled", "full", "none", "off"]
 Size: TypeAlias = int | str
 """A number of bytes, or text such as `500MB`."""
@@ -32,7 +33,9 @@ class SharedOptions(TypedDict, total=False):
     pipeline_id: str | None
     deployment_id: str | None
     model_id: str | None
+    capture: Logger | Sequence[Logger] | None
     workers: bool | None
+    mark_loss: bool | None
     cuda_timing: bool | None
     cuda_memory: bool | None
     otlp_snapshots: Literal["summary", "full"] | None

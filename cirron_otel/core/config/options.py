@@ -33,6 +33,7 @@ from .parsing import (
 RUN_DETAILS: Final = (
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
 )  # fmt: skip
+LOGGERS: Final = ("tensorboard", "wandb", "mlflow")
 API_ENDPOINT: Final = "https://api.cirron.com"
 INGEST_PATH: Final = "/v1/traces"
 # Longer timeouts exceed the maximum timeout of a thread on some platforms, and have no use.
@@ -159,10 +160,21 @@ class Config:
         names(),
         "the frameworks to instrument; `auto`: all that are installed; `none`: none",
     )
+    capture: tuple[str, ...] = _option(
+        ("auto",),
+        some_of(*LOGGERS, auto=True),
+        "the loggers whose scalars become marks: `auto` (all that the program imports), `none`, or"
+        " some of `tensorboard`, `wandb` and `mlflow`",
+    )
     workers: bool = _option(
         False,
         BOOLEAN,
         "also trace the workers of a DataLoader (fetch and collate), each in its own session",
+    )
+    mark_loss: bool = _option(
+        False,
+        BOOLEAN,
+        "mark the value that `backward` is called on as `backward_loss`",
     )
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"

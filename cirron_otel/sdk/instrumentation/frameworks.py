@@ -79,3 +79,48 @@ FRAMEWORKS: dict[str, Framework] = {
     "lightning_fabric": Framework("lightning_fabric", _lightning_fabric),
     "sklearn": Framework(f"{__package__}.sklearn.wrapping", _sklearn, is_requested=True),
 }
+
+
+_TENSORBOARD, _TENSORBOARDX = "torch.utils.tensorboard.writer", "tensorboardX.writer"
+_WANDB, _MLFLOW = "wandb.sdk.wandb_run", "mlflow.tracking.client"
+
+
+@dataclass(frozen=True, slots=True)
+class Logger(Framework):
+    """A library that a program logs scalars to, which become marks."""
+
+    option: str = ""
+    """Its name in the option `capture`."""
+
+
+def _torch_tensorboard() -> FrameworkHooks:
+    from .loggers.tensorboard import TensorBoardHooks  # noqa: PLC0415
+
+    return TensorBoardHooks("torch", _TENSORBOARD)
+
+
+def _tensorboardx() -> FrameworkHooks:
+    from .loggers.tensorboard import TensorBoardHooks  # noqa: PLC0415
+
+    return TensorBoardHooks("tensorboardX", _TENSORBOARDX)
+
+
+def _wandb() -> FrameworkHooks:
+    from .loggers.wandb import WandbHooks  # noqa: PLC0415
+
+    return WandbHooks(_WANDB)
+
+
+def _mlflow() -> FrameworkHooks:
+    from .loggers.mlflow import MlflowHooks  # noqa: PLC0415
+
+    return MlflowHooks(_MLFLOW)
+
+
+LOGGERS: dict[str, Logger] = {
+    "tensorboard": Logger(_TENSORBOARD, _torch_tensorboard, option="tensorboard"),
+    "tensorboardX": Logger(_TENSORBOARDX, _tensorboardx, option="tensorboard"),
+    "wandb": Logger(_WANDB, _wandb, option="wandb"),
+    "mlflow": Logger(_MLFLOW, _mlflow, option="mlflow"),
+}
+"""Hooks into loggers. No option imports a logger."""

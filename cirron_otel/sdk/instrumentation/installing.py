@@ -19,7 +19,7 @@ from ..session.errors import record_error, report_problem
 from ..tracing.state import state
 from . import training_loop
 from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess
-from .frameworks import FRAMEWORKS, Framework
+from .frameworks import FRAMEWORKS, LOGGERS, Framework
 
 OnImport = Callable[[ModuleType], None]
 
@@ -110,6 +110,7 @@ def _is_loading(module: ModuleType) -> bool:
 
 
 AUTO, NONE = "auto", "none"
+_NO_HOOKS = ((), (NONE,))
 
 
 class Instrumentation:
@@ -154,14 +155,27 @@ class Instrumentation:
                 if name in names:
                     _import(framework.module)
                 if name in names or AUTO in names or framework.is_requested:
-                    self._imports.on(framework.module, partial(self._hook, name))
+                    self._imports.on(framework.module, partial(self._hook, name, framework))
+            for name, logger in LOGGERS.items():
+                if self._captures(logger.option):
+                    self._imports.on(logger.module, partial(self._hook, name, logger))
         except Exception as error:
             record_error("hooks", error)
 
-    def _hook(self, name: str, _module: ModuleType) -> None:
+    def _captures(self, logger: str) -> bool:
+        """Return whether the scalars of a logger become marks.
+
+        `frameworks="none"` means that nothing is hooked, so a logger must then be named.
+        """
+        capture = self._config.capture
+        return logger in capture or (
+            capture == (AUTO,) and self._config.frameworks not in _NO_HOOKS
+        )
+
+    def _hook(self, name: str, framework: Framework, _module: ModuleType) -> None:
         """Install the hooks of a framework that is imported. Raises nothing."""
         try:
-            hooks = self.hooks[name] = self._frameworks[name].create()
+            hooks = self.hooks[name] = framework.create()
             hooks.install(
                 HookContext(
                     config=self._config,

@@ -113,6 +113,7 @@ def open_job(
     job_config = replace(
         config,
         frameworks=(_NONE,),
+        capture=(),
         snapshots=None,
         metrics=False,
         output=(_SPOOL,) if _SPOOL in config.output else (_NONE,),

@@ -190,7 +190,7 @@ class WorkerOpening:
     def _open(self) -> Profiler:
         # Torch installs its own handlers for a worker's signals.
         config = replace(
-            self.config, frameworks=("none",), snapshots=None, handle_signals=False,
+            self.config, frameworks=("none",), capture=(), snapshots=None, handle_signals=False,
             exit_timeout=min(self.config.exit_timeout, END_S),
         )  # fmt: skip
         run = self.run and replace(self.run, is_inherited=True)

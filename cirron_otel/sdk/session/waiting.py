@@ -26,6 +26,8 @@ from .process_session import ProcessSession
 from .provider import is_in_worker
 from .starting import Joining
 
+_NO_HOOKS = {"frameworks": "none", "capture": "none"}
+
 
 class Waiting:
     """The state before the session opens: the options and the hooks."""
@@ -90,7 +92,9 @@ def wait_for_session(
         with active.lock:
             if active.profiler is not None or active.waiting is not None:
                 return False
-            resolved = resolve(None, instance={} if hooks else {"frameworks": "none"})
+            resolved = resolve(
+                None, instance={} if hooks else {"frameworks": "none", "capture": "none"}
+            )
             if not resolved.config.enabled:
                 return False
             joining = Joining(provider=provider, begun=begun, environment_first=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ..logged_values import passing_on
 from ..training_loop import EVALUATION
 from .configuration import record_configuration
 from .loop import NAME, TrainerLoop, own_loop
@@ -182,7 +183,11 @@ def event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     before, after = actions
     if before is not None:
         _act(before, loop, args[2], kwargs)
-    result = original(handler, *args, **kwargs)
+    if "logs" in kwargs:
+        with passing_on(kwargs["logs"]):
+            result = original(handler, *args, **kwargs)
+    else:
+        result = original(handler, *args, **kwargs)
     if after is not None:
         _act(after, loop, args[2], kwargs)
     return result

@@ -1,0 +1,1 @@
+"""Marks from the loggers that a program already uses: TensorBoard, wandb and mlflow."""
