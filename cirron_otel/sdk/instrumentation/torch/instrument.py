@@ -78,6 +78,7 @@ class TorchHooks(FrameworkHooks):
         """In a forked child, the parent's clock."""
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
+        self._marks_loss = False
         self.not_recorded: list[str] = []
         """The parts that this version of torch does not allow to be hooked."""
 
@@ -99,6 +100,7 @@ class TorchHooks(FrameworkHooks):
         if config.workers and context.worker_opener() is not None:
             self.workers = Workers(context.worker_opener, context.remove_all)
         torch_state.epoch_ended = context.epoch_ended
+        self._marks_loss = config.mark_loss
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
         self._install_torch(cuda.clock_of(config), cuda.devices())
@@ -121,11 +123,12 @@ class TorchHooks(FrameworkHooks):
         for tracker in tuple(self.torch_state.trackers):
             tracker.clock = clock
         trackers, patches, torch_state = self.trackers, self.patches, self.torch_state
+        autograd = Autograd(trackers, torch_state, marks_loss=self._marks_loss)
         parts: list[Part] = [
             ("data_load", lambda: Loaders(trackers).install(patches)),
             ("forward", self._modules.install),
-            ("backward", lambda: Autograd(trackers, torch_state).install(patches, "backward")),
-            ("autograd.grad", lambda: Autograd(trackers, torch_state).install(patches, "grad")),
+            ("backward", lambda: autograd.install(patches, "backward")),
+            ("autograd.grad", lambda: autograd.install(patches, "grad")),
             ("recompute", lambda: Checkpoints(trackers).install(patches)),
             ("recompute without reentrance", lambda: Checkpoints(trackers).install_other(patches)),
             ("optimizer_step", self._optimizers.install),
