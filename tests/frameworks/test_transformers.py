@@ -52,8 +52,12 @@ def test_a_program_trains_the_same_and_gives_its_tree(
     check(program, *workers, tmp_path)
 
 
+NEWER = ("accumulates_a_remainder",)
+"""Programs that train for another number of steps with the oldest version."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", parameters(FRAMEWORK))
+@pytest.mark.parametrize("program", [p for p in parameters(FRAMEWORK) if p.id not in NEWER])
 def test_the_oldest_version_gives_the_same_trees(
     program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
