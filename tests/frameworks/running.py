@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,9 +27,18 @@ class Worker:
     """A process that runs programs (`tests.frameworks.worker`), started when first needed."""
 
     def __init__(
-        self, framework: str, tool: str, modules: Sequence[str], python: Path | None = None
+        self,
+        framework: str,
+        tool: str,
+        modules: Sequence[str],
+        python: Path | None = None,
+        paths: Sequence[Path] = (),
     ) -> None:
-        """`modules` are imported once, before the programs run; `python` is the interpreter."""
+        """`modules` are imported once, before the programs run; `python` is the interpreter.
+
+        `paths` precede the interpreter's own packages.
+        """
+        self._paths = paths
         command = [str(python or sys.executable), "-m", "tests.frameworks.worker"]
         self._command = [*command, framework, tool, *modules]
         self._process: subprocess.Popen[str] | None = None
@@ -58,7 +68,7 @@ class Worker:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *self._paths))),
         }
         return subprocess.Popen(
             self._command,

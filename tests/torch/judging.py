@@ -45,7 +45,7 @@ def without(root: Node, changes: list[Callable[[Node], None]]) -> Node:
     return changed
 
 
-def _dissolve(*names: str) -> Callable[[Node], None]:
+def dissolve(*names: str) -> Callable[[Node], None]:
     """What hangs on scopes of these names hangs on what is around them."""
 
     def change(node: Node) -> None:
@@ -85,8 +85,8 @@ LENIENCE: dict[str, Callable[[Node], None]] = {
     "`batch`": _batch_is_step,
     "step numbers": _unnumbered_steps,
     "`loss`": _criterion_is_forward,
-    "`micro_step`": _dissolve("micro_step"),
-    "`eval`": _dissolve("eval"),
+    "`micro_step`": dissolve("micro_step"),
+    "`eval`": dissolve("eval"),
     "`recompute`": _bare_backward,
     "status": _no_status,
 }

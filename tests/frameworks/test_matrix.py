@@ -1,0 +1,25 @@
+"""docs/trainers-conformance.md contains the current programs, and results for them."""
+
+from __future__ import annotations
+
+from tests.frameworks.matrix import digest, every, stored
+from tests.frameworks.matrix_page import PAGE, page
+
+AGAIN = "run `python -m tests.frameworks.matrix`"
+
+
+def test_the_page_is_up_to_date() -> None:
+    modules, content = every(), stored()
+    programs = {
+        f"{module}.{name}": digest(program)
+        for module, members in modules.items()
+        for name, program in members.items()
+    }
+    found = {key: result["digest"] for key, result in content["programs"].items()}
+    assert found == programs, AGAIN
+    assert PAGE.read_text() == page(modules, content), AGAIN
+
+
+def test_most_programs_were_run_with_cirron_sdk() -> None:
+    results = stored()["programs"].values()
+    assert sum("right" in result for result in results) > len(results) / 2
