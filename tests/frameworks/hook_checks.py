@@ -108,7 +108,7 @@ def errors_of_the_hooks_never_reach_the_program() -> None:
     for owner, name in (
         (hooks, "Scope"), (hooks, "store_origin"), (hooks, "link_origin"),
         (hooks, "current_engine"), (generation, "current_engine"), (generation, "_name_here"),
-        (generation, "Lengths"),
+        (generation, "TokenCounts"),
         (generation, "Scope"), (generation.Generation, "check"), (generation.Generation, "_finish"),
         (generation.Generation, "end_prefill"), (generation, "model_attributes"),
     ):  # fmt: skip

@@ -35,7 +35,7 @@ def model_attributes(model: Any) -> dict[str, Any]:
     }
 
 
-class Lengths:
+class TokenCounts:
     """The numbers of tokens of one generation, and the settings that limit them."""
 
     def __init__(self, config: Any, input_name: str, inputs: Any, prompt_length: int) -> None:

@@ -18,7 +18,7 @@ from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..base import Part
 from ..patches import Patches
 from ..training_loop import current_engine, current_loop
-from .gen_ai import Lengths, model_attributes
+from .gen_ai import TokenCounts, model_attributes
 from .loop import NAME
 
 GENERATE, PREFILL, DECODE = "generate", "prefill", "decode"
@@ -96,7 +96,7 @@ class Generation:
     def __init__(self, model: Any, arguments: Any) -> None:
         """Open the scope. `arguments` are the call's positional and keyword arguments."""
         self.model = model
-        self.lengths: Lengths | None = None
+        self.lengths: TokenCounts | None = None
         self._part: Scope | None = None
         self._is_prefilled = False
         self._checks = 0
@@ -241,7 +241,7 @@ def _prepared(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     if call is not None:
         try:
             given = {**dict(zip(_PREPARED, args, strict=False)), **kwargs}
-            lengths = Lengths(
+            lengths = TokenCounts(
                 config, given["model_input_name"], given["inputs_tensor"], given["input_ids_length"]
             )
             call.describe(lengths.attributes())
