@@ -92,6 +92,8 @@ def _serve(framework: str, tool: str) -> None:
         for stream in (1, 2):
             os.dup2(output, stream)
         if ray is None:
+            for module in ("numpy", "torch"):  # their generators are seeded before each program
+                importlib.import_module(module)
             ray = importlib.import_module("ray")
             ray.init(os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
         (directory / "work-0").mkdir()
