@@ -40,12 +40,15 @@ from . import (
     torch_cost,
     torch_tables,
     torch_untrained,
+    trainer_cost,
     workload,
 )
 from .shapes import SHAPES
 
 BLOCKS = 7
-SECTIONS = ("conversion", "shapes", "sdk", "torch", "snapshots", "sklearn", "collector")
+SECTIONS = (
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "collector",
+)  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
@@ -299,6 +302,8 @@ def main() -> None:
         sizes = torch_tables.TINY if arguments.tiny else torch_tables.Sizes()
         torch_cost.section(sizes)
         torch_untrained.section(sizes)
+    if "trainers" in chosen:
+        trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "sklearn" in chosen:

@@ -58,6 +58,9 @@ class StepEngine(Protocol):
     def loop_ends(self) -> None:
         """Infer passes and steps again."""
 
+    def turn_over(self) -> bool:
+        """Close the open step and open the next; return False if a decision is needed."""
+
     def opened(self, iteration: Iteration, context: Any) -> None:
         """Attach subsequent phases to a new step, which is current in `context`."""
 
@@ -363,7 +366,8 @@ class TrainingLoop:
         """Open a step, or confirm the step that a fetch has opened since the last step began."""
         try:
             if self.step is None or self.step.is_begun:
-                self._open_step(index, attrs)
+                if index not in (None, self._steps) or attrs or not self._turn_over():
+                    self._open_step(index, attrs)
             elif attrs:
                 self.set_attributes(**attrs)
             self._expected = None
@@ -422,11 +426,14 @@ class TrainingLoop:
         no step.
         """
         try:
-            if global_step is not None:
-                self.set_attributes(**{GLOBAL_STEP: global_step})
-            self.end_micro_step()
-            if self.step is not None:
-                self.step.is_over = True
+            iteration = self.step
+            if iteration is not None:
+                if iteration.micro is not None:
+                    self.end_micro_step()
+                if global_step is not None:
+                    step = iteration.step
+                    step._attrs = {**(step._attrs or {}), GLOBAL_STEP: global_step}
+                iteration.is_over = True
             self._expected = _NEXT if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
@@ -447,6 +454,14 @@ class TrainingLoop:
                 self._open_step(attrs.pop("index"), attrs)
         except Exception as error:
             record_error(self.framework, error)
+
+    def _turn_over(self) -> bool:
+        """Close the open step and open the next, if there is nothing to decide."""
+        engine = self._engine
+        if self.step is None or engine is None or engine.inside or not engine.is_plain:
+            return False
+        self._expected = _NEXT
+        return engine.turn_over()
 
     def take_plain_step(self) -> int | None:
         """Return the number of the step that a fetch begins now; None if it is not plain.

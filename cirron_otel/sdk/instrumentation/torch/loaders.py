@@ -52,6 +52,8 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
                 return batch
         if tracker.has_failed:
             start_over(tracker)
+        if tracker.is_ahead and tracker.inside == LOAD:
+            return original(self)  # the fetch is part of the open `data_load`
         if _is_none(tracker):
             return original(self)
         return fetch(tracker, self, original)
@@ -143,7 +145,7 @@ class Ahead(Iterator[Any]):
     """Wraps an iterator that fetches ahead; returning a batch to the loop counts as a fetch."""
 
     def __init__(self, recorded: Callable[[Any], Any], inner: Any) -> None:
-        """`recorded` is the result of `recorded_next` for `next_of`."""
+        """`recorded` is the result of `recorded_next` for `inner_next`."""
         self._recorded = recorded
         self._inner = inner
 
@@ -156,9 +158,18 @@ class Ahead(Iterator[Any]):
         return getattr(self._inner, name)
 
 
-def next_of(ahead: Ahead) -> Any:
-    """Return the inner iterator's next batch."""
-    return next(ahead._inner)
+def inner_next(trackers: Trackers) -> Callable[[Ahead], Any]:
+    """Return a function that returns the inner iterator's next batch, without recording it."""
+
+    def inner_next(ahead: Ahead) -> Any:
+        tracker = trackers.t
+        tracker.is_ahead = True
+        try:
+            return next(ahead._inner)
+        finally:
+            tracker.is_ahead = False
+
+    return inner_next
 
 
 class Accelerate:
@@ -178,7 +189,8 @@ class Accelerate:
                 self._wrap(patches, owner)
 
     def _wrap(self, patches: Patches, owner: Any) -> None:
-        original, recorded = owner.__iter__, recorded_next(self._trackers, next_of)
+        original = owner.__iter__
+        recorded = recorded_next(self._trackers, inner_next(self._trackers))
 
         def __iter__(self: Any) -> Any:  # noqa: N807
             return Ahead(recorded, original(self))

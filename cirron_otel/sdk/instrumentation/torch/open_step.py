@@ -83,6 +83,7 @@ class OpenStep:
         "folds",
         "has_failed",
         "inside",
+        "is_ahead",
         "is_plain",
         "iteration",
         "loop",
@@ -128,6 +129,8 @@ class OpenStep:
         """Number of optimizer steps begun."""
         self.copies: Any = None
         """An open group of copies to a device (`transfers.Copies`)."""
+        self.is_ahead = False
+        """Whether an iterator that fetches ahead reads its loader."""
         self.has_failed = False
         """Whether a hook has raised, so that the next fetch starts over."""
 

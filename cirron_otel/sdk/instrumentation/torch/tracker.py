@@ -373,6 +373,10 @@ class Tracker(OpenStep):
         """Infer passes and steps again."""
         self.loop = None
 
+    def turn_over(self) -> bool:
+        """Close the open step and open the next; return False if a decision is needed."""
+        return self.steps.turn_over(None)
+
     def next_number(self, name: str) -> int:
         """Return the number of the next epoch or evaluation of this thread."""
         numbers = self.passes.numbers

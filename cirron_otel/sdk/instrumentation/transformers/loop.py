@@ -36,7 +36,7 @@ class TrainerLoop(TrainingLoop):
 
     def is_own_handler(self, handler: Any) -> bool:
         """Return whether a callback handler belongs to a Trainer of this loop."""
-        for trainer in reversed(self.trainers):
+        for trainer in self.trainers:
             if getattr(trainer, "callback_handler", None) is handler:
                 return True
         return False

@@ -177,8 +177,10 @@ def skipped(original: Any) -> Any:
 def event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     """Call `call_event`, which calls the callbacks."""
     actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
-    loop = own_loop() if actions is not None else None
-    if actions is None or loop is None or not loop.is_own_handler(handler):
+    if actions is None:
+        return original(handler, *args, **kwargs)
+    loop = own_loop()
+    if loop is None or not loop.is_own_handler(handler):
         return original(handler, *args, **kwargs)
     before, after = actions
     if before is not None:
