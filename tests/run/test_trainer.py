@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.backends import run as backends
 from tests.run.running import BIN, COMMAND, job_of, others, program, run, spool_of, start_to_end
-from tests.torch.trees import folded, read
+from tests.sdk.spool_trees import Node
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("trainer runs")]
 INSTRUMENT = str(BIN / "opentelemetry-instrument")
@@ -77,8 +78,14 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def _tree(directory: Path) -> list[str]:
-    (recorded,) = read(directory / ".cirron").values()
-    return folded([recorded.root])
+    (session,) = others(spool_of(directory))
+    return list(_lines(session, ""))
+
+
+def _lines(node: Node, indent: str) -> Iterator[str]:
+    yield f"{indent}{node.name}[{node.record['index']}]"
+    for child in node.children:
+        yield from _lines(child, f"{indent}  ")
 
 
 def test_opentelemetry_instrument_records_the_same_tree(
@@ -92,5 +99,4 @@ def test_opentelemetry_instrument_records_the_same_tree(
 def test_a_run_records_the_same_tree(tmp_path: Path, profiled: list[str]) -> None:
     done = run(tmp_path, "-q", "--", *program("trainer"), env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
-    sessions = [each.root for each in read(tmp_path / ".cirron").values()]
-    assert [line for root in sessions for line in folded([root])] == profiled
+    assert _tree(tmp_path) == profiled
