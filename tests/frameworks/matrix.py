@@ -2,7 +2,8 @@
 
     python -m tests.frameworks.matrix [--all] [MODULE...]
 
-MODULE is a module of `tests.frameworks.programs`; without one, all are run. The results are kept in
+MODULE is a module of `tests.frameworks.programs`; without one, all are run. `none` only writes
+the page. The results are kept in
 tests/testdata/trainers-conformance.json, so that the test that the page is up to date needs
 no other tool. A program is run again if it has changed, or with `--all`.
 """
@@ -31,12 +32,13 @@ from tests.torch.peers import CIRRON_SDK
 from tests.torch.trees import folded, parse, read
 
 STORED = Path(__file__).parents[1] / "testdata" / "trainers-conformance.json"
-ELSE = "computes something else"
+ELSE, NOT_RUN = "computes something else", "not run yet"
 SCOPES = ("checkpoint", "prepare", "prefill", "decode")
 """Scopes that cirron-sdk does not have, and that are left out of the comparison."""
 _IMPORTS = {
     "accelerate_loops": ("torch", "torch._dynamo", "accelerate", "accelerate.accelerator"),
     "generation": ("torch", "transformers.generation", "transformers.models.gpt2.modeling_gpt2"),
+    "pairs": ("torch", "transformers", "transformers.trainer"),
     "lightning_trainer": ("torch", "lightning.pytorch", "pytorch_lightning"),
     "transformers_trainer": ("torch", "transformers", "transformers.trainer"),
 }
@@ -89,12 +91,13 @@ def main() -> None:
         outdated = []
         for name, program in members.items():
             key = f"{module}.{name}"
-            results[key] = before.get(key, {"digest": "", "reason": "not run"})
-            is_current = results[key]["digest"] == digest(program) and not arguments.all
-            if chosen and not is_current:
+            stale = {"digest": digest(program), "reason": NOT_RUN}
+            results[key] = before.get(key, stale)
+            if results[key]["digest"] != digest(program) or arguments.all:
+                results[key] = stale
+            if chosen and results[key].get("reason") == NOT_RUN:
                 outdated.append(program)
         results |= _run(module, outdated) if outdated else {}
-        _write(modules, results | {key: before[key] for key in before if key not in results})
     _write(modules, results)
     right = sum(bool(result.get("right")) for result in results.values())
     print(f"{len(results)} programs; cirron-sdk gives {right} of the trees")

@@ -1,0 +1,109 @@
+"""Programs in which two frameworks meet, or a framework and a hand-written loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.frameworks import program
+from tests.frameworks.programs.transformers_parts import (
+    classifier,
+    digest,
+    language_model,
+    results,
+    rows,
+    tokens,
+    trainer_of,
+)
+from tests.frameworks.programs.transformers_trainer import epochs, evaluation, steps
+
+SESSION = "cirron.session"
+
+
+def _written_out(model: Any, batches: Any, optimizer: Any) -> None:
+    """Train for one epoch, without a trainer."""
+    for batch in batches:
+        optimizer.zero_grad()
+        model(**batch)["loss"].backward()
+        optimizer.step()
+
+
+@program(f"{SESSION}\n  epoch[0]{steps('step[0-2]')}\n  epoch[1]{steps('step[0-2]')}")
+def trainer_in_epochs_of_the_program() -> dict[str, Any]:
+    """A Trainer that is called in each epoch of `ci.epochs`: the program's epochs count."""
+    import cirron_otel as ci
+
+    trainer = trainer_of(model=classifier(), train_dataset=rows(6), num_train_epochs=1)
+    for _ in ci.epochs(range(2)):
+        trainer.train()
+    return {"weights": results(trainer)["weights"]}
+
+
+@program(SESSION + "".join(epochs(f"epoch[{n}]") for n in range(2)))
+def loop_that_imports_a_model() -> dict[str, Any]:
+    """A hand-written loop over a model of transformers: torch's rules determine the tree."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = language_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        _written_out(model, DataLoader(tokens(6), batch_size=2), optimizer)
+    return {"weights": digest(model)}
+
+
+@program(
+    SESSION
+    + "".join(
+        epochs(f"epoch[{n}]") + evaluation(n, level=1, attrs="{function=evaluate}")
+        for n in range(2)
+    )
+)
+def evaluates_in_a_written_out_loop() -> dict[str, Any]:
+    """A hand-written loop that calls `Trainer.evaluate` after each epoch."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = classifier()
+    trainer = trainer_of(model=model, train_dataset=rows(6), eval_dataset=rows(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):
+        model.train()
+        _written_out(model, DataLoader(rows(6), batch_size=2), optimizer)
+        losses.append(trainer.evaluate()["eval_loss"])
+    return {"losses": losses}
+
+
+@program(SESSION + "".join(epochs(f"epoch[{n}]") for n in range(2)))
+def trainer_in_a_thread() -> dict[str, Any]:
+    """A Trainer that runs in a thread of its own."""
+    import threading
+
+    trainer = trainer_of(model=classifier(), train_dataset=rows(6))
+    thread = threading.Thread(target=trainer.train)
+    thread.start()
+    thread.join()
+    return results(trainer)
+
+
+@program(f"{SESSION}{epochs('epoch[0]')}{epochs('epoch[0]')}")
+def two_trainers_in_two_threads() -> dict[str, Any]:
+    """A Trainer runs in a second thread while one is in its second step: each has its epochs."""
+    import threading
+
+    from transformers import TrainerCallback
+
+    other = trainer_of(model=classifier(), train_dataset=rows(6, seed=3), num_train_epochs=1)
+
+    class StartsOther(TrainerCallback):
+        def on_step_end(self, _: Any, state: Any, __: Any, **___: Any) -> None:
+            if state.global_step == 1:
+                thread = threading.Thread(target=other.train)
+                thread.start()
+                thread.join()
+
+    trainer = trainer_of(
+        model=classifier(), train_dataset=rows(6), num_train_epochs=1, callbacks=[StartsOther()]
+    )
+    trainer.train()
+    return {"weights": [results(each)["weights"] for each in (trainer, other)]}
