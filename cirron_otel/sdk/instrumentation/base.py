@@ -85,6 +85,18 @@ def install_parts(framework: str, parts: Iterable[Part]) -> list[str]:
     return [name for names in failed.values() for name in names]
 
 
+requests: dict[str, Callable[[ModuleType], None]] = {}
+"""The functions that install hooks which a call of the program requests, by the module that the
+call imports. `Instrumentation` adds and removes them; no import is watched for these hooks."""
+
+
+def request(name: str) -> None:
+    """Install the hooks that belong to the module `name`, if a session waits for it."""
+    install = requests.pop(name, None)
+    if install is not None:
+        install(sys.modules[name])
+
+
 class FrameworkHooks(ABC):
     """The hooks into one framework during one session.
 

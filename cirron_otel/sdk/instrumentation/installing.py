@@ -18,7 +18,7 @@ from ...core.config.options import Config
 from ..session.errors import record_error, report_problem
 from ..tracing.state import state
 from . import training_loop
-from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess
+from .base import FrameworkHooks, HookContext, RankCallback, SessionAccess, request, requests
 from .frameworks import FRAMEWORKS, LOGGERS, Framework
 
 OnImport = Callable[[ModuleType], None]
@@ -154,8 +154,13 @@ class Instrumentation:
             for name, framework in self._frameworks.items():
                 if name in names:
                     _import(framework.module)
-                if name in names or AUTO in names or framework.is_requested:
-                    self._imports.on(framework.module, partial(self._hook, name, framework))
+                hook = partial(self._hook, name, framework)
+                if framework.is_requested:
+                    requests[framework.module] = hook
+                    if framework.module in sys.modules:
+                        request(framework.module)
+                elif name in names or AUTO in names:
+                    self._imports.on(framework.module, hook)
             for name, logger in LOGGERS.items():
                 if self._captures(logger.option):
                     self._imports.on(logger.module, partial(self._hook, name, logger))
@@ -203,6 +208,7 @@ class Instrumentation:
 
     def remove(self) -> None:
         """Remove every hook, and close the open scopes that the hooks opened. Raises nothing."""
+        requests.clear()
         try:
             self._imports.remove()
         except Exception as error:

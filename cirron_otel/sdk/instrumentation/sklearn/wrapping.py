@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
 from ...session.errors import record_error, report_problem
+from ..base import request
 
 METHODS = (
     "fit", "partial_fit", "predict", "predict_proba", "predict_log_proba", "decision_function",
@@ -165,3 +166,6 @@ def wrap(estimator: T) -> T:
     except Exception as error:
         record_error("wrap", error)
     return estimator
+
+
+request(__name__)
