@@ -15,7 +15,7 @@ LOSSES = frozenset({
 
 
 @dataclass(slots=True)
-class Metric:
+class LossMetric:
     """A loss over the run."""
 
     name: str
@@ -37,16 +37,16 @@ class Metric:
         return f"{self.name} (eval)" if has_suffix else self.name
 
 
-def losses(series: Iterable[MarkSeries]) -> list[Metric]:
+def losses(series: Iterable[MarkSeries]) -> list[LossMetric]:
     """Return the losses among the series of marks; ranks with the same values share a metric."""
-    metrics: dict[tuple[object, ...], Metric] = {}
+    metrics: dict[tuple[object, ...], LossMetric] = {}
     for each in series:
         if each.name.rpartition("/")[2] not in LOSSES:
             continue
         key = (each.name, each.is_eval, each.count, each.first, each.last, each.min)
         metric = metrics.get(key)
         if metric is None:
-            metrics[key] = Metric(
+            metrics[key] = LossMetric(
                 each.name, each.is_eval, [each.rank], each.count,
                 number_of(each.first), number_of(each.last), each.min,
             )  # fmt: skip

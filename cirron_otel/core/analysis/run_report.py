@@ -16,7 +16,7 @@ from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, 
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
-from .metrics import Metric, losses
+from .metrics import LossMetric, losses
 from .run_time import RankReport, wall_time
 from .run_traces import records_of
 from .sessions import assign_sessions
@@ -197,7 +197,7 @@ class RunReport:
     straggler: Straggler | None = None
 
     @property
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[LossMetric]:
         """The losses among the marks."""
         return losses(self.marks)
 

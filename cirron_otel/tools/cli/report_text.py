@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
-    from ...core.analysis.metrics import Metric
+    from ...core.analysis.metrics import LossMetric
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
     from ...core.analysis.run_time import RankReport, Row
     from ...core.analysis.verdict import Verdict
@@ -319,7 +319,7 @@ def _gpu(times: list[GpuTime]) -> Table:
     ])  # fmt: skip
 
 
-def _metrics(metrics: list[Metric]) -> Table:
+def _metrics(metrics: list[LossMetric]) -> Table:
     heads = ("metric", "ranks", "times", "first", "last", "best")
     return rows_table(heads, set(heads[1:]), [
         (
