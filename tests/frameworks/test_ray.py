@@ -43,9 +43,11 @@ def test_a_program_gives_one_trace_over_all_its_processes(
     untraced, traced = drivers
     [expected] = untraced.run(program, tmp_path / "untraced")
     [outcome] = traced.run(program, tmp_path / "traced")
+    # On a cluster, Ray itself draws random numbers in the driver: two untraced runs differ.
+    compared = ("result", "error") if program.slow else ("result", "random", "error")
     faults = [
         f"{key}: {outcome[key]!r}, untraced: {expected[key]!r}"
-        for key in ("result", "random", "error")
+        for key in compared
         if outcome[key] != expected[key]
     ]
     if outcome["error"] != program.error:
