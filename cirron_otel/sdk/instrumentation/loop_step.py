@@ -31,6 +31,10 @@ class LoopStep(Iteration):
         self.inside = Intervals()
         """The times of phases and micro steps, including batches fetched for later micro steps."""
 
+    def owns(self, scope: Any) -> bool:
+        """Return whether `scope` is this step or its open micro step."""
+        return scope is self.step or (scope is not None and scope is self.micro)
+
     def begin_micro(self) -> Step:
         """Close the open micro step and open the next, which takes the oldest fetched batch."""
         if self.micro is not None:
@@ -40,7 +44,7 @@ class LoopStep(Iteration):
         self.direct += self.children
         self.children = []
         self.is_odd = True
-        self.micro = micro = _open_micro(self.step, self.micros)
+        self.micro = micro = open_micro(self.step, self.micros)
         self.micros += 1
         load = next((each for each in self.direct if each._name == DATA_LOAD), None)
         if load is not None and self.is_held:
@@ -97,7 +101,8 @@ class LoopStep(Iteration):
         super().close(begin, left)
 
 
-def _open_micro(step: Step, index: int) -> Step:
+def open_micro(step: Step, index: int) -> Step:
+    """Open a micro step, which does not become the current scope."""
     micro = new_step()
     begin(micro, MICRO_STEP, index, None, step, CONTEXT.get(), now(), is_fixed=True)
     return micro

@@ -486,7 +486,7 @@ class TrainingLoop:
     def add(self, phase: Phase) -> None:
         """Count an ended phase of the open step that torch's hooks did not record."""
         try:
-            if self.step is not None and phase._above in (self.step.step, self.step.micro):
+            if self.step is not None and self.step.owns(phase._above):
                 self.step.add(phase)
             else:
                 phase.finish()
