@@ -34,6 +34,8 @@ ENVIRONMENTS: dict[str, Environment] = {
     "sklearn": _beside("sklearn", "scikit-learn", "xgboost-cpu", "lightgbm", "pandas"),
     "sklearn-oldest": _beside("sklearn-oldest", "scikit-learn", "xgboost-cpu", "lightgbm"),
     "loggers": _beside("loggers"),
+    "tensorflow": _beside("tensorflow"),
+    "keras-oldest": _beside("keras-oldest"),
 }
 """The environments by name: a framework, and `-oldest` if it holds the oldest supported version."""
 

@@ -69,6 +69,18 @@ def _sklearn() -> FrameworkHooks:
     return SklearnHooks()
 
 
+def _keras() -> FrameworkHooks:
+    from .keras.instrument import KerasHooks  # noqa: PLC0415
+
+    return KerasHooks()
+
+
+def _tensorflow() -> FrameworkHooks:
+    from .tensorflow.instrument import TensorFlowHooks  # noqa: PLC0415
+
+    return TensorFlowHooks()
+
+
 FRAMEWORKS: dict[str, Framework] = {
     "torch": Framework("torch", _torch),
     "ray": Framework("ray", _ray),
@@ -78,6 +90,8 @@ FRAMEWORKS: dict[str, Framework] = {
     "pytorch_lightning": Framework("pytorch_lightning", _pytorch_lightning),
     "lightning_fabric": Framework("lightning_fabric", _lightning_fabric),
     "sklearn": Framework(f"{__package__}.sklearn.wrapping", _sklearn, is_requested=True),
+    "keras": Framework("keras", _keras),
+    "tensorflow": Framework("tensorflow", _tensorflow),
 }
 
 

@@ -43,18 +43,18 @@ cirron.session
       forward
       backward
       optimizer_step
-  eval[0]
-    data_load
-    forward
+    eval[0]
+      data_load
+      forward
   epoch[1]
     step[0-5]
       data_load
       forward
       backward
       optimizer_step
-  eval[1]
-    data_load
-    forward
+    eval[1]
+      data_load
+      forward
 """
 ACCUMULATING = """
     step[0-2]

@@ -1,0 +1,1 @@
+"""Record eager TensorFlow loops, and calls of compiled functions."""

@@ -1,0 +1,36 @@
+"""TensorFlow: Keras on it, and eager loops; trees, results and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.environments import EnvironmentUnavailableError
+from tests.frameworks import Program
+from tests.frameworks.environments import ENVIRONMENTS
+from tests.frameworks.running import Worker, check, parameters
+
+FRAMEWORK = "keras_tensorflow"
+MODULES = ("tests.frameworks.programs.on_tensorflow", "tensorflow", "keras")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[tuple[Worker, Worker]]:
+    try:
+        python = ENVIRONMENTS["tensorflow"].make()
+    except EnvironmentUnavailableError as error:
+        pytest.skip(str(error))
+    with (
+        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
+        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
+    ):
+        yield untraced, traced
+
+
+@pytest.mark.parametrize("program", parameters(FRAMEWORK))
+def test_a_program_trains_the_same_and_gives_its_tree(
+    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
+) -> None:
+    check(program, *workers, tmp_path)
