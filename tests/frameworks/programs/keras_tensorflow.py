@@ -105,7 +105,7 @@ def trains_on_batches() -> dict[str, Any]:
     return {**results(model), "logs": logs}
 
 
-@program("cirron.session\n  epoch[0]\n    step[0-1]\n      train_step")
+@program("cirron.session\n  data_load\n  epoch[0]\n    step[0-1]\n      train_step")
 def mirrors_on_two_devices() -> dict[str, Any]:
     """A MirroredStrategy over two logical CPUs."""
     import tensorflow as tf
