@@ -28,6 +28,7 @@ def _beside(name: str, *requirements: str) -> Environment:
 
 
 ENVIRONMENTS: dict[str, Environment] = {
+    "lightning-oldest": _beside("lightning-oldest"),
     "transformers-oldest": _beside("transformers-oldest"),
     "ray": _beside("ray"),
     "trl": _beside("trl"),

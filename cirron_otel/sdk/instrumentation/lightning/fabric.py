@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...session.errors import record_error
 from ...tracing.mark import mark
 from ...tracing.scope import Scope
 from ..base import Part
+from ..checkpoint_origin import LOAD, SAVE, checkpoint_attributes
 from ..logged_values import passed_on
 from ..patches import Patches
-from .checkpoints import attributes_of
-from .lightning_loop import NAME
+from .checkpoints import link_writer, store_writer
+from .lightning_loop import safely
 
 
 def fabric_parts(patches: Patches, package: Any) -> list[Part]:
@@ -40,22 +40,25 @@ def fabric_parts(patches: Patches, package: Any) -> list[Part]:
 
 def _saving(original: Any, fabric: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else kwargs.get("path")
-    with Scope("checkpoint", **attributes_of("save", path)):
-        return original(fabric, *args, **kwargs)
+    with Scope("checkpoint", **checkpoint_attributes(SAVE, path)):
+        result = original(fabric, *args, **kwargs)
+        safely(store_writer, path, fabric)
+    return result
 
 
 def _loading(original: Any, fabric: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else kwargs.get("path")
-    with Scope("checkpoint", **attributes_of("load", path)):
+    safely(link_writer, path)
+    with Scope("checkpoint", **checkpoint_attributes(LOAD, path)):
         return original(fabric, *args, **kwargs)
 
 
 def _values(original: Any, fabric: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        values = args[0] if args else kwargs["metrics"]
-        for name, value in values.items():
-            mark(name, value)
-    except Exception as error:
-        record_error(NAME, error)
+    safely(_mark, args[0] if args else kwargs.get("metrics"))
     with passed_on:
         return original(fabric, *args, **kwargs)
+
+
+def _mark(values: Any) -> None:
+    for name, value in values.items():
+        mark(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...session.errors import record_error
@@ -132,3 +132,12 @@ def own_loop() -> LightningLoop | None:
     """Return the innermost loop of this thread if it is one of Lightning's Trainer."""
     loop = current_loop()
     return loop if isinstance(loop, LightningLoop) else None
+
+
+def safely(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the hooks; record its exception and return None if it raises one."""
+    try:
+        return function(*args)
+    except Exception as error:
+        record_error(NAME, error)
+        return None

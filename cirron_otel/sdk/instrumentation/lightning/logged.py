@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...session.errors import record_error
 from ..base import Part
 from ..logged_values import passed_on
 from ..patches import Patches
-from .lightning_loop import NAME, own_loop
+from .lightning_loop import LightningLoop, own_loop, safely
 
 
 def value_parts(patches: Patches, package: Any) -> list[Part]:
@@ -31,20 +30,21 @@ def _values(original: Any, connector: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is None:
         return original(connector, *args, **kwargs)
-    try:
-        values = args[0] if args else kwargs["metrics"]
-        loop.log(values, is_final=connector._first_loop_iter is None)
-    except Exception as error:
-        record_error(NAME, error)
+    safely(_mark, loop, connector, args, kwargs)
     with passed_on:
         return original(connector, *args, **kwargs)
+
+
+def _mark(loop: LightningLoop, connector: Any, args: Any, kwargs: Any) -> None:
+    values = args[0] if args else kwargs["metrics"]
+    loop.log(values, is_final=connector._first_loop_iter is None)
 
 
 def _learning_rates(original: Any, monitor: Any, args: Any, kwargs: Any) -> Any:
     values = original(monitor, *args, **kwargs)
     loop = own_loop()
     if loop is not None and values:
-        loop.log(values, is_final=False)
+        safely(lambda: loop.log(values, is_final=False))
     return values
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...session.errors import record_error
 from ..base import Part
+from ..checkpoint_origin import LOAD, SAVE, checkpoint_attributes
 from ..patches import Patches
-from .checkpoints import attributes_of
+from .checkpoints import link_writer, store_writer
 from .configuration import announce
-from .lightning_loop import NAME, LightningLoop, own_loop
+from .lightning_loop import NAME, LightningLoop, own_loop, safely
 
 Around = Callable[[Any, Any, Any, Any], Any]
 
@@ -84,21 +84,15 @@ def _run(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _stage(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    try:
-        if own_loop() is not None:
-            announce(trainer)
-    except Exception as error:
-        record_error(NAME, error)
+    if own_loop() is not None:
+        safely(announce, trainer)
     return original(trainer, *args, **kwargs)
 
 
 def _epoch_begins(original: Any, fit_loop: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is not None:
-        try:
-            loop.epoch(fit_loop.trainer.current_epoch)
-        except Exception as error:
-            record_error(NAME, error)
+        safely(lambda: loop.epoch(fit_loop.trainer.current_epoch))
     return original(fit_loop, *args, **kwargs)
 
 
@@ -106,7 +100,7 @@ def _epoch_ends(original: Any, fit_loop: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is None:
         return original(fit_loop, *args, **kwargs)
-    loop.epoch_work_ended()
+    safely(loop.epoch_work_ended)
     result = original(fit_loop, *args, **kwargs)
     loop.end_epoch()
     return result
@@ -116,13 +110,13 @@ def _batch(original: Any, epoch_loop: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is None:
         return original(epoch_loop, *args, **kwargs)
-    loop.batch_begins(epoch_loop)
+    safely(loop.batch_begins, epoch_loop)
     try:
         result = original(epoch_loop, *args, **kwargs)
     except StopIteration:
-        loop.batch_refused()
+        safely(loop.batch_refused)
         raise
-    loop.batch_ends(epoch_loop)
+    safely(loop.batch_ends, epoch_loop)
     return result
 
 
@@ -130,23 +124,20 @@ def _evaluation(original: Any, evaluation_loop: Any, args: Any, kwargs: Any) -> 
     loop = own_loop()
     if loop is None:
         return original(evaluation_loop, *args, **kwargs)
-    try:
-        loop.expect_evaluation(**_attributes(evaluation_loop))
-    except Exception as error:
-        record_error(NAME, error)
+    safely(lambda: loop.expect_evaluation(**_attributes(evaluation_loop)))
     try:
         result = original(evaluation_loop, *args, **kwargs)
     except BaseException as error:
-        loop.evaluation_ends(error)
+        safely(loop.evaluation_ends, error)
         raise
-    loop.evaluation_ends()
+    safely(loop.evaluation_ends)
     return result
 
 
 def _evaluated(original: Any, evaluation_loop: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is not None:
-        loop.evaluation_ends()  # its callbacks save checkpoints
+        safely(loop.evaluation_ends)  # its callbacks save checkpoints
     return original(evaluation_loop, *args, **kwargs)
 
 
@@ -163,20 +154,27 @@ def _attributes(evaluation_loop: Any) -> dict[str, Any]:
 def _resetting(original: Any, evaluation_loop: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
     if loop is not None:
-        loop.evaluation_begins()
+        safely(loop.evaluation_begins)
     return original(evaluation_loop, *args, **kwargs)
 
 
 def _saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else kwargs.get("filepath")
-    return _checkpoint("save", path, trainer, lambda: original(trainer, *args, **kwargs))
+
+    def save() -> Any:
+        result = original(trainer, *args, **kwargs)
+        safely(store_writer, path, trainer)
+        return result
+
+    return _checkpoint(SAVE, path, trainer, save)
 
 
 def _loading(original: Any, connector: Any, args: Any, kwargs: Any) -> Any:
     path = args[0] if args else kwargs.get("checkpoint_path")
     if not path:
         return original(connector, *args, **kwargs)
-    return _checkpoint("load", path, None, lambda: original(connector, *args, **kwargs))
+    safely(link_writer, path)
+    return _checkpoint(LOAD, path, None, lambda: original(connector, *args, **kwargs))
 
 
 def _checkpoint(operation: str, path: object, trainer: Any, call: Callable[[], Any]) -> Any:
@@ -185,11 +183,7 @@ def _checkpoint(operation: str, path: object, trainer: Any, call: Callable[[], A
     loop = outer or LightningLoop.start(NAME)
     if loop is None or loop.is_open("checkpoint"):
         return call()
-    scope = None
-    try:
-        scope = loop.open_checkpoint(trainer, attributes_of(operation, path))
-    except Exception as error:
-        record_error(NAME, error)
+    scope = safely(lambda: loop.open_checkpoint(trainer, checkpoint_attributes(operation, path)))
     try:
         result = call()
     except BaseException as error:
