@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program, programs_of
 from tests.frameworks.environments import ENVIRONMENTS
@@ -33,7 +34,7 @@ def oldest() -> Iterator[tuple[Worker, Worker]]:
     try:
         python = ENVIRONMENTS["keras-oldest"].make()
     except EnvironmentUnavailableError as error:
-        pytest.skip(str(error))
+        leave_out(str(error))
     with (
         Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
         Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,

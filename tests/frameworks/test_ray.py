@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
 from tests.frameworks.environments import ENVIRONMENTS
@@ -27,7 +28,7 @@ def drivers() -> Iterator[tuple[Driver, Driver]]:
     try:
         python = ENVIRONMENTS["ray"].make()
     except EnvironmentUnavailableError as error:
-        pytest.skip(str(error))
+        leave_out(str(error))
     with (
         cluster(python) as variables,
         Driver(python, variables, FRAMEWORK, "untraced") as untraced,

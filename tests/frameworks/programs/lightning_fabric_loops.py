@@ -24,7 +24,7 @@ STEP = """
 
 def _fabric(package: str = "lightning.fabric", **options: Any) -> Any:
     fabric = lightning(package)
-    fabric.seed_everything(1, verbose=False)
+    fabric.seed_everything(1)
     return fabric.Fabric(accelerator="cpu", devices=1, **options)
 
 

@@ -210,10 +210,21 @@ def _begin_training(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
 
 def _begin_epoch(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
     _end_epoch(loop)
-    loop.last_epoch = max(loop.last_epoch + 1, int(state.epoch or 0))
+    is_resumed_stream = loop.last_epoch < 0 and not _has_length(loop.trainers[0])
+    # A stream is read from its beginning; `state.epoch` is a share of `max_steps` then.
+    trained = 0 if is_resumed_stream else int(state.epoch or 0)
+    loop.last_epoch = max(loop.last_epoch + 1, trained)
     loop.epoch = loop.begin_epoch(loop.last_epoch)
     loop.is_in_epoch = True
     loop.expect_step()
+
+
+def _has_length(trainer: Any) -> bool:
+    try:
+        len(trainer.callback_handler.train_dataloader)
+    except TypeError:
+        return False
+    return True
 
 
 def _epoch_is_over(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
