@@ -24,7 +24,8 @@ from ..checkpoint_origin import (
     store_origin,
 )
 from ..patches import Patches
-from ..training_loop import current_engine, current_loop
+from ..step_engine import current_engine
+from ..training_loop import current_loop
 
 NAME = "accelerate"
 _NUMBER = re.compile(r"[0-9]+(?=[^/]*$)")

@@ -10,7 +10,7 @@ from ...session.errors import record_error
 from ...tracing.state import state
 from ..base import FrameworkHooks, HookContext, Part, RankCallback, install_parts
 from ..patches import Patches
-from ..training_loop import StepEngine, forget_engine, use_engine
+from ..step_engine import StepEngine, forget_engine, use_engine
 from . import cuda
 from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles

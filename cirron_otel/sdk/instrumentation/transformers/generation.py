@@ -17,7 +17,8 @@ from ...tracing.scope import NO_SESSION, Scope
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..base import Part
 from ..patches import Patches
-from ..training_loop import current_engine, current_loop
+from ..step_engine import current_engine
+from ..training_loop import current_loop
 from .gen_ai import TokenCounts, model_attributes
 from .loop import NAME
 
