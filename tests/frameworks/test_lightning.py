@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
 from tests.frameworks.environments import ENVIRONMENTS
+from tests.frameworks.programs.lightning_trainer import OLDEST
 from tests.frameworks.running import Worker, check, parameters
 
 FRAMEWORKS = ("lightning_trainer", "lightning_fabric_loops")
@@ -56,14 +58,10 @@ def test_a_program_trains_the_same_and_gives_its_tree(
     check(program, *workers[program.framework], tmp_path)
 
 
-NEWER = ("is_interrupted", "resumes_within_an_epoch")
-"""Programs that the oldest version runs otherwise: it returns after an interrupt, and repeats a
-batch of an epoch that it resumes."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [each for each in PROGRAMS if each.id not in NEWER])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_oldest_supported_version_gives_the_same(
     program: Program, oldest: Workers, tmp_path: Path
 ) -> None:
-    check(program, *oldest[program.framework], tmp_path)
+    expected = replace(program, **OLDEST.get(program.name, {}))
+    check(expected, *oldest[program.framework], tmp_path)

@@ -23,9 +23,10 @@ STEP = """
 
 
 def _fabric(package: str = "lightning.fabric", **options: Any) -> Any:
-    fabric = lightning(package)
-    fabric.seed_everything(1)
-    return fabric.Fabric(accelerator="cpu", devices=1, **options)
+    import torch
+
+    torch.manual_seed(1)
+    return lightning(package).Fabric(accelerator="cpu", devices=1, **options)
 
 
 def _parts(fabric: Any) -> tuple[Any, Any, Any]:

@@ -613,3 +613,26 @@ def trains_with_the_other_package() -> dict[str, Any]:
     module = classifier(package)
     trainer(package).fit(module, loader(), loader(VALIDATION_ROWS))
     return results(module)
+
+
+OLDEST: dict[str, dict[str, str]] = {
+    # A checkpoint of Lightning 2.2 that is saved in `on_train_batch_end` does not count the batch
+    # as completed, so the resumed run trains on it again.
+    "resumes_within_an_epoch": {
+        "tree": SESSION
+        + block(1, "epoch[0]")
+        + steps("step[0-1]")
+        + SAVED
+        + steps("step[2]")
+        + block(1, "checkpoint{operation=load}", "epoch[0]")
+        + block(2, "step[1]{global_step=3}")
+        + block(3, CLOSURE)
+        + steps("step[2]")
+        + SAVED
+        + block(1, "epoch[1]")
+        + steps("step[0-2]")
+    },
+    # Lightning 2.2 returns from `fit` after a KeyboardInterrupt.
+    "is_interrupted": {"error": ""},
+}
+"""What the oldest supported version of Lightning does differently, by the programs' names."""
