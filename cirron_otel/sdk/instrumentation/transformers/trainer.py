@@ -104,7 +104,12 @@ def _evaluation_attributes(
 
 def micro_step(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     """Call `training_step` as a `micro_step`, if gradients are accumulated over several."""
-    loop = own_loop()
+    try:
+        is_accumulating = trainer.args.gradient_accumulation_steps > 1
+    except Exception as error:
+        record_error(NAME, error)
+        is_accumulating = False
+    loop = own_loop() if is_accumulating else None
     if loop is None or not _begin_micro_step(loop, trainer):
         return original(trainer, *args, **kwargs)
     result = original(trainer, *args, **kwargs)
@@ -115,12 +120,7 @@ def micro_step(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 def _begin_micro_step(loop: TrainerLoop, trainer: Any) -> bool:
     try:
         step = loop.step
-        if (
-            trainer.args.gradient_accumulation_steps <= 1
-            or step is None
-            or step.micro is not None
-            or trainer is not loop.trainers[0]
-        ):
+        if step is None or step.micro is not None or trainer is not loop.trainers[0]:
             return False
         loop.begin_micro_step()
     except Exception as error:
