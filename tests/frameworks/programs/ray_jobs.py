@@ -431,6 +431,7 @@ def resumes_a_tuning() -> dict[str, Any]:
 
 
 def _trainer_loop(config: dict[str, Any]) -> None:
+    import torch
     from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
     from torch.utils.data import Dataset
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -450,6 +451,7 @@ def _trainer_loop(config: dict[str, Any]) -> None:
         output_dir="out", num_train_epochs=2, per_device_train_batch_size=2, logging_steps=1,
         save_strategy="epoch", report_to=[], use_cpu=True, disable_tqdm=True, seed=1,
     )  # fmt: skip
+    torch.manual_seed(1)  # the Trainer seeds only what comes after its construction
     trainer = Trainer(model=GPT2LMHeadModel(shape), args=arguments, train_dataset=Tokens())
     trainer.add_callback(RayTrainReportCallback())
     prepare_trainer(trainer).train()

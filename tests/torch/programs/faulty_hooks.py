@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 import cirron_otel as ci
 import cirron_otel.sdk.instrumentation.torch as hooks
+from cirron_otel.sdk.instrumentation import iteration
 from cirron_otel.sdk.tracing import phase
 from tests.sdk.spool_trees import read_spool
 from tests.torch import trees
@@ -177,7 +178,9 @@ def faults(directory: Path, places: Places, at: int, expected: list[float]) -> A
 def functions() -> Iterator[tuple[str, Places]]:
     """Every function of the hooks: what it is called, and where it is."""
     names = [f"{hooks.__name__}.{found.name}" for found in pkgutil.iter_modules(hooks.__path__)]
-    modules = {name: importlib.import_module(name) for name in [*names, phase.__name__]}
+    modules = {
+        name: importlib.import_module(name) for name in [*names, iteration.__name__, phase.__name__]
+    }
     for name, module in modules.items():
         for key, value in list(vars(module).items()):
             if isinstance(value, type) and value.__module__ == name:
