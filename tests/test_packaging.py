@@ -143,7 +143,12 @@ def test_the_pins_allow_what_the_project_asks_for() -> None:
 
 def test_ci_runs_the_command_of_the_readme() -> None:
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert commands[-3:] == ["make torch-oldest", "make pythons", "make test"]
+    assert commands[-4:] == [
+        "make torch-oldest",
+        "make frameworks",
+        "make pythons",
+        "make test",
+    ]
     assert "make test" in (ROOT / "README.md").read_text()
 
 
