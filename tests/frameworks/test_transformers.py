@@ -53,7 +53,7 @@ def test_a_program_trains_the_same_and_gives_its_tree(
     check(program, *workers, tmp_path)
 
 
-NEWER = ("accumulates_a_remainder", "resumes_between_epochs")
+NEWER = ("accumulates_a_remainder", "resumes_between_epochs", "resumes_without_skipping")
 """Programs that the oldest version runs otherwise: it drops the remainder of an accumulation, and
 saves twice at the end of a training that saves after each epoch."""
 
