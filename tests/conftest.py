@@ -11,12 +11,14 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import settings
+from opentelemetry import context
+from opentelemetry.trace import get_current_span
 
 from tests.backends import run
 from tests.backends import tempo as tempo_backend
@@ -161,6 +163,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reasons = [reason for name in BACKENDS if (reason := missing(name))]
         if reasons:
             leave_out(f"{' and '.join(reasons)}: run `make backends`")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fail a test that leaves a span current: the traces of later tests would belong to it."""
+    yield
+    span = get_current_span()
+    if span.get_span_context().is_valid:
+        context.attach(context.Context())
+        pytest.fail(f"{item.nodeid} leaves the span {span} current", pytrace=False)
 
 
 @pytest.fixture(scope="session")

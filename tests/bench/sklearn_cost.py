@@ -1,4 +1,4 @@
-"""What a recorded call of a wrapped estimator costs beside the bare call: `python -m tests.bench`.
+"""The cost of a recorded call of a wrapped estimator, compared with the bare call.
 
 The section runs in the environment of scikit-learn, in a process and a directory of its own. The
 estimator does next to nothing, so that the difference is the cost of the record. Blocks of bare and

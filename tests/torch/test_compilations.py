@@ -66,7 +66,7 @@ def profile(tmp_path: Path) -> Iterator[Callable[[], Any]]:
             output_dir=str(tmp_path), frameworks=["torch"], exporters="none", join="none",
             handle_signals=False,
         )  # fmt: skip
-        assert profiler.installed_hooks == ["torch"]
+        assert "torch" in profiler.installed_hooks
 
     yield open_session
     ci.shutdown()

@@ -96,7 +96,7 @@ def _profile(directory: Path) -> Any:
         output_dir=str(directory), frameworks=["torch"], exporters="none", join="none",
         handle_signals=False,
     )  # fmt: skip
-    assert profiler.installed_hooks == ["torch"]
+    assert "torch" in profiler.installed_hooks
     return profiler
 
 

@@ -1,7 +1,7 @@
-"""Store the session that wrote a checkpoint beside it, and link the session that loads it.
+"""Connect the session that loads a checkpoint with the session that wrote it.
 
-The file `cirron_run.json` in the directory of a checkpoint contains the run and the session that
-wrote the checkpoint. A session that loads the checkpoint gets a link to that session.
+The file `cirron_run.json` in the directory of a checkpoint contains the trace id and the span id
+of the session that wrote the checkpoint. A session that loads the checkpoint gets a link to it.
 """
 
 from __future__ import annotations

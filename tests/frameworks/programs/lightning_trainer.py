@@ -635,4 +635,4 @@ OLDEST: dict[str, dict[str, str]] = {
     # Lightning 2.2 returns from `fit` after a KeyboardInterrupt.
     "is_interrupted": {"error": ""},
 }
-"""What the oldest supported version of Lightning does differently, by the programs' names."""
+"""The expectations that differ with the oldest supported version of Lightning, by program."""

@@ -215,10 +215,7 @@ def mark_value(loop: TrainingLoop, name: Any, value: Any, kind: str = SUMMARY) -
 
 
 def _train_on_batch(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
-    outer_loop = current_loop()
-    if is_step_open() or (outer_loop is not None and outer_loop.framework != "tensorflow"):
-        return original(model, *args, **kwargs)
-    loop = TrainingLoop.start(NAME)
+    loop = None if is_step_open() else TrainingLoop.start(NAME)
     if loop is None:
         return original(model, *args, **kwargs)
     outer, thread.logs = thread.logs, {}

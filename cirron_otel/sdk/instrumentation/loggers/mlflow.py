@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from ....semconv import TRACE_ID
 from ...session.errors import record_error
 from ...tracing.buffers import hooks
 from ...tracing.scope import NO_SESSION
@@ -14,8 +15,6 @@ from ..base import Part
 from .instrument import LoggerHooks, argument
 from .links import trace_id
 from .scalars import Scalar, logging_call
-
-TAG = "cirron.trace_id"
 
 
 class MlflowHooks(LoggerHooks):
@@ -85,7 +84,7 @@ def _tagged(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
     trace = trace_id()
     if trace is None:
         return args, kwargs
-    tags = {TAG: trace, **(argument(args, kwargs, 2, "tags") or {})}
+    tags = {TRACE_ID: trace, **(argument(args, kwargs, 2, "tags") or {})}
     if len(args) > 2:
         return (*args[:2], tags, *args[3:]), kwargs
     return args, {**kwargs, "tags": tags}

@@ -43,7 +43,7 @@ class FitHooks:
         self._patches.wrap(tuner, "fit", self._tune)
 
     def tune_run(self, module: Any) -> None:
-        """Hook `tune.run`, also where it was imported by name."""
+        """Hook `tune.run`, and the copies of it in modules that imported it by name."""
         original = module.run
 
         @functools.wraps(original)

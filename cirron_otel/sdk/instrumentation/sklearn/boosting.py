@@ -51,10 +51,7 @@ class Rounds:
     def mark_best(self, estimator: Any) -> None:
         """Record the best round, if the training was stopped early."""
         attributes = getattr(estimator, "__dict__", {})
-        best, score = (
-            attributes.get("_best_iteration"),
-            None,
-        )  # LightGBM; 0 if it did not stop early
+        best, score = attributes.get("_best_iteration"), None  # of LightGBM; 0: no early stop
         if hasattr(estimator, "get_booster"):
             booster = estimator.get_booster()
             best, score = booster.attr("best_iteration"), booster.attr("best_score")

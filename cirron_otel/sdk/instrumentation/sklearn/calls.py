@@ -31,7 +31,7 @@ class EstimatorCall:
         self.scope: Any = None
         self.token: Any = None
         self.rounds: Any = None
-        """The boosting rounds (`boosting.Rounds`) of the call; None if there are none."""
+        """The boosting rounds (`boosting.Rounds`) of the call; None if it has no rounds."""
 
 
 current: ContextVar[EstimatorCall | None] = ContextVar("cirron-otel-sklearn", default=None)
@@ -137,7 +137,7 @@ Finished = Callable[[EstimatorCall, Any], None]
 def run(
     method: str, function: Any, estimator: Any, args: Any, kwargs: Any, finished: Finished
 ) -> Any:
-    """Call a method, in a scope if it is to be recorded."""
+    """Call a method and return its result. If the call is recorded, it runs in a scope."""
     call = begin(method, estimator, args, kwargs)
     if call is None:
         return function(estimator, *args, **kwargs)

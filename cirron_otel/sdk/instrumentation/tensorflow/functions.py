@@ -29,7 +29,7 @@ class Functions:
         self._patches.wrap(module.Function, "__call__", self._call)
 
     def _call(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        if thread.inside & FUNCTION or not self._is_eager() or function._run_functions_eagerly:
+        if thread.inside & FUNCTION or not self._is_eager() or _runs_eagerly(function):
             return original(function, *args, **kwargs)
         phase = begin(FUNCTION, {"function": _name(function)})
         if phase is None:
@@ -65,6 +65,10 @@ class Functions:
 
 def _is_evaluated(loop: Any) -> bool:
     return loop is not None and loop.framework == "keras" and loop.is_open(EVALUATION)
+
+
+def _runs_eagerly(function: Any) -> bool:
+    return bool(getattr(function, "_run_functions_eagerly", False))
 
 
 def _name(function: Any) -> str:

@@ -26,7 +26,7 @@ class _Pass:
         """The scope of the pass, which is an epoch until it is decided."""
         self.kind: str | None = None
         self.is_used = self.is_trained = self.is_stepped = False
-        """What the open iteration has done."""
+        """Whether a model, a gradient or an optimizer was used in the open iteration."""
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
         """The iterators that are read inside the steps of this pass."""
 

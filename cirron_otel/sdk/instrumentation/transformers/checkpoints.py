@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ...session.errors import record_error
-from ..checkpoint_origin import link_origin, store_origin
+from ..checkpoint_origin import (
+    LOAD,
+    PATH,
+    SAVE,
+    checkpoint_attributes,
+    link_origin,
+    store_origin,
+)
 from .loop import CHECKPOINT, NAME, TrainerLoop, own_loop
 
 
@@ -16,14 +24,16 @@ def saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     """
     loop = own_loop()
     if original.__name__ != "save_model":
-        return _checkpoint({"operation": "save"}, original, trainer, args, kwargs)
+        return _checkpoint(checkpoint_attributes(SAVE), original, trainer, args, kwargs)
     directory = args[0] if args else kwargs.get("output_dir")
     if loop is not None and loop.is_open(CHECKPOINT):
         result = original(trainer, *args, **kwargs)
         _note_directory(loop, trainer, directory)
         return result
-    path = getattr(trainer.args, "output_dir", None) if directory is None else directory
-    return _checkpoint({"operation": "save", "path": _text(path)}, original, trainer, args, kwargs)
+    if directory is None:
+        directory = getattr(getattr(trainer, "args", None), "output_dir", None)
+    attrs = checkpoint_attributes(SAVE, directory)
+    return _checkpoint(attrs, original, trainer, args, kwargs)
 
 
 def loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -35,7 +45,7 @@ def loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
         if path is None:
             return original(trainer, *args, **kwargs)  # there is nothing to load
         link_origin(path)
-    return _checkpoint({"operation": "load", "path": _text(path)}, original, trainer, args, kwargs)
+    return _checkpoint(checkpoint_attributes(LOAD, path), original, trainer, args, kwargs)
 
 
 def _checkpoint(attrs: dict[str, Any], original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
@@ -55,7 +65,7 @@ def _checkpoint(attrs: dict[str, Any], original: Any, trainer: Any, args: Any, k
             loop.end(error)
         raise
     if scope is not None and loop.saved_to is not None:
-        scope.set_attribute("path", loop.saved_to)
+        scope.set_attribute(PATH, loop.saved_to)
     loop.close(scope)
     if outer is None:
         loop.end()
@@ -67,12 +77,8 @@ def _note_directory(loop: TrainerLoop, trainer: Any, directory: Any) -> None:
     try:
         if directory is None or loop.saved_to is not None:
             return
-        loop.saved_to = _text(directory)
+        loop.saved_to = os.fspath(directory)
         if trainer.args.should_save:
             store_origin(directory)
     except Exception as error:
         record_error(NAME, error)
-
-
-def _text(path: Any) -> str | None:
-    return None if path is None else str(path)

@@ -228,7 +228,7 @@ def gpu_section(content: RunContent) -> Element | None:
 
 
 def metrics_section(content: RunContent) -> Element | None:
-    """Return the section on the losses; None if there are none."""
+    """Return the section on the losses; None if the run has no losses."""
     metrics = content.report.metrics
     if not metrics:
         return None
