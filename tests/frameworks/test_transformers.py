@@ -56,10 +56,14 @@ def test_a_program_trains_the_same_and_gives_its_tree(
 NEWER = ("accumulates_a_remainder", "resumes_between_epochs", "resumes_without_skipping")
 """Programs that the oldest version runs otherwise: it drops the remainder of an accumulation, and
 saves twice at the end of a training that saves after each epoch."""
+COSTLY = ("compiles_to_machine_code",)
+"""A program that takes long, and whose part in transformers is the same as that of `compiles`."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [p for p in parameters(FRAMEWORK) if p.id not in NEWER])
+@pytest.mark.parametrize(
+    "program", [p for p in parameters(FRAMEWORK) if p.id not in (*NEWER, *COSTLY)]
+)
 def test_the_oldest_version_gives_the_same_trees(
     program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
 ) -> None:

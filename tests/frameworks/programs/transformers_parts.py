@@ -33,7 +33,7 @@ def results(trainer: Any, **others: Any) -> dict[str, Any]:
     return {"logs": logs, "history": history, "weights": digest(trainer.model), **others}
 
 
-def classifier(*, fails_at: int = 0) -> Any:
+def classifier(*, fails_at: int = 0, error: str = "a bad batch") -> Any:
     """Return a small model that computes its loss itself; its call number `fails_at` raises."""
     import torch
     from torch import nn
@@ -47,7 +47,7 @@ def classifier(*, fails_at: int = 0) -> Any:
         def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, Any]:
             self.calls += 1
             if self.calls == fails_at:
-                raise RuntimeError("a bad batch")
+                raise RuntimeError(error)
             logits = self.layers(x)
             if labels is None:
                 return {"logits": logits}

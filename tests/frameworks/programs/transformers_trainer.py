@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.frameworks import program
 from tests.frameworks.programs.transformers_parts import (
+    TIMES,
     classifier,
     language_model,
     results,
@@ -317,6 +318,103 @@ def compiles() -> dict[str, Any]:
     return {**results(trainer), "weights": ""}
 
 
+@program(SESSION + epochs("epoch[0]", evaluation(0)), slow=True)
+def compiles_to_machine_code() -> dict[str, Any]:
+    """The model is compiled by Inductor, or without a C++ compiler by AOTAutograd alone."""
+    import os
+    import shutil
+
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    trainer = trainer_of(
+        torch_compile=True, torch_compile_backend=backend, num_train_epochs=1,
+        eval_strategy="epoch",
+    )  # fmt: skip
+    trainer.train()
+    return results(trainer)
+
+
+def _logged(trainer: Any) -> list[list[Any]]:
+    """Train; return the values of every log, also of attempts whose history the Trainer drops."""
+    from transformers import TrainerCallback
+
+    collected: list[list[Any]] = []
+
+    class Collects(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
+            values = {name: value for name, value in logs.items() if name != "epoch"}
+            collected.extend([n, value] for n, value in values.items() if not n.endswith(TIMES))
+
+    trainer.add_callback(Collects())
+    trainer.train()
+    return collected
+
+
+OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
+
+@program(
+    SESSION
+    + "\n  epoch[0]"
+    + steps("step[0-1]")
+    + "\n  epoch[1]"
+    + steps("step[0]{global_step=3}")
+    + steps("step[1]", phases="data_load\nforward!")
+    + "\n  epoch[0]"
+    + steps("step[0]{global_step=1}")
+    + steps("step[1-2]")
+    + "\n  epoch[1]"
+    + steps("step[0]{global_step=4}")
+    + steps("step[1-2]")
+)
+def finds_a_batch_size() -> dict[str, Any]:
+    """The training begins again with half of the batch, in the second epoch."""
+    model = classifier(fails_at=4, error=OUT_OF_MEMORY)
+    trainer = trainer_of(model=model, train_dataset=rows(3), auto_find_batch_size=True)
+    logs = _logged(trainer)
+    return {**results(trainer), "logs": logs}
+
+
+@program(
+    f"""
+{SESSION}
+  epoch[0]
+    step[0]
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+  epoch[1]
+    step[0]{{global_step=1}}
+      micro_step[0]{MICRO_STEP}
+      micro_step[1]
+        data_load
+        forward!
+  epoch[0]
+    step[0]{{global_step=1}}
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+    step[1]
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+  epoch[1]
+    step[0]{{global_step=3}}
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+    step[1]
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+"""
+)
+def finds_a_batch_size_while_it_accumulates() -> dict[str, Any]:
+    """The memory is exhausted by the second batch of a step."""
+    model = classifier(fails_at=4, error=OUT_OF_MEMORY)
+    trainer = trainer_of(
+        model=model, train_dataset=rows(4), auto_find_batch_size=True,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    logs = _logged(trainer)
+    return {**results(trainer), "logs": logs}
+
+
 @program(SESSION + epochs("epoch[0]"))
 def smooths_labels() -> dict[str, Any]:
     """The Trainer computes the loss, in a function."""
@@ -382,6 +480,34 @@ def uses_its_own_optimizer() -> dict[str, Any]:
 def trains_on_a_stream() -> dict[str, Any]:
     """An IterableDataset that ends before max_steps is read again, as the next epoch."""
     trainer = trainer_of(train_dataset=stream(6), max_steps=4)
+    trainer.train()
+    return results(trainer)
+
+
+@program(
+    f"""
+{SESSION}
+  epoch[0]
+    step[0]{{global_step=1}}
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+    step[1]
+      micro_step[0]{MICRO_STEP}
+  epoch[1]
+    step[0]{{global_step=2}}
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+    step[1]
+      micro_step[0]{MICRO_STEP}
+  epoch[2]
+    step[0]{{global_step=3}}
+      micro_step[0-1]{MICRO_STEP}
+      optimizer_step
+"""
+)
+def accumulates_a_stream() -> dict[str, Any]:
+    """A stream ends in the middle of an accumulation: its last step has no optimizer_step."""
+    trainer = trainer_of(train_dataset=stream(6), gradient_accumulation_steps=2, max_steps=3)
     trainer.train()
     return results(trainer)
 
