@@ -250,13 +250,31 @@ def stops_early() -> dict[str, Any]:
     + epochs("epoch[0]")
     + "\n  epoch[1]"
     + steps("step[0]")
-    + steps("step[1]", phases="data_load\nforward!"),
+    + steps("step[1]{global_step=4}", phases="data_load\nforward!"),
     error="RuntimeError: a bad batch",
 )
 def fails_half_way() -> dict[str, Any]:
     """The model raises in the second step of the second epoch."""
     trainer = trainer_of(model=classifier(fails_at=5))
     trainer.train()
+    return results(trainer)
+
+
+@program(
+    SESSION
+    + "\n  epoch[0]"
+    + steps("step[0-1]")
+    + SAVED
+    + LOADED
+    + "\n  epoch[0]"
+    + steps("step[2]{global_step=2}", phases="data_load\nforward!"),
+    error="RuntimeError: a bad batch",
+)
+def fails_after_resuming() -> dict[str, Any]:
+    """The first step of a resumed training raises: there is no new global step."""
+    trainer_of(save_strategy="steps", save_steps=2, max_steps=2).train()
+    trainer = trainer_of(model=classifier(fails_at=1))
+    trainer.train(resume_from_checkpoint="out/checkpoint-2")
     return results(trainer)
 
 
@@ -491,13 +509,13 @@ def trains_on_a_stream() -> dict[str, Any]:
     step[0]{{global_step=1}}
       micro_step[0-1]{MICRO_STEP}
       optimizer_step
-    step[1]
+    step[1]{{global_step=1}}
       micro_step[0]{MICRO_STEP}
   epoch[1]
     step[0]{{global_step=2}}
       micro_step[0-1]{MICRO_STEP}
       optimizer_step
-    step[1]
+    step[1]{{global_step=2}}
       micro_step[0]{MICRO_STEP}
   epoch[2]
     step[0]{{global_step=3}}

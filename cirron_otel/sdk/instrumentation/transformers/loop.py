@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...session.errors import record_error
 from ...tracing.mark import SUMMARY
+from ...tracing.step_places import GLOBAL_STEP
 from ..training_loop import EVALUATION, TrainingLoop, current_loop
 
 NAME = "transformers"
@@ -20,6 +22,8 @@ class TrainerLoop(TrainingLoop):
         super().__init__(framework)
         self.trainers: list[Any] = []
         """The Trainer of the loop, and others that evaluate inside it, the outermost first."""
+        self.global_step = 0
+        """The Trainer's number of the last step that it ended."""
         self.last_epoch = -1
         """The number of the last epoch since the training began."""
         self.epoch: Any = None
@@ -40,6 +44,15 @@ class TrainerLoop(TrainingLoop):
             if getattr(trainer, "callback_handler", None) is handler:
                 return True
         return False
+
+    def number_unended_step(self) -> None:
+        """Number the open step if the Trainer does not end it: it has the number before it."""
+        try:
+            step = self.step
+            if step is not None and step.is_begun and not step.is_over:
+                self.set_attributes(**{GLOBAL_STEP: self.global_step})
+        except Exception as error:
+            record_error(NAME, error)
 
     def mark_logs(self, logs: Any) -> None:
         """Mark the numbers that the Trainer logs.

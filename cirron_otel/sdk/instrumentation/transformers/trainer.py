@@ -24,6 +24,7 @@ def run(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     try:
         result = original(trainer, *args, **kwargs)
     except BaseException as error:
+        loop.number_unended_step()
         loop.end(error)
         raise
     loop.end()
@@ -202,8 +203,9 @@ def _act(action: _Action, loop: TrainerLoop, state: Any, values: dict[str, Any])
         record_error(NAME, error)
 
 
-def _begin_training(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+def _begin_training(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
     _end_epoch(loop)
+    loop.global_step = state.global_step
     loop.last_epoch = -1  # the Trainer may begin again, with a smaller batch
     record_configuration(loop.trainers[0])
 
@@ -227,12 +229,23 @@ def _has_length(trainer: Any) -> bool:
     return True
 
 
+def _end_step(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
+    loop.global_step = state.global_step
+    loop.end_step(loop.global_step)
+
+
+def _close_step(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    loop.number_unended_step()
+    loop.close_step()
+
+
 def _epoch_is_over(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
     loop.is_epoch_over = True
 
 
 def _end_epoch(loop: TrainerLoop) -> None:
     if loop.is_in_epoch:
+        loop.number_unended_step()
         loop.end_epoch()
     loop.epoch, loop.is_in_epoch, loop.is_epoch_over = None, False, False
 
@@ -242,9 +255,9 @@ _ACTIONS: dict[str, tuple[_Action | None, _Action | None]] = {
     "on_train_begin": (_begin_training, None),
     "on_epoch_begin": (_begin_epoch, None),
     "on_step_begin": (lambda loop, _, __: loop.begin_step(), None),
-    "on_step_end": (None, lambda loop, state, _: loop.end_step(state.global_step)),
+    "on_step_end": (None, _end_step),
     "on_log": (lambda loop, _, values: loop.mark_logs(values.get("logs")), None),
-    "on_epoch_end": (lambda loop, _, __: loop.close_step(), _epoch_is_over),
+    "on_epoch_end": (_close_step, _epoch_is_over),
     "on_train_end": (lambda loop, _, __: _end_epoch(loop), None),
 }
 """By event: the action before the callbacks, and the action after them."""
