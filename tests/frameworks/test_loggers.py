@@ -18,12 +18,13 @@ FRAMEWORK = "loggers"
 MODULES = (
     "torch", "torch._dynamo", "torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow",
     "tensorboard.backend.event_processing.event_accumulator", "transformers.trainer", "lightning",
-    "accelerate",
+    "accelerate", "tests.frameworks.programs.on_torch", "keras",
 )  # fmt: skip
 TWICE = {
     "trainer_reports_to_tensorboard": ("train/loss", "train/epoch", "train/learning_rate"),
     "trainer_has_a_callback_that_logs": ("passed/loss",),
     "lightning_logs_to_tensorboard": ("epoch",),
+    "keras_logs_to_mlflow_and_tensorboard": ("epoch/loss", "validation_loss", "validation_mae"),
 }
 """By program: the names of values that must not be marked, because the trainer's hooks mark them
 under other names, or do not mark them."""

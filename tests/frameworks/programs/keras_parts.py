@@ -14,19 +14,29 @@ class Backend:
     """The phases that a backend of Keras records."""
 
     name: str
-    build: tuple[str, ...]
-    """The scopes of building a model, and of the first `fit` before its epochs."""
+    layers: tuple[str, ...]
+    """The scopes of building a model of two layers."""
+    again: tuple[str, ...]
+    """The scopes of building another one after it."""
+    functional: tuple[str, ...]
+    """The scopes of building the model of two inputs and two outputs."""
+    first: tuple[str, ...]
+    """The scopes of the first `fit` of a compiled model, before its epochs."""
     load: tuple[str, ...]
     """The scopes of building a model again when it is loaded."""
     step: tuple[str, ...]
     test: tuple[str, ...]
     predict: tuple[str, ...]
 
-    def epoch(self, index: int, steps: int, *inside: str, first: int = 0) -> str:
-        """Return an epoch with its steps, and the scopes after these."""
-        last = first + steps - 1
-        numbers = f"{first}" if steps == 1 else f"{first}-{last}"
-        lines = [f"epoch[{index}]", f"  step[{numbers}]", *(f"    {each}" for each in self.step)]
+    def epoch(self, index: int, steps: int, *inside: str, done: int = 0) -> str:
+        """Return an epoch with its steps, and the scopes after these.
+
+        `done` is the number of batches that the optimizer has seen before.
+        """
+        lines = [f"epoch[{index}]"]
+        for number in range(steps):
+            lines.append(f"  step[{number}]{{global_step={done + number + 1}}}")
+            lines += [f"    {each}" for each in self.step]
         return "\n".join([*lines, *(_indented(each) for each in inside)])
 
     def evaluation(self, index: int, batches: int, function: str = "evaluate") -> str:
@@ -39,10 +49,10 @@ class Backend:
         """Return the checkpoint from which a model is loaded."""
         return "\n".join(["checkpoint{operation=load}", *(f"  {each}" for each in self.load)])
 
-    def session(self, *parts: str) -> str:
-        """Return the tree of a program that builds a model first."""
-        found = ["cirron.session"]
-        return "\n".join([*found, *(_indented(each) for each in (*self.build, *parts))])
+    def session(self, *parts: str, layers: tuple[str, ...] | None = None) -> str:
+        """Return the tree of a program that builds a model first, with the scopes `layers`."""
+        before = (*(self.layers if layers is None else layers), *self.first)
+        return "\n".join(["cirron.session", *(_indented(each) for each in (*before, *parts))])
 
 
 def _indented(text: str) -> str:
@@ -50,12 +60,13 @@ def _indented(text: str) -> str:
 
 
 TORCH = Backend(
-    "keras_torch", ("forward", "loss", "data_load", "forward"), ("forward x3",),
+    "keras_torch", ("forward", "loss"), ("loss x2",), ("forward", "loss x4"),
+    ("data_load", "forward"), ("forward x3",),
     ("data_load", "forward", "backward", "optimizer_step"), ("data_load", "forward"),
     ("data_load", "forward"),
 )  # fmt: skip
 TENSORFLOW = Backend(
-    "keras_tensorflow", (), (), ("train_step",), ("forward",), ("data_load", "forward")
+    "keras_tensorflow", (), (), (), (), (), ("train_step",), ("forward",), ("data_load", "forward")
 )
 Tree = Callable[[Backend], str]
 SHARED: list[tuple[Run, Tree, str]] = []
@@ -89,13 +100,14 @@ def data(rows: int = 6, seed: int = 2) -> Any:
     )
 
 
-def compiled(optimizer: Any = "sgd", **options: Any) -> Any:
-    """Return a compiled model of two layers."""
+def compiled(optimizer: Any = "sgd", kind: Any = None, **options: Any) -> Any:
+    """Return a compiled model of two layers; `kind` is a subclass of `Sequential`."""
     import keras
 
     keras.utils.set_random_seed(1)
     layers = keras.layers
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(4, "relu"), layers.Dense(2)])
+    kind = kind or keras.Sequential
+    model = kind([keras.Input((4,)), layers.Dense(4, "relu"), layers.Dense(2)])
     model.compile(optimizer, "mse", **{"metrics": ["mae"], **options})
     return model
 

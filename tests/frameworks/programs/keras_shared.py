@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from .keras_parts import OPTIONS, compiled, data, results, shared
 
 
-@shared(lambda on: on.session(on.epoch(0, 3), on.epoch(1, 3)))
+@shared(lambda on: on.session(on.epoch(0, 3), on.epoch(1, 3, done=3)))
 def fits() -> dict[str, Any]:
     """Two epochs over arrays."""
     model = compiled()
@@ -15,7 +16,9 @@ def fits() -> dict[str, Any]:
 
 
 @shared(
-    lambda on: on.session(on.epoch(0, 3, on.evaluation(0, 2)), on.epoch(1, 3, on.evaluation(1, 2)))
+    lambda on: on.session(
+        on.epoch(0, 3, on.evaluation(0, 2)), on.epoch(1, 3, on.evaluation(1, 2), done=3)
+    )
 )
 def validates_after_each_epoch() -> dict[str, Any]:
     """A validation belongs to its epoch."""
@@ -24,7 +27,11 @@ def validates_after_each_epoch() -> dict[str, Any]:
     return results(model, history)
 
 
-@shared(lambda on: on.session(on.epoch(0, 3), on.epoch(1, 3, on.evaluation(0, 1)), on.epoch(2, 3)))
+@shared(
+    lambda on: on.session(
+        on.epoch(0, 3), on.epoch(1, 3, on.evaluation(0, 1), done=3), on.epoch(2, 3, done=6)
+    )
+)
 def validates_on_a_part_of_the_data() -> dict[str, Any]:
     """`validation_split`, in every second epoch."""
     model = compiled()
@@ -45,7 +52,7 @@ def evaluates_and_predicts_afterwards() -> dict[str, Any]:
     return found
 
 
-@shared(lambda on: on.session(on.epoch(0, 3), on.epoch(1, 3)))
+@shared(lambda on: on.session(on.epoch(0, 3), on.epoch(1, 3, done=3)))
 def stops_early() -> dict[str, Any]:
     """`EarlyStopping` ends the fit after its second epoch of five."""
     import keras
@@ -55,7 +62,7 @@ def stops_early() -> dict[str, Any]:
     return results(model, model.fit(*data(), epochs=5, callbacks=[stop], **OPTIONS))
 
 
-@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2)))
+@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2, done=2)))
 def schedules_the_learning_rate() -> dict[str, Any]:
     """Two callbacks change the learning rate, and Keras logs it."""
     import keras
@@ -77,7 +84,7 @@ SAVED = "checkpoint{operation=save}"
 
 @shared(
     lambda on: on.session(
-        on.epoch(0, 2, SAVED), on.epoch(1, 2, SAVED), "checkpoint{operation=load}"
+        on.epoch(0, 2, SAVED), on.epoch(1, 2, SAVED, done=2), "checkpoint{operation=load}"
     )
 )
 def saves_and_loads_weights() -> dict[str, Any]:
@@ -93,7 +100,11 @@ def saves_and_loads_weights() -> dict[str, Any]:
 
 @shared(
     lambda on: on.session(
-        on.epoch(0, 2), on.evaluation(0, 1), on.epoch(1, 2), on.evaluation(1, 1), on.epoch(2, 2)
+        on.epoch(0, 2),
+        on.evaluation(0, 1),
+        on.epoch(1, 2, done=2),
+        on.evaluation(1, 1),
+        on.epoch(2, 2, done=4),
     )
 )
 def fits_in_turns() -> dict[str, Any]:
@@ -141,7 +152,7 @@ def stops_in_the_middle_of_an_epoch() -> dict[str, Any]:
 @shared(
     lambda on: on.session(
         on.epoch(0, 2, on.evaluation(0, 1, "predict")),
-        on.epoch(1, 2, on.evaluation(1, 1, "predict")),
+        on.epoch(1, 2, on.evaluation(1, 1, "predict"), done=2),
     )
 )
 def predicts_in_a_callback() -> dict[str, Any]:
@@ -203,3 +214,144 @@ def backs_up_and_is_loaded() -> dict[str, Any]:
     save = keras.callbacks.ModelCheckpoint("model.keras")
     history = model.fit(*data(4), callbacks=[save], **OPTIONS)
     return results(keras.saving.load_model("model.keras"), history)
+
+
+class _InterruptedError(Exception):
+    """Ends a `fit` in the middle."""
+
+
+@shared(
+    lambda on: on.session(
+        on.epoch(0, 2, SAVED), on.epoch(1, 1, done=2),
+        *on.again, *on.first, "checkpoint{operation=load}",
+        on.epoch(1, 2, SAVED, done=2), on.epoch(2, 2, SAVED, done=4),
+    )
+)  # fmt: skip
+def resumes_an_interrupted_fit() -> dict[str, Any]:
+    """`BackupAndRestore`: a second `fit` begins with the interrupted epoch, and its global step."""
+    import keras
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+            if int(self.model.optimizer.iterations) == 3:
+                raise _InterruptedError
+
+    model = compiled("adam")
+    backup = keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False)
+    with contextlib.suppress(_InterruptedError):
+        model.fit(*data(4), epochs=3, callbacks=[backup, Interrupt()], **OPTIONS)
+    first = {name: list(values) for name, values in model.history.history.items()}
+    model = compiled("adam")
+    again = keras.callbacks.BackupAndRestore("backup")
+    history = model.fit(*data(4), epochs=3, callbacks=[again], **OPTIONS)
+    found = results(model, history)
+    found["logs"] = [[name, each] for name, values in first.items() for each in values] + found[
+        "logs"
+    ]
+    return found
+
+
+@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2, done=2)))
+def has_a_train_step_of_its_own() -> dict[str, Any]:
+    """The guide's model with a `train_step`, which returns its own metric."""
+    import keras
+
+    class Custom(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, rows: Any) -> Any:
+            inputs, targets = rows
+            if keras.backend.backend() == "torch":
+                _torch_step(self, inputs, targets)
+            else:
+                _tensorflow_step(self, inputs, targets)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    model = compiled(kind=Custom)
+    return results(model, model.fit(*data(4), epochs=2, **OPTIONS))
+
+
+def _torch_step(model: Any, inputs: Any, targets: Any) -> None:
+    import torch
+
+    model.zero_grad()
+    outputs = model(inputs, training=True)
+    model.compute_loss(y=targets, y_pred=outputs).backward()
+    weights = model.trainable_weights
+    with torch.no_grad():
+        model.optimizer.apply([each.value.grad for each in weights], weights)
+    model.compute_metrics(inputs, targets, outputs)
+
+
+def _tensorflow_step(model: Any, inputs: Any, targets: Any) -> None:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, training=True)
+        loss = model.compute_loss(y=targets, y_pred=outputs)
+    weights = model.trainable_weights
+    model.optimizer.apply(tape.gradient(loss, weights), weights)
+    model.compute_metrics(inputs, targets, outputs)
+
+
+@shared(
+    lambda on: on.session(
+        on.epoch(0, 3, on.evaluation(0, 1)), on.evaluation(1, 1, "predict"), layers=on.functional
+    )
+)
+def has_several_inputs_and_outputs() -> dict[str, Any]:
+    """A functional model with two inputs and two outputs, each with a loss of its own."""
+    import keras
+
+    layers = keras.layers
+    keras.utils.set_random_seed(1)
+    inputs = {name: keras.Input((4,), name=name) for name in ("left", "right")}
+    both = layers.concatenate([layers.Dense(3)(each) for each in inputs.values()])
+    outputs = {name: layers.Dense(2, name=name)(both) for name in ("price", "demand")}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", {"price": "mse", "demand": "mae"}, metrics={"price": ["mae"]})
+
+    def rows(count: int) -> Any:
+        left, targets = data(count)
+        return {"left": left, "right": -left}, {"price": targets, "demand": targets * 2}
+
+    history = model.fit(*rows(6), validation_data=rows(2), **OPTIONS)
+    predicted = model.predict(rows(2)[0], **OPTIONS)
+    predicted = {name: values.tolist() for name, values in predicted.items()}
+    return results(model, history, predicted=predicted)
+
+
+@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2, done=2)))
+def scales_the_loss() -> dict[str, Any]:
+    """The policy `mixed_float16`, whose optimizer scales the loss and updates the scale."""
+    import keras
+
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model = compiled("adam")
+    found = results(model, model.fit(*data(4), epochs=2, **OPTIONS))
+    return found | {"scale": float(model.optimizer.dynamic_scale)}
+
+
+@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2, done=2)))
+def reads_a_generator_without_end() -> dict[str, Any]:
+    """A Python generator, of which `steps_per_epoch` ends the epochs."""
+
+    def batches() -> Any:
+        seed = 0
+        while True:
+            yield data(2, seed)
+            seed += 1
+
+    model = compiled()
+    return results(model, model.fit(batches(), steps_per_epoch=2, epochs=2, verbose=0))
+
+
+@shared(lambda on: on.session(on.epoch(0, 2), *on.first, on.epoch(0, 2)))
+def fine_tunes_a_part() -> dict[str, Any]:
+    """Transfer learning: the model is compiled again with other layers frozen, and fits again."""
+    model = compiled("adam")
+    model.layers[0].trainable = False
+    first = model.fit(*data(4), **OPTIONS)
+    history = [[name, value] for name, values in first.history.items() for value in values]
+    model.layers[0].trainable = True
+    model.compile("sgd", "mse", metrics=["mae"])
+    found = results(model, model.fit(*data(4), **OPTIONS))
+    return found | {"logs": history + found["logs"]}

@@ -120,7 +120,7 @@ def mirrors_on_two_devices() -> dict[str, Any]:
 
 @program("cirron.session\n  epoch[0]\n    step[0-1]\n      train_step")
 def compiles_with_xla() -> dict[str, Any]:
-    """`jit_compile=True` and a train step of the program's own."""
+    """`jit_compile=True`: XLA compiles the train function."""
     model = compiled(jit_compile=True)
     return results(model, model.fit(*data(4), **OPTIONS))
 

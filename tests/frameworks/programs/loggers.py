@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.frameworks import program
+from tests.frameworks.programs.keras_parts import OPTIONS, TORCH, compiled, data, results
 
 LOOP = """cirron.session
   epoch[0]
@@ -505,3 +506,50 @@ def accelerate_tracks_with_tensorboard() -> dict[str, Any]:
         accelerator.log({"loss": loss.item()}, step=number)
     accelerator.end_training()
     return {"logs": _tensorboard("runs/run")}
+
+
+def _keras_callback() -> Any:
+    """Return mlflow's callback for Keras; its package imports pandas, which is not installed."""
+    import importlib.util
+
+    import mlflow
+
+    path = Path(mlflow.__file__).parent / "keras" / "callback.py"
+    spec = importlib.util.spec_from_file_location("mlflow.keras.callback", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.MlflowCallback()
+
+
+@program(
+    TORCH.session(
+        TORCH.epoch(0, 2, TORCH.evaluation(0, 1)),
+        TORCH.epoch(1, 2, TORCH.evaluation(1, 1), done=2),
+    )
+)
+def keras_logs_to_mlflow_and_tensorboard() -> dict[str, Any]:
+    """mlflow's callback for Keras, and a callback of the program that writes to TensorBoard."""
+    import keras
+    import mlflow
+    from torch.utils.tensorboard import SummaryWriter
+
+    class Writes(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            writer.add_scalar("epoch/loss", logs["loss"], epoch)
+            writer.add_scalar("gap", logs["val_loss"] - logs["loss"], epoch)
+
+    mlflow.set_tracking_uri("file:runs")
+    model = compiled()
+    callbacks = [_keras_callback(), Writes()]
+    with SummaryWriter("board") as writer, mlflow.start_run() as run:
+        history = model.fit(
+            *data(4), epochs=2, validation_data=data(2), callbacks=callbacks, **OPTIONS
+        )
+        mlflow.flush_async_logging()
+    stored = [each for each in _mlflow(run.info.run_id) if "validation" not in each[0]]
+    found = results(model, history)
+    gap = [b - a for a, b in zip(history.history["loss"], history.history["val_loss"], strict=True)]
+    assert sorted(stored) == sorted(found["logs"])
+    return found | {"logs": found["logs"] + [["gap", each] for each in gap]}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...session.errors import record_error
+from ..logged_values import passing_on
 from ..patches import Patches
 from ..training_loop import EVALUATION, TrainingLoop
 from .fits import NAME, abandon_step, mark_value, own_loop, thread
+from .logs import Logs
 
 _VALIDATION = "_use_cached_eval_dataset"
 """The argument with which `fit` calls `evaluate`."""
@@ -49,11 +51,15 @@ def _evaluation(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _test_end(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     loop = own_loop()
-    if loop is not None and not thread.is_validation and loop.is_open(EVALUATION):
+    if loop is None or not loop.is_open(EVALUATION):
+        return original(handler, *args, **kwargs)
+    if not thread.is_validation:
         try:
             logs = args[0] if args else kwargs.get("logs")
             for name, value in (logs or {}).items():
                 mark_value(loop, name, value)
         except Exception as error:
             record_error(NAME, error)
-    return original(handler, *args, **kwargs)
+    prefix = "val_" if thread.is_validation else ""  # the epoch has its values under these names
+    with passing_on(Logs(args, kwargs, 0, prefix)):
+        return original(handler, *args, **kwargs)

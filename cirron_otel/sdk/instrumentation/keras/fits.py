@@ -11,10 +11,13 @@ from typing import Any
 from ...session.errors import record_error
 from ...tracing.mark import POINT, SUMMARY
 from ...tracing.state import CONTEXT
+from ...tracing.step_places import GLOBAL_STEP
 from ..iteration import current_scope
+from ..logged_values import passing_on
 from ..patches import Patches
 from ..training_loop import TrainingLoop, current_loop, is_step_open
 from .configuration import record_configuration
+from .logs import Logs
 
 NAME = "keras"
 
@@ -27,6 +30,8 @@ class _Thread(threading.local):
         """The depth of calls of `fit` whose events are not recorded."""
         self.batch: int | None = None
         """The first batch of the open step, until its end."""
+        self.trained: int | None = None
+        """The number of batches that the optimizer of the open `fit` has seen."""
         self.is_validation = False
         """Whether `fit` has called the open `evaluate`."""
         self.is_checkpoint = False
@@ -80,7 +85,7 @@ def _fit(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
             return original(model, *args, **kwargs)
         finally:
             thread.muted -= 1
-    thread.batch = None
+    thread.batch = thread.trained = None
     try:
         result = original(model, *args, **kwargs)
     except BaseException as error:
@@ -94,9 +99,22 @@ def _fit(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _train_begin(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    if own_loop() is not None:
-        record_configuration(handler)
-    return original(handler, *args, **kwargs)
+    if own_loop() is None:
+        return original(handler, *args, **kwargs)
+    record_configuration(handler)
+    result = original(handler, *args, **kwargs)
+    try:
+        thread.trained = _trained(handler._model)  # a callback may have restored the optimizer
+    except Exception as error:
+        record_error(NAME, error)
+    return result
+
+
+def _trained(model: Any) -> int | None:
+    """Return the number of batches that the optimizer of a model has seen before this `fit`."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return None if optimizer is None else int(optimizer._iterations.numpy())
 
 
 def _epoch_begin(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
@@ -119,7 +137,8 @@ def _epoch_end(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
     abandon_step(loop)
     loop.close_step()
     before = _lengths(handler)
-    result = original(handler, *args, **kwargs)
+    with passing_on(Logs(args, kwargs, 1)):
+        result = original(handler, *args, **kwargs)
     _mark_logs(loop, handler, before)
     loop.end_epoch()
     return result
@@ -161,14 +180,19 @@ def _number(args: Any, kwargs: Any, name: str) -> Any:
 
 
 def _count_batches(loop: TrainingLoop, handler: Any, last: int) -> None:
-    """Record the number of batches of a step that executes several."""
+    """Record the global step, and the number of batches of a step that executes several."""
     first, thread.batch = thread.batch, None
-    if first is None or last <= first:
+    if first is None:
         return
-    steps = (handler.params or {}).get("steps")
-    if isinstance(steps, int) and steps > first:
-        last = min(last, steps - 1)
-    loop.set_attributes(batches=last - first + 1)
+    batches, attrs = 1, {}
+    if last > first:
+        steps = (handler.params or {}).get("steps")
+        if isinstance(steps, int) and steps > first:
+            last = min(last, steps - 1)
+        attrs["batches"] = batches = last - first + 1
+    if thread.trained is not None:
+        attrs[GLOBAL_STEP] = thread.trained = thread.trained + batches
+    loop.set_attributes(**attrs)
 
 
 def abandon_step(loop: TrainingLoop) -> None:
