@@ -1,17 +1,9 @@
-"""Checks of the hooks into Accelerate and `generate`, each in a forked process of its own.
-
-`python -m tests.frameworks.hook_checks` runs all of them, and prints their names with the
-traceback of each that failed, as JSON. `test_hook_checks.py` reads it.
-"""
+"""Checks of the hooks into Accelerate and `generate`. `test_hook_checks.py` runs them."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
-import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,30 +20,14 @@ from cirron_otel.sdk.instrumentation import checkpoint_origin
 from cirron_otel.sdk.instrumentation.accelerate import accelerator as hooks
 from cirron_otel.sdk.instrumentation.training_loop import TrainingLoop
 from cirron_otel.sdk.instrumentation.transformers import generation
+from tests.frameworks.checking import Checks, callables, fail, names, profile, warnings
 from tests.frameworks.programs import accelerate_loops as loops
 from tests.frameworks.programs import generation as texts
 from tests.sdk.spool_trees import read_spool
 
 Accelerator = accelerate.accelerator.Accelerator
 Mixin = transformers.generation.utils.GenerationMixin
-CHECKS: dict[str, Callable[[], None]] = {}
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    """Add a check."""
-    CHECKS[function.__name__] = function
-    return function
-
-
-def _profile(directory: str = "run", **options: Any) -> Any:
-    return ci.profile(
-        output_dir=directory, exporters="none", join="none", handle_signals=False, **options
-    )
-
-
-def _names(directory: str = "run") -> list[str]:
-    spans = read_spool(Path(directory)).spans
-    return [span["name"] for span in sorted(spans, key=lambda each: int(each["start_ns"]))]
+check = Checks()
 
 
 def _train(accelerator: Any, *, epochs: int = 1) -> Any:
@@ -63,43 +39,32 @@ def _train(accelerator: Any, *, epochs: int = 1) -> Any:
     return model
 
 
-def _replaced(owner: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(owner).items() if callable(value)}
-
-
 @check
 def shutdown_restores_every_method() -> None:
-    before = {owner: _replaced(owner) for owner in (Accelerator, Mixin)}
-    _profile()
-    assert Accelerator.prepare is not before[Accelerator]["prepare"]
-    assert Mixin.generate is not before[Mixin]["generate"]
+    before = callables(Accelerator, Mixin)
+    profile()
+    assert Accelerator.prepare is not before[0]["prepare"]
+    assert Mixin.generate is not before[1]["generate"]
     ci.shutdown()
-    assert {owner: _replaced(owner) for owner in before} == before
+    assert callables(Accelerator, Mixin) == before
 
 
 @check
 def a_missing_method_costs_its_part() -> None:
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("cirron_otel").addHandler(handler)
+    messages = warnings()
     del Accelerator._do_sync
     Accelerator.accumulate = lambda *_: torch.no_grad().__class__()
     for name in ("_prepare_generated_length", *generation._ENCODERS):
         if name in vars(Mixin):
             delattr(Mixin, name)
-    profiler = _profile()
+    profiler = profile()
     state = profiler.health()["hooks"]
     assert state["accelerate"]["not_recorded"] == ["do_sync"], state
     assert state["transformers"]["not_recorded"] == ["tokens of generate", "encoders of generate"]
     assert len(messages) == 3, messages
     Accelerator(cpu=True).prepare(loops._model())
     ci.shutdown()
-    assert "prepare" in _names()
-
-
-def _fail(*_: Any, **__: Any) -> Any:
-    raise ValueError("the hook is broken")
+    assert "prepare" in names()
 
 
 @check
@@ -112,9 +77,9 @@ def errors_of_the_hooks_never_reach_the_program() -> None:
         (generation, "Scope"), (generation.Generation, "check"), (generation.Generation, "_finish"),
         (generation.Generation, "end_prefill"), (generation, "model_attributes"),
     ):  # fmt: skip
-        profiler = _profile(name)
+        profiler = profile(name)
         original = getattr(owner, name)
-        setattr(owner, name, _fail)
+        setattr(owner, name, fail)
         accelerator = Accelerator(cpu=True)
         _train(accelerator)
         accelerator.save_state("state")
@@ -152,28 +117,28 @@ def _generate(action: Callable[[], object]) -> list[Any]:
 @check
 def the_session_ends_in_the_middle_of_a_generation() -> None:
     expected = _generate(lambda: None)
-    _profile()
+    profile()
     assert _generate(ci.shutdown) == expected
-    assert {"request", "prefill", "decode"} <= set(_names())
-    _profile("second")
+    assert {"request", "prefill", "decode"} <= set(names())
+    profile("second")
     assert _generate(lambda: None) == expected
     ci.shutdown()
-    assert _names("second") == ["cirron.session", "request", "prefill", "decode"]
+    assert names("second") == ["cirron.session", "request", "prefill", "decode"]
 
 
 @check
 def the_session_begins_in_the_middle_of_a_generation() -> None:
     expected = _generate(lambda: None)
-    assert _generate(_profile) == expected
+    assert _generate(profile) == expected
     texts._gpt2().generate(texts._prompts(), max_new_tokens=2)
     ci.shutdown()
-    assert _names()[-3:] == ["request", "prefill", "decode"]
+    assert names()[-3:] == ["request", "prefill", "decode"]
 
 
 @check
 def a_fork_in_the_middle_of_a_generation() -> None:
     children: list[int] = []
-    _profile()
+    profile()
     expected = _generate(lambda: None)
     assert _generate(lambda: children.append(os.fork())) == expected
     if not children[0]:
@@ -181,32 +146,32 @@ def a_fork_in_the_middle_of_a_generation() -> None:
         os._exit(0)
     assert os.waitpid(children[0], 0)[1] == 0
     ci.shutdown()
-    assert _names().count("request") == 2
+    assert names().count("request") == 2
 
 
 @check
 def the_session_ends_in_the_middle_of_an_accumulated_step() -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
     model, optimizer, loader = loops._parts(accelerator)
-    _profile()
+    profile()
     for index, batch in enumerate(loader):
         with accelerator.accumulate(model):
             if index == 1:
                 ci.shutdown()
             loops._update(accelerator, model, optimizer, batch)
-    assert "optimizer_step" not in _names()
-    assert "micro_step" in _names()
+    assert "optimizer_step" not in names()
+    assert "micro_step" in names()
 
 
 @check
 def a_resumed_session_links_to_the_one_that_saved() -> None:
-    _profile("first")
+    profile("first")
     accelerator = Accelerator(cpu=True)
     _train(accelerator)
     accelerator.save_state("state")
     accelerator.load_state("state")
     ci.shutdown()
-    _profile("second")
+    profile("second")
     accelerator = Accelerator(cpu=True)
     loops._parts(accelerator)
     accelerator.load_state("state")
@@ -231,7 +196,7 @@ def a_damaged_origin_is_ignored() -> None:
     accelerator.save_state("state")
     for text in ("", "[]", "{}", '{"trace_id": 5, "session_span_id": null}', "x" * 10_000):
         Path("state", checkpoint_origin.FILE).write_text(text)
-        profiler = _profile()
+        profiler = profile()
         accelerator.load_state("state")
         assert not profiler.health()["swallowed_errors"], text
         ci.shutdown()
@@ -243,19 +208,19 @@ def in_a_trainer_accelerate_adds_nothing() -> None:
         "out", max_steps=2, gradient_accumulation_steps=2, per_device_train_batch_size=1,
         report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
     )  # fmt: skip
-    _profile()
+    profile()
     trainer = Trainer(texts._gpt2(), arguments, train_dataset=texts._sequences(4))
     trainer.train()
     ci.shutdown()
-    names = _names()
-    assert "prepare" not in names
-    assert names.count("step") == 2
-    assert names.count("micro_step") == 4
+    found = names()
+    assert "prepare" not in found
+    assert found.count("step") == 2
+    assert found.count("micro_step") == 4
 
 
 @check
 def in_the_loop_of_another_framework_accelerate_adds_nothing() -> None:
-    _profile()
+    profile()
     accelerator = Accelerator(cpu=True)
     for framework in ("transformers", "lightning"):
         loop = TrainingLoop.start(framework)
@@ -264,7 +229,7 @@ def in_the_loop_of_another_framework_accelerate_adds_nothing() -> None:
         accelerator.save_state("state")
         loop.end()
     ci.shutdown()
-    assert not {"prepare", "checkpoint"} & set(_names())
+    assert not {"prepare", "checkpoint"} & set(names())
     assert not Path("state", checkpoint_origin.FILE).exists()
 
 
@@ -274,7 +239,7 @@ def logged_values_are_not_changed() -> None:
         "float": 0.1 + 0.2, "nan": float("nan"), "integer": 2**70, "text": "größer",
         "tensor": torch.tensor(0.1), "bool": True,
     }  # fmt: skip
-    _profile()
+    profile()
     accelerator = Accelerator(cpu=True, log_with=CirronTracker())
     accelerator.init_trackers("project", config={"lr": 0.1, "model": {"depth": 3}})
     assert accelerator.get_tracker("cirron", unwrap=True).session is not None
@@ -313,7 +278,7 @@ def a_generation_costs_little_per_token() -> None:
             best = min(best, time.perf_counter() - begun)
         return best
 
-    _profile()
+    profile()
     model = texts._gpt2()
     costs: list[float] = []
     _At.second = lambda *_: None  # type: ignore[attr-defined]
@@ -327,38 +292,5 @@ def a_generation_costs_little_per_token() -> None:
     assert costs[0] < 10e-6, costs  # about 1 us
 
 
-def main() -> int:
-    """Run every check, and print the results."""
-    torch.set_num_threads(1)
-    results = {}
-    for name, function in CHECKS.items():
-        with tempfile.TemporaryDirectory() as directory:
-            results[name] = _run(function, Path(directory))
-    print(json.dumps(results))
-    return 0
-
-
-def _run(function: Callable[[], None], directory: Path) -> str:
-    """Run a check in a child; return its traceback."""
-    pid = os.fork()
-    if not pid:
-        fault = ""
-        try:
-            os.chdir(directory)
-            output = os.open("output.txt", os.O_WRONLY | os.O_CREAT, 0o600)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            torch.manual_seed(0)
-            function()
-        except BaseException:
-            fault = traceback.format_exc()
-        finally:
-            (directory / "fault").write_text(fault)
-            os._exit(0)
-    status = os.waitpid(pid, 0)[1]
-    path = directory / "fault"
-    return path.read_text() if path.exists() else f"ended with {status}"
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    check.main()

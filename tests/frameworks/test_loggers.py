@@ -10,11 +10,12 @@ import pytest
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
+from tests.frameworks.checking import names_in, outcomes
 from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.running import Worker, check, parameters
 from tests.sdk.spool_trees import read_spool
 
-FRAMEWORK = "loggers"
+FRAMEWORK, CHECKS = "loggers", "logger_checks"
 MODULES = (
     "torch", "torch._dynamo", "torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow",
     "tensorboard.backend.event_processing.event_accumulator", "transformers.trainer", "lightning",
@@ -54,3 +55,14 @@ def test_marks_are_the_stored_values(
     check(program, *workers, tmp_path)
     names = {mark["name"] for mark in read_spool(tmp_path / "traced").marks}
     assert not names & set(TWICE.get(program.name, ()))
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, str]:
+    return outcomes(CHECKS, _python())
+
+
+@pytest.mark.parametrize("name", names_in(CHECKS))
+def test_check(name: str, results: dict[str, str]) -> None:
+    if results[name]:
+        pytest.fail(results[name], pytrace=False)

@@ -316,7 +316,7 @@ def logs_in_threads() -> dict[str, Any]:
             each.start()
         for each in threads:
             each.join()
-    return {"logs": _tensorboard("runs")}
+    return {"logs": sorted(_tensorboard("runs"))}
 
 
 @program(

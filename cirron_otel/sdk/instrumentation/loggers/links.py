@@ -27,8 +27,9 @@ class Links:
     def __init__(self, logger: str) -> None:
         self._logger = logger
         self._linked: set[Any] = set()
+        self._inherited: set[Any] = set()
+        """The runs that a parent process has connected."""
         self._attributes: dict[str, list[str]] = {}
-        self._tags = True
 
     def add(
         self, key: Any, attributes: Callable[[], Mapping[str, Any]], tag: Callable[[str], None]
@@ -45,7 +46,7 @@ class Links:
         self._linked.add(key)
         try:
             self._announce(attributes())
-            if self._tags:
+            if key not in self._inherited:
                 tag(trace)
         except Exception as error:
             record_error(self._logger, error)
@@ -57,10 +58,11 @@ class Links:
             text = str(value) if value else ""
             if text and text not in values and len(values) < _MOST_RUNS:
                 values.append(text)
-        add_attributes({name: ",".join(values) for name, values in self._attributes.items()})
+        known = {name: ",".join(values) for name, values in self._attributes.items() if values}
+        add_attributes(known)
 
     def after_fork(self) -> None:
         """In a forked child, connect the runs again, but leave their tags unchanged."""
+        self._inherited |= self._linked
         self._linked.clear()
         self._attributes.clear()
-        self._tags = False

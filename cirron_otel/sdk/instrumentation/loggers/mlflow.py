@@ -41,8 +41,8 @@ class MlflowHooks(LoggerHooks):
         return logging_call(self.name, call, scalars, partial(self._link, run))
 
     def _batch(self, original: Any, client: Any, args: Any, kwargs: Any) -> Any:
-        metrics = argument(args, kwargs, 1, "metrics") or ()
-        if not metrics:
+        metrics = argument(args, kwargs, 1, "metrics", ())
+        if isinstance(metrics, (list, tuple)) and not metrics:
             return original(client, *args, **kwargs)
         run = argument(args, kwargs, 0, "run_id")
         call = partial(original, client, *args, **kwargs)

@@ -60,6 +60,9 @@ def logging_call(
     if not seen.depth:
         try:
             _mark_all(logger, scalars())
+        except Exception as error:
+            record_error(logger, error)
+        try:
             link()
         except Exception as error:
             record_error(logger, error)
@@ -91,14 +94,17 @@ def _mark_all(logger: str, scalars: Iterable[Scalar]) -> None:
     if is_passed_on():
         return
     for name, given, step in scalars:
-        value = number_of(given)
-        if value is None or is_passed_on_value(name, given):
-            continue
-        if _is_new(logger, name, value):
-            if step is None:
-                mark(name, value)
-            else:
-                mark(name, value, step=step)
+        try:
+            value = number_of(given)
+            if value is None or is_passed_on_value(name, given):
+                continue
+            if _is_new(logger, name, value):
+                if step is None:
+                    mark(name, value)
+                else:
+                    mark(name, value, step=step)
+        except Exception as error:  # a value that cannot be read costs only its own mark
+            record_error(logger, error)
 
 
 def _is_new(logger: str, name: str, value: Any) -> bool:
@@ -120,7 +126,10 @@ def _is_new(logger: str, name: str, value: Any) -> bool:
 def _key(value: Any) -> Any:
     """Return an object that identifies a value without keeping a tensor alive or reading it."""
     if type(value) in _PLAIN:
-        return repr(float(value))
+        try:
+            return repr(float(value))
+        except OverflowError:
+            return value
     if getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
         return repr(float(value.item() if hasattr(value, "item") else value))
     return weakref.ref(value)

@@ -6,23 +6,34 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..base import Part
+from ..base import HookContext, Part, install_parts
 from .instrument import LoggerHooks, argument
 from .scalars import Scalar, logging_call
 
 TAG = "cirron-trace-"
 """The beginning of the tag that a run gets; the trace id follows."""
+_DISABLED = "wandb.sdk.lib.noop_run"
+"""The module with the run of the mode `disabled`; older versions have none."""
 _MOST_DEPTH = 8
 _INTERNAL = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
 
 
 class WandbHooks(LoggerHooks):
-    """Replaces `Run._log`, which `Run.log` and `wandb.log` call."""
+    """Replaces `Run._log`, which `Run.log` and `wandb.log` call, and `log` of a disabled run."""
 
     name = "wandb"
 
+    def install(self, context: HookContext) -> None:
+        """Install every part; a disabled run has a class of its own in newer versions."""
+        super().install(context)
+        context.on_import(_DISABLED, self._install_disabled)
+
+    def _install_disabled(self, module: Any) -> None:
+        wrap = partial(self.patches.wrap, module.NoopRun, "log", self._log)
+        self.not_recorded += install_parts(self.name, [("log of a disabled run", wrap)])
+
     def parts(self) -> list[Part]:
-        """Return the one method."""
+        """Return the method of every other run."""
         return [("log", partial(self.patches.wrap, self.class_named("Run"), "_log", self._log))]
 
     def _log(self, original: Any, run: Any, args: Any, kwargs: Any) -> Any:
