@@ -107,3 +107,47 @@ def two_trainers_in_two_threads() -> dict[str, Any]:
     )
     trainer.train()
     return {"weights": [results(each)["weights"] for each in (trainer, other)]}
+
+
+ACCUMULATED = """
+    step[0-1]
+      micro_step[0-1]
+        data_load
+        forward
+        backward
+      optimizer_step"""
+
+
+@program(
+    SESSION
+    + epochs("epoch[0]", evaluation(0))
+    + f"\n  prepare\n  epoch[0]{ACCUMULATED}\n  epoch[1]{ACCUMULATED}"
+    + evaluation(1, level=1, attrs="")
+    + "\n  checkpoint{operation=save,path=state}"
+)
+def accelerator_after_a_trainer() -> dict[str, Any]:
+    """A loop with an Accelerator of its own goes on with the model of a Trainer."""
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+
+    trainer = trainer_of(num_train_epochs=1, eval_strategy="epoch")
+    trainer.train()
+    model = classifier()
+    model.load_state_dict(trainer.model.state_dict())
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, optimizer, training, held_out = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(rows(8), batch_size=2), DataLoader(rows(4, seed=3), batch_size=2),
+    )  # fmt: skip
+    for _ in range(2):
+        for batch in training:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch)["loss"])
+                optimizer.step()
+                optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        losses = [model(**batch)["loss"].item() for batch in held_out]
+    accelerator.save_state("state")
+    return {**results(trainer), "losses": losses, "last": digest(model)}

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.frameworks import program
-from tests.frameworks.programs.transformers_parts import language_model, options, results
+from tests.frameworks.programs.transformers_parts import (
+    language_model,
+    options,
+    results,
+    tokens,
+)
 
 WORDS = ("<pad>", "<eos>", "one", "two", "three", "four", "five", "six")
 
@@ -68,6 +73,51 @@ def fine_tunes() -> dict[str, Any]:
     )
     trainer.train()
     return results(trainer)
+
+
+@program(
+    f"""
+cirron.session
+  prepare
+  eval[0]
+    data_load
+    forward
+  epoch[0]
+    step[0-1]{PHASES}
+  eval[1]
+    data_load
+    forward
+"""
+)
+def fine_tunes_beside_an_accelerator() -> dict[str, Any]:
+    """A script evaluates with an Accelerator of its own, before and after SFTTrainer trains.
+
+    The Trainer owns its loop: what it prepares with its own Accelerator has no scope.
+    """
+    import torch
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+    from trl import SFTConfig, SFTTrainer
+
+    accelerator = Accelerator(cpu=True)
+    model, batches = accelerator.prepare(language_model(), DataLoader(tokens(2), batch_size=2))
+    losses = []
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.no_grad():
+            losses.extend(model(**batch).loss.item() for batch in batches)
+
+    evaluate()
+    trainer = SFTTrainer(
+        model=model,
+        args=SFTConfig(**_arguments(max_length=8, eos_token="<eos>")),
+        train_dataset=_dataset([{"text": "one two three"}, {"text": "four five six"}] * 2),
+        processing_class=_tokenizer(),
+    )
+    trainer.train()
+    evaluate()
+    return {**results(trainer), "losses": losses}
 
 
 PAIRED = """
