@@ -159,7 +159,7 @@ _LOST = {
 def errors_of_the_hooks_never_reach_the_program() -> None:
     expected = _log_everywhere("untraced")
     for owner, name in (
-        (scalars, "_mark_all"), (scalars, "is_passed_on"), (scalars, "is_passed_on_value"),
+        (scalars, "mark_all"), (scalars, "is_passed_on"), (scalars, "is_passed_on_value"),
         (scalars, "number_of"), (scalars, "_is_new"), (scalars, "_key"), (scalars, "mark"),
         (links.Links, "add"), (links.Links, "_announce"), (links, "trace_id"),
         (links, "add_attributes"), (tensorboard_hooks, "_absolute"),

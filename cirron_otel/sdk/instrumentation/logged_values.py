@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 TRAINERS: Final = frozenset({
-    "accelerate", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "ray",
-    "tensorflow", "transformers", "trl",
+    "keras", "lightning", "lightning_fabric", "pytorch_lightning", "ray", "tensorflow",
+    "transformers", "trl",
 })  # fmt: skip
 """The packages of frameworks that log values themselves."""
 _BETWEEN: Final = frozenset({
-    "cirron_otel", "contextlib", "functools", "mlflow", "tensorboard", "tensorboardX", "wandb",
+    "accelerate", "cirron_otel", "contextlib", "functools", "mlflow", "tensorboard",
+    "tensorboardX", "wandb",
 })  # fmt: skip
 """Packages whose functions may be on the stack between a logger and the code that logs."""
 _TENSORBOARD: Final = "torch.utils.tensorboard"

@@ -553,3 +553,73 @@ def keras_logs_to_mlflow_and_tensorboard() -> dict[str, Any]:
     gap = [b - a for a, b in zip(history.history["loss"], history.history["val_loss"], strict=True)]
     assert sorted(stored) == sorted(found["logs"])
     return found | {"logs": found["logs"] + [["gap", each] for each in gap]}
+
+
+@program(
+    """cirron.session
+  prepare
+  epoch[0]
+    step[0-2]
+      data_load
+      forward
+      zero_grad
+      backward
+      optimizer_step
+"""
+)
+def accelerate_tracks_with_several_trackers() -> dict[str, Any]:
+    """CirronTracker between two other trackers: each value is one mark."""
+    import torch
+    from accelerate import Accelerator
+
+    from cirron_otel.accelerate import CirronTracker
+
+    accelerator = Accelerator(
+        cpu=True, log_with=["tensorboard", CirronTracker(), "mlflow"], project_dir="runs"
+    )
+    accelerator.init_trackers("run")
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model, optimizer, batches = accelerator.prepare(model, optimizer, _batches())
+    logs: list[list[Any]] = []
+    for number, (inputs, labels) in enumerate(batches):
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        values = {"loss": loss.item(), "constant": 1, "phase": "training"}
+        accelerator.log(values, step=number)
+        accelerator.log(values, step=number)
+        logs += [[name, value] for _ in range(2) for name, value in values.items()]
+    accelerator.end_training()
+    return {"logs": logs}
+
+
+@program(TRAINER)
+def accelerate_logs_in_a_callback() -> dict[str, Any]:
+    """A callback of the program passes the Trainer's values and two others to an Accelerator."""
+    from accelerate import Accelerator
+    from transformers import TrainerCallback
+
+    from cirron_otel.accelerate import CirronTracker
+
+    accelerator = Accelerator(
+        cpu=True, log_with=["tensorboard", CirronTracker()], project_dir="runs"
+    )
+    accelerator.init_trackers("run")
+
+    class Log(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, _: Any, state: Any, __: Any, **kwargs: Any) -> None:
+            if "loss" in kwargs["logs"]:
+                own = {"mine": kwargs["logs"]["loss"] * 2, "note": "from a callback"}
+                accelerator.log({**kwargs["logs"], **own}, step=state.global_step)
+
+    trainer = _trainer(report_to=[])
+    trainer.add_callback(Log())
+    trainer.train()
+    accelerator.end_training()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    logs = [["mine", row["loss"] * 2] for row in rows]
+    logs += [["note", "from a callback"] for _ in rows]
+    names = ("loss", "grad_norm", "learning_rate")
+    return {"logs": [*logs, *[[name, row[name]] for row in rows for name in names]]}

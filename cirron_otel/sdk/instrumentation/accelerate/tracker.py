@@ -11,6 +11,7 @@ from ...session.errors import record_error
 from ...session.handle import active
 from ...session.run_details import add_hyperparameters
 from ...tracing.mark import mark
+from ..loggers.scalars import mark_all, number_of
 
 
 class CirronTracker(GeneralTracker):  # type: ignore[misc]
@@ -37,10 +38,16 @@ class CirronTracker(GeneralTracker):  # type: ignore[misc]
             record_error("accelerate", error)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Mark each value on the innermost open scope, with the attribute `step` if it is given."""
+        """Mark each value on the innermost open scope, with the attribute `step` if it is given.
+
+        A value that is marked already, because another tracker or a Trainer got it, makes no mark.
+        """
         try:
             attrs: dict[str, Any] = {} if step is None else {"step": step}
             for name, value in values.items():
-                mark(name, value, **attrs)
+                if number_of(value) is None:
+                    mark(name, value, **attrs)
+                else:
+                    mark_all("cirron", [(name, value, step)])
         except Exception as error:
             record_error("accelerate", error)

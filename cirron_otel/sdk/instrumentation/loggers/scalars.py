@@ -59,7 +59,7 @@ def logging_call(
         seen.depth -= 1
     if not seen.depth:
         try:
-            _mark_all(logger, scalars())
+            mark_all(logger, scalars())
         except Exception as error:
             record_error(logger, error)
         try:
@@ -90,7 +90,11 @@ def number_of(value: Any) -> Any:
     return value if isinstance(value, Real) else None
 
 
-def _mark_all(logger: str, scalars: Iterable[Scalar]) -> None:
+def mark_all(logger: str, scalars: Iterable[Scalar]) -> None:
+    """Mark the numbers that a logger got, except those that are marked already.
+
+    The hooks of a trainer may have marked them, or another logger may have got them.
+    """
     if is_passed_on():
         return
     for name, given, step in scalars:
