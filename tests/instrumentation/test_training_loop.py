@@ -197,6 +197,33 @@ def test_each_thread_has_its_own_loops_and_numbers(directory: Path) -> None:
     same(directory, "cirron.session\n  epoch[0]\n  epoch[0]")
 
 
+def test_a_loop_that_another_thread_ends_is_over_in_its_own(directory: Path) -> None:
+    loops: list[TrainingLoop] = []
+    started, ended = threading.Event(), threading.Event()
+
+    def train() -> None:
+        for number in range(2):
+            loops.append(start())
+            loops[-1].begin_epoch(number)
+            started.set()
+            assert ended.wait(10)
+        loops[-1].end()
+        loops.append(current_loop())  # type: ignore[arg-type]
+
+    own = start()
+    own.begin_epoch(7)
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert started.wait(10)
+    loops[0].end()
+    assert current_loop() is own
+    ended.set()
+    thread.join()
+    assert [each is None for each in loops] == [False, False, True]
+    own.end()
+    assert [each.label for each in tree(directory).root.children].count("epoch[7]") == 1
+
+
 def test_shutdown_closes_what_is_open_and_the_loop_does_nothing_more(directory: Path) -> None:
     loop = start()
     loop.begin_epoch()

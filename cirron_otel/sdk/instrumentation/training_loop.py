@@ -76,6 +76,8 @@ def after_fork() -> None:
     """In a forked child, forget the parent's loops."""
     global _loops  # noqa: PLW0603
     _loops = _Loops()
+    for loop in _all:
+        loop._open_loops.clear()
     _all.clear()
 
 
@@ -94,6 +96,16 @@ def is_step_open() -> bool:
             return True
         scope = scope._above
     return False
+
+
+def _leave_ended() -> None:
+    """Leave the scopes of a loop of this thread that another thread has ended."""
+    context = _get()
+    scope = innermost = context.get(SCOPE_KEY)
+    while isinstance(scope, Phase) and scope._until:
+        scope = scope._above
+    if scope is not innermost and context.get(SPAN_KEY) is innermost:
+        make_current(scope, context)
 
 
 def _settle(phase: Phase) -> None:
@@ -125,6 +137,8 @@ class TrainingLoop:
         self._around_micro: Any = None
         """The context around the open micro step."""
         self._is_over = False
+        self._open_loops: list[TrainingLoop] = []
+        """The open loops of the thread that started this one."""
 
     @classmethod
     def start(cls, framework: str) -> Self | None:
@@ -141,6 +155,8 @@ class TrainingLoop:
             outer = current_loop()
             if outer is not None and _rank(outer.framework) <= _rank(framework):
                 return None
+            if outer is None:
+                _leave_ended()
             loop = cls(framework)
             loop._engine = current_engine() if outer is None else None
             if loop._engine is not None:
@@ -150,7 +166,8 @@ class TrainingLoop:
                 loop._engine = outer._engine
                 if loop._engine is not None:
                     loop._engine.loop = loop
-            _loops.open.append(loop)
+            loop._open_loops = _loops.open
+            loop._open_loops.append(loop)
             _all.add(loop)
             return loop
         except Exception as error:
@@ -173,9 +190,9 @@ class TrainingLoop:
             record_error(self.framework, problem)
         finally:
             _all.discard(self)
-            if self in _loops.open:
-                _loops.open.remove(self)
-            outer = current_loop()
+            if self in self._open_loops:  # those of another thread, if that ends the loop
+                self._open_loops.remove(self)
+            outer = self._open_loops[-1] if self._open_loops else None
             if self._engine is not None and outer is not None:
                 self._engine.loop = outer
             elif self._engine is not None:
