@@ -66,6 +66,42 @@ def validates_after_each_epoch() -> dict[str, Any]:
     return fit(num_sanity_val_steps=2)
 
 
+@program(SESSION + epochs(*[steps("step[0-2]") + evaluation(n) for n in range(2)]))
+def logs_metric_objects() -> dict[str, Any]:
+    """Metrics of torchmetrics: one is called, one is updated, and a collection is updated."""
+    from torch.nn.functional import cross_entropy
+    from torchmetrics import MeanMetric, MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+    def training_step(self: Any, batch: Any, _batch_idx: int) -> Any:
+        examples, labels = batch
+        scores = self.model(examples)
+        loss = cross_entropy(scores, labels)
+        self.accuracy(scores, labels)
+        self.mean.update(loss)
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        self.log("mean", self.mean, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self: Any, batch: Any, _batch_idx: int) -> None:
+        examples, labels = batch
+        scores = self.model(examples)
+        self.held_out(scores, labels)
+        self.first.update(scores, labels)
+        self.log("first", self.first)
+        self.log_dict(self.held_out)
+
+    module = classifier(training_step=training_step, validation_step=validation_step)
+    module.accuracy, module.mean = MulticlassAccuracy(3), MeanMetric()
+    module.first = MulticlassAccuracy(3, average="micro")
+    module.held_out = MetricCollection([MulticlassAccuracy(3), MulticlassF1Score(3)], prefix="val_")
+    trainer().fit(module, loader(), loader(VALIDATION_ROWS))
+    found = results(module)
+    names = {name for name, _ in found["logs"]}
+    assert names >= {"accuracy_step", "accuracy_epoch", "mean", "first", "val_MulticlassF1Score"}
+    return found
+
+
 @program(SESSION + epochs(*[steps("step[0-2]")] * 2))
 def without_validation_and_logger() -> dict[str, Any]:
     """A classifier without validation; its logged values are marks although it has no logger."""

@@ -476,6 +476,66 @@ def lightning_logs_to_tensorboard() -> dict[str, Any]:
     return {"logs": [each for each in stored if each[0] != "epoch"]}
 
 
+LIGHTNING_EPOCH = """  epoch[{0}]
+    step[0-2]
+      data_load
+      optimizer_step
+        forward
+        backward
+    eval[{0}]{{function=validate}}
+      data_load
+      forward
+      data_load
+      forward
+"""
+
+
+@program("cirron.session\n" + "".join(LIGHTNING_EPOCH.format(n) for n in range(2)))
+def lightning_logs_epochs_to_tensorboard() -> dict[str, Any]:
+    """Values of epochs, metric objects and learning rates, each of which is marked once."""
+    import torch
+    from lightning import LightningModule, Trainer
+    from lightning.pytorch.callbacks import LearningRateMonitor
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from torchmetrics.classification import MulticlassAccuracy
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+            self.accuracy, self.held_out = MulticlassAccuracy(2), MulticlassAccuracy(2)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            inputs, labels = batch
+            scores = self.layer(inputs)
+            loss = torch.nn.functional.cross_entropy(scores, labels)
+            self.accuracy(scores, labels)
+            self.log("loss", loss, on_step=True, on_epoch=True)
+            self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+            return loss
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            inputs, labels = batch
+            self.held_out(self.layer(inputs), labels)
+            self.log_dict({"held_out": self.held_out, "rows": float(len(labels))})
+
+        def on_train_epoch_end(self) -> None:
+            self.logger.log_metrics({"mine": self.current_epoch + 0.5}, step=self.global_step)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    trainer = Trainer(
+        max_epochs=2, logger=TensorBoardLogger(".", name="runs", version=0), accelerator="cpu",
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        log_every_n_steps=1, num_sanity_val_steps=0, callbacks=[LearningRateMonitor()],
+    )  # fmt: skip
+    trainer.fit(Module(), _batches(), _batches(4))
+    stored = [each for each in _tensorboard("runs/version_0") if each[0] != "epoch"]
+    assert len({name for name, _ in stored}) == 8, stored
+    return {"logs": stored}
+
+
 @program(
     """cirron.session
   prepare

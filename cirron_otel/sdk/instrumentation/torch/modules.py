@@ -207,7 +207,10 @@ class Modules:
         A loss follows a forward pass. Without a loader, nothing shows where a batch begins, so a
         loss must also depend on a trained tensor, or have several arguments if gradients are off.
         Also, without a loader, a module that was ever called before a model is never a loss.
+        A metric is never one.
         """
+        if known.is_metric:
+            return False
         is_in_pass = tracker.iteration is not None or tracker.passes.evaluation is not None
         if is_in_pass or known.is_proven:
             return tracker.was_forward
@@ -261,12 +264,13 @@ class Modules:
     def _remember(self, module: Any) -> KnownModule:
         key, known = id(module), self._known
         reference = weakref.ref(module, lambda _: known.pop(key, None))
-        kind = FORWARD if _is_model(module) else LOSS
+        is_metric = _is_metric(module)
+        kind = FORWARD if not is_metric and _is_model(module) else LOSS
         unwrapped = module
         while type(unwrapped).__name__ == "OptimizedModule" and hasattr(unwrapped, "_orig_mod"):
             unwrapped = unwrapped._orig_mod
         attrs = SharedAttributes(module=type(unwrapped).__name__)
-        known[key] = known_module = KnownModule(reference, kind, attrs)
+        known[key] = known_module = KnownModule(reference, kind, attrs, is_metric)
         if kind == FORWARD:
             known_module.parameter = _first_trained(module)
             self._torch_state.parameter = self._torch_state.parameter or known_module.parameter
@@ -290,13 +294,14 @@ class _InertModules:
 class KnownModule:
     """A module that was called."""
 
-    __slots__ = ("attrs", "is_ahead", "is_loss", "is_proven", "is_usual", "kind", "name",
-                 "parameter", "reference")  # fmt: skip
+    __slots__ = ("attrs", "is_ahead", "is_loss", "is_metric", "is_proven", "is_usual", "kind",
+                 "name", "parameter", "reference")  # fmt: skip
 
-    def __init__(self, reference: Any, kind: int, attrs: dict[str, Any]) -> None:
+    def __init__(self, reference: Any, kind: int, attrs: dict[str, Any], is_metric: bool) -> None:
         self.reference, self.kind, self.attrs = reference, kind, attrs
         self.name, self.is_loss = NAMES[kind], kind == LOSS
-        self.is_usual = self.is_loss
+        self.is_metric = is_metric
+        self.is_usual = self.is_loss and not is_metric
         """Whether a call to the module in a step provides no new information; for a model, whether
         it was trained."""
         self.is_ahead = self.is_proven = False
@@ -357,6 +362,11 @@ def _is_model(module: Any) -> bool:
     except Exception as error:
         record_error("torch", error)
         return True  # no loss has such parameters
+
+
+def _is_metric(module: Any) -> bool:
+    """Return whether `module` is a metric of torchmetrics, which is not imported for this."""
+    return any(each.__module__.startswith("torchmetrics.") for each in type(module).__mro__)
 
 
 def _first_trained(module: Any) -> Any:
