@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
-from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, workers_of
 
 FRAMEWORK = "generation"
 MODULES = (
@@ -22,38 +20,28 @@ MODULES = (
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[tuple[Worker, Worker]]:
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES) as traced,
-    ):
-        yield untraced, traced
+def workers() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES) as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_generates_the_same_and_gives_its_tree(
-    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
+    program: Program, workers: Workers, tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def oldest() -> Iterator[tuple[Worker, Worker]]:
+def oldest() -> Iterator[Workers]:
     """Workers with transformers 4.48, the oldest supported version."""
-    try:
-        python = ENVIRONMENTS["transformers-oldest"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
-    ):
-        yield untraced, traced
+    with workers_of(FRAMEWORK, MODULES, "transformers-oldest") as both:
+        yield both
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_gives_its_tree_with_the_oldest_version(
-    program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
+    program: Program, oldest: Workers, tmp_path: Path
 ) -> None:
     check(program, *oldest, tmp_path)

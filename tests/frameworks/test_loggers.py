@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
 from tests.frameworks.checking import names_in, outcomes
-from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, python_of, workers_of
 from tests.sdk.spool_trees import read_spool
 
 FRAMEWORK, CHECKS = "loggers", "logger_checks"
@@ -32,27 +30,14 @@ TWICE = {
 under other names, or do not mark them."""
 
 
-def _python() -> Path:
-    try:
-        return ENVIRONMENTS["loggers"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-
-
 @pytest.fixture(scope="module")
-def workers() -> Iterator[tuple[Worker, Worker]]:
-    python = _python()
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
-    ):
-        yield untraced, traced
+def workers() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES, "loggers") as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
-def test_marks_are_the_stored_values(
-    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
-) -> None:
+def test_marks_are_the_stored_values(program: Program, workers: Workers, tmp_path: Path) -> None:
     check(program, *workers, tmp_path)
     names = {mark["name"] for mark in read_spool(tmp_path / "traced").marks}
     assert not names & set(TWICE.get(program.name, ()))
@@ -60,7 +45,7 @@ def test_marks_are_the_stored_values(
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, str]:
-    return outcomes(CHECKS, _python())
+    return outcomes(CHECKS, python_of("loggers"))
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

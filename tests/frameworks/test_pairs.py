@@ -8,23 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import Program
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, workers_of
 
 FRAMEWORK = "pairs"
 MODULES = ("torch", "transformers", "transformers.trainer")
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[tuple[Worker, Worker]]:
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES) as traced,
-    ):
-        yield untraced, traced
+def workers() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES) as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_trains_the_same_and_gives_its_tree(
-    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
+    program: Program, workers: Workers, tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
-from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.ray_cluster import Driver, cluster
 from tests.frameworks.running import parameters
+from tests.frameworks.workers import python_of
 from tests.sdk.spool_trees import OVERHEAD, read_spool
 from tests.torch import trees
 
@@ -25,10 +23,7 @@ _SPAN_DIGITS = 16
 
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[tuple[Driver, Driver]]:
-    try:
-        python = ENVIRONMENTS["ray"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
+    python = python_of("ray")
     with (
         cluster(python) as variables,
         Driver(python, variables, FRAMEWORK, "untraced") as untraced,

@@ -9,36 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
-from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, python_of, workers_of
 from tests.sdk.processes import ROOT, environment
 from tests.sdk.spool_trees import read_spool
 
 FRAMEWORK = "sklearn"
 MODULES = ("sklearn.linear_model", "sklearn.ensemble", "xgboost", "lightgbm")
 
-Workers = tuple[Worker, Worker]
-
-
-def python_of(name: str) -> Path:
-    """Return the interpreter of an environment."""
-    try:
-        return ENVIRONMENTS[name].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-
 
 @pytest.fixture(scope="module", params=["sklearn", "sklearn-oldest"])
 def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
-    python = python_of(request.param)
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
-    ):
-        yield untraced, traced
+    with workers_of(FRAMEWORK, MODULES, request.param) as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))

@@ -7,31 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
-from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, workers_of
 
 FRAMEWORK = "keras_tensorflow"
 MODULES = ("tests.frameworks.programs.on_tensorflow", "tensorflow", "keras")
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[tuple[Worker, Worker]]:
-    try:
-        python = ENVIRONMENTS["tensorflow"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-    with (
-        Worker(FRAMEWORK, "untraced", MODULES, python) as untraced,
-        Worker(FRAMEWORK, "cirron-otel", MODULES, python) as traced,
-    ):
-        yield untraced, traced
+def workers() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES, "tensorflow") as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_trains_the_same_and_gives_its_tree(
-    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
+    program: Program, workers: Workers, tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)

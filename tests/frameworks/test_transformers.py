@@ -7,48 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program
-from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker, check, parameters
+from tests.frameworks.running import check, parameters
+from tests.frameworks.workers import Workers, workers_of
 
 FRAMEWORK, TRL = "transformers_trainer", "trl_trainers"
 MODULES = ("torch", "transformers", "transformers.trainer")
 
 
-def _workers(framework: str, environment: str | None = None) -> Iterator[tuple[Worker, Worker]]:
-    python = None
-    if environment is not None:
-        try:
-            python = ENVIRONMENTS[environment].make()
-        except EnvironmentUnavailableError as error:
-            leave_out(str(error))
-    with (
-        Worker(framework, "untraced", MODULES, python) as untraced,
-        Worker(framework, "cirron-otel", MODULES, python) as traced,
-    ):
-        yield untraced, traced
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[tuple[Worker, Worker]]:
-    yield from _workers(FRAMEWORK)
+def oldest() -> Iterator[Workers]:
+    with workers_of(FRAMEWORK, MODULES, "transformers-oldest") as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
-def oldest() -> Iterator[tuple[Worker, Worker]]:
-    yield from _workers(FRAMEWORK, "transformers-oldest")
-
-
-@pytest.fixture(scope="module")
-def trl() -> Iterator[tuple[Worker, Worker]]:
-    yield from _workers(TRL, "trl")
+def trl() -> Iterator[Workers]:
+    with workers_of(TRL, MODULES, "trl") as both:
+        yield both
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_trains_the_same_and_gives_its_tree(
-    program: Program, workers: tuple[Worker, Worker], tmp_path: Path
+    program: Program, workers: Workers, tmp_path: Path
 ) -> None:
     check(program, *workers, tmp_path)
 
@@ -65,14 +52,12 @@ COSTLY = ("compiles_to_machine_code",)
     "program", [p for p in parameters(FRAMEWORK) if p.id not in (*NEWER, *COSTLY)]
 )
 def test_the_oldest_version_gives_the_same_trees(
-    program: Program, oldest: tuple[Worker, Worker], tmp_path: Path
+    program: Program, oldest: Workers, tmp_path: Path
 ) -> None:
     check(program, *oldest, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", parameters(TRL))
-def test_the_trainers_of_trl_are_trainers(
-    program: Program, trl: tuple[Worker, Worker], tmp_path: Path
-) -> None:
+def test_the_trainers_of_trl_are_trainers(program: Program, trl: Workers, tmp_path: Path) -> None:
     check(program, *trl, tmp_path)
