@@ -280,6 +280,11 @@ def leave(scope: Any, error: BaseException | None = None) -> None:
     scope._until = now()
     if error is not None:
         scope._fail(error)
+    restore_context(scope)
+
+
+def restore_context(scope: Any) -> None:
+    """Restore the context that `enter` replaced. A second call does nothing."""
     token, scope._token = scope._token, None
     if token is not None:
         try:  # noqa: SIM105 - contextlib.suppress costs as much as all this

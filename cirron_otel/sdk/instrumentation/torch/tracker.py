@@ -15,7 +15,16 @@ from opentelemetry.context.context import Context
 from ...tracing.buffers import hooks
 from ...tracing.clock import now
 from ...tracing.enclosing import EnclosingSpan, innermost
-from ...tracing.phase import STEPS, LoaderPassSpan, Phase, Step, begin, enter, leave
+from ...tracing.phase import (
+    STEPS,
+    LoaderPassSpan,
+    Phase,
+    Step,
+    begin,
+    enter,
+    leave,
+    restore_context,
+)
 from ...tracing.scope import NO_SESSION
 from ...tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .kinds import (
@@ -240,6 +249,7 @@ class Tracker(OpenStep):
         """Close a phase that `enter` opened, now or as of `until`."""
         try:
             if phase._until:
+                restore_context(phase)  # the session ended inside the phase
                 return
             if phase._stamps is not None:
                 self.clock.end(phase)

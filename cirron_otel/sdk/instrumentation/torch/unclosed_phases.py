@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...tracing.clock import now
-from ...tracing.phase import Phase, Step
+from ...tracing.phase import Phase, Step, restore_context
+from ...tracing.state import CONTEXT, SPAN_KEY
 from .kinds import FORWARD, OPTIMIZER, PARTIAL
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def end_open_phases(tracker: Tracker) -> None:
     phase: Any = tracker.open
     while type(phase) is Phase:
         phase._until = phase._until or now()
+        if CONTEXT.get().get(SPAN_KEY) is phase:
+            restore_context(phase)  # no hook may be left that does it at the end of the call
         parent_scope = phase._above
         if isinstance(parent_scope, Step):
             parent_scope.inside.append((phase._start, phase._until))
