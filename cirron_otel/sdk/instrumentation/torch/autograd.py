@@ -60,7 +60,7 @@ class Autograd:
                 return original(*args, **kwargs)
             tracker = trackers.t
             inside = tracker.inside
-            if tracker.is_plain and not inside:
+            if tracker.is_plain and inside == tracker.base:
                 tracker.backwards += 1
                 phase = tracker.backward = tracker.enter_plain(kind, "backward", None)
                 if tracker.torch_state.seeks_parameter and args:

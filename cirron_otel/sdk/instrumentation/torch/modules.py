@@ -118,7 +118,8 @@ class Modules:
                 return call(self, *args, **kwargs)
             tracker = trackers.t
             inside = tracker.inside
-            known = known_of(id(self)) if tracker.is_plain and not inside else None
+            is_plain = tracker.is_plain and inside == tracker.base
+            known = known_of(id(self)) if is_plain else None
             if known is not None and known.is_usual and (tracker.was_forward or not known.is_loss):
                 kind = known.kind
                 phase = tracker.enter_plain(kind, known.name, known.attrs)

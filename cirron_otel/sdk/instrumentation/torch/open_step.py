@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ...session.errors import record_error
 from ...tracing.buffers import local
 from ...tracing.scope import MAX_DEPTH
+from ...tracing.state import CONTEXT
+from .kinds import OPTIMIZER
 
 if TYPE_CHECKING:
     from ...tracing.phase import LoopFetches, Phase
@@ -72,14 +74,15 @@ class OpenStep:
 
     # Inherited slots are as fast to read as slots that the class itself defines.
     __slots__ = (
+        "above",
         "accumulating",
+        "base",
         "batch",
         "buffers",
         "clock",
         "context",
         "copies",
         "crosses",
-        "depth",
         "folds",
         "has_failed",
         "inside",
@@ -87,6 +90,7 @@ class OpenStep:
         "is_plain",
         "iteration",
         "loop",
+        "outside",
         "parent",
         "step",
         "stepped",
@@ -111,12 +115,17 @@ class OpenStep:
         self.is_plain = False
         """Whether a step is open in a pass whose kind is decided: the fast paths apply."""
         self.context: Any = None
-        """The context in which the step is current; a phase entered in it is a child of the step.
+        """The context in which `above` is current; a phase entered in it is a child of `above`.
         None if phases have to look up their parent."""
         self.parent: Any = None
         """The parent of the step's phases: the step, or its open micro step."""
-        self.depth = 0
-        """The depth of the step's phases."""
+        self.above: Any = None
+        """The parent of the phases that the fast paths open: `parent`, or an open
+        `optimizer_step` that runs a closure."""
+        self.base = 0
+        """The kinds of the open phases in which the fast paths apply: OPTIMIZER in a closure."""
+        self.outside: Any = None
+        """The value of `context` outside the closure."""
         self.folds = False
         """Whether the step's phases have no records so far (`Step._folded`)."""
         self.steps_begun = 0
@@ -137,24 +146,36 @@ class OpenStep:
     def opened(self, iteration: Iteration, context: Any) -> None:
         """Update the state for a newly opened step, which is current in `context`."""
         self.iteration = iteration
-        self.step = self.parent = iteration.step
-        self.depth = iteration.step._depth + 1
+        self.step = self.parent = self.above = step = iteration.step
+        self.base = 0
         self.folds = False
         # A phase below a step that is nested too deeply, or was dropped, looks up its parent.
-        self.context = context if iteration.step._id and self.depth <= MAX_DEPTH else None
+        self.context = context if step._id and step._depth < MAX_DEPTH else None
         self.buffers = local.b
 
     def into(self, micro: Any) -> None:
         """Attach subsequent phases to the micro step `micro`, or to the step if it is None."""
+        self.leave_closure()
         self.folds = False
-        self.parent = parent = self.step if micro is None else micro
-        if parent is not None:
-            self.depth = parent._depth + 1
+        self.parent = self.above = self.step if micro is None else micro
+
+    def enter_closure(self, optimizer_step: Phase) -> None:
+        """Let the fast paths apply inside an optimizer step that runs a closure."""
+        if optimizer_step._token is not None and optimizer_step._depth < MAX_DEPTH:
+            self.outside, self.context = self.context, CONTEXT.get()
+            self.above, self.base = optimizer_step, OPTIMIZER
+
+    def leave_closure(self) -> None:
+        """Let the fast paths apply outside the optimizer step again."""
+        if self.base:
+            self.context, self.outside = self.outside, None
+            self.above, self.base = self.parent, 0
 
     def closed(self) -> None:
         """Update the state because no step of a pass is open any more."""
-        self.iteration = self.step = self.parent = self.context = None
+        self.iteration = self.step = self.parent = self.above = self.context = None
         self.is_plain = self.folds = False
+        self.base = 0
 
     def settle(self, phase: Phase) -> None:
         """Finish a phase as soon as its time on the device is known."""

@@ -128,6 +128,8 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
             stepping.phase, stepping.optimizer = phase, id(optimizer)
             stepping.has_closure, stepping.depth = has_closure, 1
             tracker.stepping = tracker.spare = stepping
+            if has_closure:
+                tracker.enter_closure(phase)
     except BaseException as error:
         tracker.failed(error)
 
@@ -203,6 +205,7 @@ def end_step(tracker: Tracker, stepping: OpenOptimizerStep, optimizer: Any) -> N
         stepping.depth -= 1
         if not stepping.depth:
             tracker.stepping = None
+            tracker.leave_closure()
             tracker.was_forward = tracker.iteration is not None
             tracker.exit_plain(stepping.phase, OPTIMIZER)
     except BaseException as error:

@@ -41,6 +41,7 @@ class Steps:
         context = _get()
         if (
             context is not tracker.context
+            or tracker.base
             or not iteration.was_stepped
             or iteration.is_odd
             or step._collected is not None
@@ -93,7 +94,7 @@ class Steps:
         next_step._thread = buffers.ident
         tracker.context = inside = Context({**context, SPAN_KEY: next_step, SCOPE_KEY: next_step})
         _set(inside)
-        tracker.step = tracker.parent = next_step
+        tracker.step = tracker.parent = tracker.above = next_step
         iteration.step, iteration.children, iteration.optimizers = next_step, [], ()
         iteration.is_held = True
         iteration.covered = iteration.until = 0

@@ -120,14 +120,15 @@ class Tracker(OpenStep):
             phase = _new(Phase)
             phase._name = name
             phase._attrs = attrs
-            phase._above = parent = self.parent
-            phase._depth = self.depth
+            phase._above = parent = self.above
+            phase._depth = parent._depth + 1
             phase._trace = parent._trace
             phase._index = phase._extras = phase._stamps = phase._token = None
-            phase._end = phase._overhead = phase._until = phase._before = 0
+            phase._end = phase._overhead = phase._until = 0
+            phase._before = before = self.base
             if self.folds:
                 phase._id = 0
-                self.inside, self.open, phase._start = kind, phase, begun
+                self.inside, self.open, phase._start = before | kind, phase, begun
                 return phase
             buffers = self.buffers
             for phase._id in buffers.ids:
@@ -138,7 +139,7 @@ class Tracker(OpenStep):
             phase._token = _set(Context({**context, SPAN_KEY: phase, SCOPE_KEY: phase}))
             if state.special:
                 phase._notify_start(context)
-            self.inside = kind
+            self.inside = before | kind
             self.open = phase
             phase._start = start = now()
             buffers.put(phase)
@@ -154,7 +155,7 @@ class Tracker(OpenStep):
         """Close a phase that raised nothing."""
         try:
             iteration = self.iteration
-            parent = self.parent
+            parent = self.above
             if (
                 not self.is_plain
                 or iteration is None
@@ -172,11 +173,15 @@ class Tracker(OpenStep):
                     _reset(token)
                 except (ValueError, RuntimeError):
                     pass  # left in a context other than its own
-            self.open = None
-            self.inside = phase._before
-            iteration.children.append(phase)
-            iteration.covered += end - phase._start
-            iteration.until = phase._end = end
+            phase._end = end
+            self.inside = before = phase._before
+            if before:
+                self.open = self.above  # the optimizer step, whose closure the phase is part of
+            else:
+                self.open = None
+                iteration.children.append(phase)
+                iteration.covered += end - phase._start
+                iteration.until = end
             parent._overhead += now() - end
         except BaseException as error:
             self.failed(error)

@@ -39,6 +39,7 @@ def fail_step(tracker: Tracker) -> None:
     """Close an optimizer step that never ended, because it raised."""
     stepping, tracker.stepping = tracker.stepping, None
     if stepping is not None:
+        tracker.leave_closure()
         tracker.exit(stepping.phase, OPTIMIZER, RuntimeError("the optimizer's step raised"))
 
 

@@ -45,15 +45,16 @@ class ScopeWrapper:
                 return original(*args, **kwargs)
             tracker = trackers.t
             inside = tracker.inside
-            if inside and not _is_free(tracker, inside):
+            is_plain = tracker.is_plain and inside == tracker.base
+            if inside and not is_plain and not _is_free(tracker, inside):
                 return original(*args, **kwargs)
             attrs = _attributes_of(attributes, args, kwargs)
             if attrs is None:
                 return original(*args, **kwargs)
-            if inside or not tracker.is_plain:
-                phase = tracker.enter(kind, attrs) if state.recording else None
-            else:
+            if is_plain:
                 phase = tracker.enter_plain(kind, name, attrs)
+            else:
+                phase = tracker.enter(kind, attrs) if state.recording else None
             if phase is None:
                 return original(*args, **kwargs)
             try:
