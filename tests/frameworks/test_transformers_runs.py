@@ -140,10 +140,10 @@ def test_shutdown_puts_everything_back() -> None:
 
 
 FAULTS = (
-    "training_loop.TrainingLoop._open",
-    "training_loop.TrainingLoop._open_step",
-    "training_loop.TrainingLoop._close_step",
-    "training_loop.TrainingLoop._close_scope",
+    "loop_scopes.LoopScopes._open",
+    "loop_scopes.LoopScopes._open_step",
+    "loop_scopes.LoopScopes._close_step",
+    "loop_scopes.LoopScopes._close_scope",
     "loop_step.LoopStep.begin_micro",
     "transformers.loop.TrainerLoop.mark_logs",
     "transformers.loop.TrainerLoop.mark_metrics",

@@ -6,8 +6,9 @@ from typing import Any
 
 from ...session.errors import record_error
 from ..logged_values import passing_on
+from ..loop_scopes import EVALUATION
 from ..patches import Patches
-from ..training_loop import EVALUATION, TrainingLoop
+from ..training_loop import TrainingLoop
 from .fits import NAME, abandon_step, mark_value, own_loop, thread
 from .logs import Logs
 

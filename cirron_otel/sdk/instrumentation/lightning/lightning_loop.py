@@ -8,7 +8,8 @@ from typing import Any
 from ...session.errors import record_error
 from ...tracing.mark import POINT, SUMMARY
 from ...tracing.step_places import GLOBAL_STEP
-from ..training_loop import EVALUATION, TrainingLoop, current_loop
+from ..loop_scopes import EVALUATION
+from ..training_loop import TrainingLoop, current_loop
 
 NAME = "lightning"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...session.errors import record_error
 from ...tracing.phase import LoaderPassSpan
 from ..iteration import opened_manually
+from ..loop_scopes import EPOCH, STEP
 from ..loop_step import open_micro
-from ..training_loop import EPOCH, STEP, TrainingLoop
+from ..training_loop import TrainingLoop
 
 
 class DatasetLoop(TrainingLoop):

@@ -6,8 +6,9 @@ import weakref
 from typing import Any
 
 from ...session.errors import record_error
+from ..loop_scopes import EVALUATION
 from ..patches import Patches
-from ..training_loop import EVALUATION, current_loop
+from ..training_loop import current_loop
 from .phases import FUNCTION, NAME, begin, drop, end, thread
 
 MODULE = "tensorflow.python.eager.polymorphic_function.polymorphic_function"

@@ -11,7 +11,8 @@ import weakref
 from typing import Any
 
 from ...session.errors import record_error
-from ..training_loop import EPOCH, EVALUATION, current_loop, is_step_open
+from ..loop_scopes import EPOCH, EVALUATION
+from ..training_loop import current_loop, is_step_open
 from .dataset_loop import DatasetLoop
 
 NAME = "tensorflow"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...session.errors import record_error
 from ..logged_values import passing_on
-from ..training_loop import EVALUATION
+from ..loop_scopes import EVALUATION
 from .configuration import record_configuration
 from .loop import NAME, TrainerLoop, own_loop
 
