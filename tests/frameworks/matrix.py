@@ -38,7 +38,12 @@ SCOPES = ("checkpoint", "prepare", "prefill", "decode")
 _IMPORTS = {
     "accelerate_loops": ("torch", "torch._dynamo", "accelerate", "accelerate.accelerator"),
     "generation": ("torch", "transformers.generation", "transformers.models.gpt2.modeling_gpt2"),
-    "pairs": ("torch", "transformers", "transformers.trainer"),
+    "pairs": (
+        "torch",
+        "transformers",
+        "transformers.trainer",
+        "tests.frameworks.programs.on_torch",
+    ),
     "lightning_trainer": ("torch", "lightning.pytorch", "pytorch_lightning"),
     "transformers_trainer": ("torch", "transformers", "transformers.trainer"),
 }

@@ -12,7 +12,9 @@ from tests.frameworks.running import check, parameters
 from tests.frameworks.workers import Workers, workers_of
 
 FRAMEWORK = "pairs"
-MODULES = ("torch", "transformers", "transformers.trainer")
+MODULES = (
+    "torch", "transformers", "transformers.trainer", "tests.frameworks.programs.on_torch", "keras",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,24 @@ def reads_a_torch_loader() -> dict[str, Any]:
     return results(model, model.fit(DataLoader(rows, batch_size=2), epochs=2, verbose=0))
 
 
+@program(
+    TORCH.session(TORCH.epoch(0, 1) + "\n  step[1]{global_step=1}\n    data_load"),
+    error="MemoryError: too much",
+)
+def fails_in_its_train_step() -> dict[str, Any]:
+    """A train step of the program's own raises; the step has the global step before it."""
+    import keras
+
+    class Custom(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, rows: Any) -> Any:
+            if int(self.optimizer.iterations) == 1:
+                raise MemoryError("too much")
+            return super().train_step(rows)
+
+    compiled(kind=Custom).fit(*data(), **OPTIONS)
+    return {}
+
+
 ADVERSARIES = """
       data_load
       forward x2

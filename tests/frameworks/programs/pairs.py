@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.frameworks import program
+from tests.frameworks.programs import keras_parts
+from tests.frameworks.programs.keras_parts import OPTIONS, TORCH, compiled
 from tests.frameworks.programs.transformers_parts import (
     classifier,
     digest,
@@ -151,3 +153,73 @@ def accelerator_after_a_trainer() -> dict[str, Any]:
         losses = [model(**batch)["loss"].item() for batch in held_out]
     accelerator.save_state("state")
     return {**results(trainer), "losses": losses, "last": digest(model)}
+
+
+KERAS = f"{SESSION}\n  forward\n  loss"
+"""The tree of building a model of Keras."""
+
+
+def _keras_epoch(number: int, steps: int) -> str:
+    done = number * steps
+    lines = TORCH.epoch(number, steps, done=done).splitlines()
+    return "".join(f"\n  {line}" for line in lines)
+
+
+@program(
+    KERAS + epochs("epoch[0]") + "\n  data_load\n  forward" + _keras_epoch(0, 3)
+    + epochs("epoch[1]") + _keras_epoch(1, 3)
+)  # fmt: skip
+def keras_fits_between_the_epochs_of_a_loop() -> dict[str, Any]:
+    """A hand-written loop of torch whose epochs alternate with those of a Keras model's `fit`."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    head, encoder = compiled(), classifier()
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    logs = []
+    for number in range(2):
+        _written_out(encoder, DataLoader(rows(6), batch_size=2), optimizer)
+        history = head.fit(
+            *keras_parts.data(), initial_epoch=number, epochs=number + 1, **OPTIONS
+        ).history
+        logs += [[name, values[-1]] for name, values in history.items()]
+    return {**keras_parts.results(head), "logs": logs, "encoder": digest(encoder)}
+
+
+@program(
+    KERAS + "\n  epoch[0]" + steps("step[0]", phases="data_load\nforward x2\nbackward")
+    + "\n      optimizer_step" + steps("step[1-2]") + epochs("epoch[1]")
+)  # fmt: skip
+def keras_trains_on_the_batches_of_a_loop() -> dict[str, Any]:
+    """A hand-written loop over a DataLoader that calls `train_on_batch`: the steps are torch's."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    model = compiled()
+    loader = DataLoader(TensorDataset(*map(torch.from_numpy, keras_parts.data())), batch_size=2)
+    losses = []
+    for _ in range(2):
+        for inputs, targets in loader:
+            losses.append([float(each) for each in model.train_on_batch(inputs, targets)])
+    return {**keras_parts.results(model), "logs": [], "losses": losses}
+
+
+@program(
+    KERAS + "\n  data_load\n  forward" + _keras_epoch(0, 2) + "\n    epoch[0]"
+    + steps("step[0-2]", 3) + _keras_epoch(1, 2)
+)  # fmt: skip
+def trainer_in_a_callback_of_keras() -> dict[str, Any]:
+    """A Trainer runs after Keras' first epoch: it has a higher priority, and its own epochs."""
+    import keras
+
+    trainer = trainer_of(model=classifier(), train_dataset=rows(6), num_train_epochs=1)
+
+    class Trains(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, *_: Any, **__: Any) -> None:
+            if epoch == 0:
+                trainer.train()
+
+    model = compiled()
+    history = model.fit(*keras_parts.data(4), epochs=2, callbacks=[Trains()], **OPTIONS)
+    found, trained = keras_parts.results(model, history), results(trainer)
+    return found | {"trainer": trained, "logs": trained["logs"] + found["logs"]}

@@ -58,15 +58,15 @@ def own_loop() -> TrainingLoop | None:
     return loop if loop is not None and loop.framework == NAME and not thread.muted else None
 
 
-def install_trainer(patches: Patches, trainer: Any) -> None:
-    """Hook `fit` and `train_on_batch` of a backend's trainer class."""
-    patches.wrap(trainer, "fit", _fit)
+def install_batches(patches: Patches, trainer: Any) -> None:
+    """Hook `train_on_batch` of a backend's trainer class."""
     patches.wrap(trainer, "train_on_batch", _train_on_batch)
     patches.wrap(trainer, "_flatten_metrics_in_order", _flattening)
 
 
-def install_events(patches: Patches, callback_list: Any) -> None:
-    """Hook the events of `CallbackList`, which exists in every `fit`."""
+def install_fits(patches: Patches, trainer: Any, callback_list: Any) -> None:
+    """Hook `fit` of a backend's trainer class, and the events of `CallbackList` in it."""
+    patches.wrap(trainer, "fit", _fit)
     for name, around in (
         ("on_train_begin", _train_begin),
         ("on_epoch_begin", _epoch_begin),
@@ -89,6 +89,8 @@ def _fit(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     try:
         result = original(model, *args, **kwargs)
     except BaseException as error:
+        if thread.batch is not None and thread.trained is not None:
+            loop.set_attributes(**{GLOBAL_STEP: thread.trained})
         loop.end(error)
         raise
     loop.end()
@@ -260,13 +262,17 @@ def _train_on_batch(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _next_batch() -> int:
+def _next_batch() -> int | None:
     """Return the number of this `train_on_batch` in the scope around it."""
-    parent = current_scope(CONTEXT.get())._id
-    if thread.parent != parent:
-        thread.parent, thread.batches = parent, 0
-    thread.batches += 1
-    return thread.batches - 1
+    try:
+        parent = current_scope(CONTEXT.get())._id
+        if thread.parent != parent:
+            thread.parent, thread.batches = parent, 0
+        thread.batches += 1
+        return thread.batches - 1
+    except Exception as error:
+        record_error(NAME, error)
+        return None
 
 
 def _flattening(original: Any, model: Any, args: Any, kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from ..training_loop import end_all
 from . import checkpoints
 from .checkpoints import install_checkpoints
 from .evaluations import install_evaluations
-from .fits import NAME, install_events, install_trainer, reset
+from .fits import NAME, install_batches, install_fits, reset
 
 _TRAINERS = {
     "keras.src.backend.tensorflow.trainer": "TensorFlowTrainer",
@@ -43,8 +43,8 @@ class KerasHooks(FrameworkHooks):
             return getattr(module, name)
 
         self._install([
-            ("epochs and steps", lambda: install_trainer(patches, trainer())),
-            ("events", lambda: install_events(patches, callback_list())),
+            ("epochs and steps", lambda: install_fits(patches, trainer(), callback_list())),
+            ("train_on_batch", lambda: install_batches(patches, trainer())),
             ("eval", lambda: install_evaluations(patches, trainer(), callback_list())),
         ])  # fmt: skip
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...session.errors import record_error
 from ..patches import Patches
 from .functions import Functions
-from .phases import BACKWARD, FORWARD, LOAD, OPTIMIZER, begin, drop, end, thread
+from .phases import BACKWARD, FORWARD, LOAD, NAME, OPTIMIZER, begin, drop, end, thread
 
 ITERATORS = "tensorflow.python.data.ops.iterator_ops"
 DISTRIBUTED = "tensorflow.python.distribute.input_lib"
@@ -126,7 +127,11 @@ class Eager:
 
 def _is_symbolic(args: Any) -> bool:
     """Return whether a layer is called to build a model: its input has no values."""
-    value = args
-    while isinstance(value, (tuple, list, dict)) and value:
-        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
-    return type(value).__name__ == "KerasTensor"
+    try:
+        value = args
+        while isinstance(value, (tuple, list, dict)) and value:
+            value = next(iter(value.values())) if isinstance(value, dict) else value[0]
+        return type(value).__name__ == "KerasTensor"
+    except Exception as error:
+        record_error(NAME, error)
+        return False

@@ -73,7 +73,11 @@ def _runs_eagerly(function: Any) -> bool:
 
 
 def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or getattr(function, "_name", "function"))
+    try:
+        return str(getattr(function, "__name__", None) or getattr(function, "_name", "function"))
+    except Exception as error:
+        record_error(NAME, error)
+        return "function"
 
 
 def _traces(function: Any) -> int:
