@@ -94,6 +94,10 @@ class State:
         self.segments = None
         self.resource: Resource | None = None
 
+    def __reduce__(self) -> str:
+        """A hooked class that is pickled by value refers to the state of the process it gets to."""
+        return "state"
+
 
 def _ignore(_scope: Any, _other: Any) -> None:
     pass
