@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
-from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.forked_checks import faults_of, names_of
+from tests.frameworks.workers import python_of
 
 CHECKS = names_of("keras_checks")
 ON_TORCH = names_of("keras_checks", "check_on_torch")
@@ -21,11 +19,7 @@ def on_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def on_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    try:
-        python = ENVIRONMENTS["tensorflow"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-    directory = tmp_path_factory.mktemp("tensorflow")
+    directory, python = tmp_path_factory.mktemp("tensorflow"), python_of("tensorflow")
     return faults_of("keras_checks", directory, "tensorflow", python=python)
 
 
