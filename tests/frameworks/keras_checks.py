@@ -172,8 +172,8 @@ def lacks_internals(directory: Path) -> list[str]:
 
 
 KERAS_PLACES = (
-    "training_loop.TrainingLoop._open", "training_loop.TrainingLoop._open_step",
-    "training_loop.TrainingLoop._close_step", "training_loop.TrainingLoop._close_scope",
+    "loop_scopes.LoopScopes._open", "loop_scopes.LoopScopes._open_step",
+    "loop_scopes.LoopScopes._close_step", "loop_scopes.LoopScopes._close_scope",
     "training_loop.mark", "keras.configuration._optimizer", "keras.fits._trained",
     "keras.fits._number", "keras.fits.mark_value", "keras.fits.current_scope",
     "keras.evaluations.mark_value",
@@ -182,8 +182,8 @@ TENSORFLOW_PLACES = (
     "tensorflow.passes.DatasetPasses._begin", "tensorflow.passes.DatasetPasses._end_iteration",
     "tensorflow.passes.DatasetPasses._decide", "tensorflow.passes.DatasetPasses._end_after",
     "tensorflow.functions.Functions._classify", "tensorflow.phases.open_phase",
-    "training_loop.TrainingLoop._open", "training_loop.TrainingLoop._open_step",
-    "training_loop.TrainingLoop._close_step", "training_loop.TrainingLoop._close_scope",
+    "loop_scopes.LoopScopes._open", "loop_scopes.LoopScopes._open_step",
+    "loop_scopes.LoopScopes._close_step", "loop_scopes.LoopScopes._close_scope",
 )  # fmt: skip
 
 
