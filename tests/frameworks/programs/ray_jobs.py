@@ -179,6 +179,45 @@ def restarts_a_killed_worker() -> dict[str, Any]:
     return {"metrics": result.metrics, "logs": _reported(result)}
 
 
+def _waiting_loop(config: dict[str, Any]) -> None:
+    import ray.train
+
+    for number, (loss, _) in enumerate(_steps(config)):
+        ray.train.report({"loss": loss})
+        Path(config["at"], f"epoch-{number}").touch()
+        _wait_for(Path(config["at"], "ended"))
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+@program(
+    "cirron.session\n  fit{workers=1}\n    cirron.session{rank=0}\n" + _epochs(3, 2), slow=True
+)
+def ends_the_driver_s_session() -> dict[str, Any]:
+    """The driver's session ends while a worker trains, whose session goes on."""
+    import threading
+
+    import cirron_otel as ci
+
+    at = Path("flags").absolute()
+    at.mkdir()
+
+    def end() -> None:
+        _wait_for(at / "epoch-0")
+        ci.shutdown()
+        (at / "ended").touch()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    result = _fit(_waiting_loop, config={"at": str(at)})
+    thread.join()
+    return {"loss": result.metrics["loss"]}
+
+
 def _local_loop(config: dict[str, Any]) -> None:
     import ray.train
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.scope import Scope
 from ..base import SessionAccess
 from ..patches import Patches
 from .handover import runtime_variables
-from .runs import NAME
+from .runs import NAME, scope
 from .trials import TrialHooks
 
 FIT, TUNE = "fit", "tune"
@@ -73,7 +72,7 @@ class FitHooks:
         if _open.names and _open.names[-1] in (TUNE, FIT):
             return call()  # Tuner.fit calls tune.run, and so does fit of Train V1
         with self._trials.running():
-            return _recorded(Scope(TUNE), call)
+            return _recorded(TUNE, call)
 
     def _extended(self, env_vars: dict[str, str]) -> dict[str, str]:
         try:
@@ -107,13 +106,13 @@ def _fit(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
             attributes["run"] = str(trainer.run_config.name)
     except Exception as error:
         record_error(NAME, error)
-    return _recorded(Scope(FIT, **attributes), lambda: original(trainer, *args, **kwargs))
+    return _recorded(FIT, lambda: original(trainer, *args, **kwargs), **attributes)
 
 
-def _recorded(scope: Scope, call: Callable[[], Any]) -> Any:
-    _open.names.append(scope._name)
+def _recorded(name: str, call: Callable[[], Any], **attributes: Any) -> Any:
+    _open.names.append(name)
     try:
-        with scope:
+        with scope(name, **attributes):
             return call()
     finally:
         _open.names.pop()

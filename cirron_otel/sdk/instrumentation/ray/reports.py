@@ -7,10 +7,9 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...tracing.mark import mark
-from ...tracing.scope import Scope
 from ..patches import Patches
 from ..training_loop import current_loop
-from .runs import NAME
+from .runs import NAME, scope
 
 _DUPLICATE = "__duplicate__"
 _MOST_DEPTH = 8
@@ -45,15 +44,15 @@ def _saved(original: Any, reporter: Any, args: Any, kwargs: Any) -> Any:
     """Report a checkpoint, which Ray copies to its storage, in a scope."""
     loop = current_loop()
     if loop is None:
-        with Scope("checkpoint", operation="save"):
+        with scope("checkpoint", operation="save"):
             return original(reporter, *args, **kwargs)
-    scope = loop.open("checkpoint", operation="save")
+    checkpoint = loop.open("checkpoint", operation="save")
     try:
         result = original(reporter, *args, **kwargs)
     except BaseException as error:
-        loop.close(scope, error)
+        loop.close(checkpoint, error)
         raise
-    loop.close(scope)
+    loop.close(checkpoint)
     return result
 
 

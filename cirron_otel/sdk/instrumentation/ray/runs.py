@@ -9,13 +9,33 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.scope import Scope
 from ..base import RankCallback, SessionAccess
 from .handover import ATTEMPT, PREVIOUS
 
 NAME = "ray"
+
+
+def scope(name: str, index: int | None = None, **attrs: Any) -> AbstractContextManager[Any]:
+    """Return a scope that is not open yet, or a context that does nothing if that fails."""
+    try:
+        return Scope(name, index, **attrs)
+    except Exception as error:
+        record_error(NAME, error)
+        return nullcontext()
+
+
+def end_process(process: SessionAccess, error: BaseException | None = None) -> None:
+    """Close the session of this process if it has begun. Raises nothing."""
+    try:
+        if process.is_begun:
+            process.end(error)
+    except Exception as problem:
+        record_error(NAME, problem)
 
 
 class WorkerRuns:

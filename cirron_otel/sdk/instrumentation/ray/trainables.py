@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.scope import Scope
 from ..base import SessionAccess
 from ..patches import Patches
 from .handover import ATTRIBUTE
 from .reports import mark_values
-from .runs import NAME
+from .runs import NAME, end_process, scope
 
 _TRIAL_INFO = "__trial_info__"
 _NOT_REPORTED = frozenset({
@@ -73,27 +73,22 @@ class TrainableHooks:
         try:
             return original(trainable, *args, **kwargs)
         finally:
-            self._end()
+            end_process(self._process)
 
     def _train(self, original: Any, trainable: Any, args: Any, kwargs: Any) -> Any:
-        scope = None if is_function(trainable) else Scope("iteration", _iteration(trainable))
-        if scope is not None:
-            scope.__enter__()
+        if is_function(trainable):
+            iteration: Any = nullcontext()
+        else:
+            iteration = scope("iteration", _iteration(trainable))
         try:
-            result = original(trainable, *args, **kwargs)
+            with iteration:
+                result = original(trainable, *args, **kwargs)
+                if not is_function(trainable):
+                    mark_values(result, _NOT_REPORTED)
         except BaseException as error:
-            if scope is not None:
-                scope.__exit__(type(error), error, error.__traceback__)
-            self._end(error)
+            end_process(self._process, error)
             raise
-        if scope is not None:
-            mark_values(result, _NOT_REPORTED)
-            scope.__exit__(None, None, None)
         return result
-
-    def _end(self, error: BaseException | None = None) -> None:
-        if self._process.is_begun:
-            self._process.end(error)
 
 
 def is_function(trainable: Any) -> bool:
@@ -112,12 +107,12 @@ def _iteration(trainable: Any) -> int | None:
 def _saving(original: Any, trainable: Any, args: Any, kwargs: Any) -> Any:
     if is_function(trainable):
         return original(trainable, *args, **kwargs)
-    with Scope("checkpoint", operation="save"):
+    with scope("checkpoint", operation="save"):
         return original(trainable, *args, **kwargs)
 
 
 def _loading(original: Any, trainable: Any, args: Any, kwargs: Any) -> Any:
     if is_function(trainable):
         return original(trainable, *args, **kwargs)
-    with Scope("checkpoint", operation="load"):
+    with scope("checkpoint", operation="load"):
         return original(trainable, *args, **kwargs)

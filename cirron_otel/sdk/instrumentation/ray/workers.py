@@ -9,7 +9,7 @@ from ...session.errors import record_error
 from ...session.joining import inject
 from ..patches import Patches
 from .handover import ATTRIBUTE
-from .runs import NAME, WorkerRuns
+from .runs import NAME, WorkerRuns, end_process
 
 
 class WorkerHooks:
@@ -54,7 +54,7 @@ class WorkerHooks:
         return status
 
     def _shutdown(self, original: Any, worker: Any, args: Any, kwargs: Any) -> Any:
-        self._end()
+        end_process(self._runs.process)
         return original(worker, *args, **kwargs)
 
     def _start(self, original: Any, session: Any, args: Any, kwargs: Any) -> Any:
@@ -72,12 +72,8 @@ class WorkerHooks:
             result = original(session, *args, **kwargs)
         except BaseException as error:
             if is_worker:
-                self._end(error.__cause__ or error)
+                end_process(self._runs.process, error.__cause__ or error)
             raise
         if is_worker:
-            self._end()
+            end_process(self._runs.process)
         return result
-
-    def _end(self, error: BaseException | None = None) -> None:
-        if self._runs.process.is_begun:
-            self._runs.process.end(error)
