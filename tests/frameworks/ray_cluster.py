@@ -73,7 +73,7 @@ def _serve_cluster() -> None:
     ray = importlib.import_module("ray")
     answers = _answers()
     found = ray.init(
-        num_cpus=4, include_dashboard=False, object_store_memory=80 * 1024 * 1024,
+        num_cpus=6, include_dashboard=False, object_store_memory=80 * 1024 * 1024,
         logging_level="error", log_to_driver=False, _temp_dir=os.environ["RAY_TMPDIR"],
     )  # fmt: skip
     print(found.address_info["address"], file=answers, flush=True)

@@ -97,14 +97,42 @@ def _reported(result: Any) -> list[list[Any]]:
     ]
 
 
+def _waiting_loop(config: dict[str, Any]) -> None:
+    for number, (loss, _) in enumerate(_steps(config)):
+        _report_checkpoint({"loss": loss}, number)
+        Path(config["at"], f"epoch-{number}").touch()
+        _wait_for(Path(config["at"], "ended"))
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 @program(
-    "cirron.session\n  fit{trainer=TorchTrainer}{workers=1}{run=run}\n    cirron.session{rank=0}\n"
+    "cirron.session\n  fit{workers=1}\n    cirron.session{rank=0}\n"
     + _epochs(3, 2, "checkpoint{operation=save}"),
     slow=True,
 )
-def trains_on_a_worker() -> dict[str, Any]:
-    """A loop in PyTorch on one worker, which reports a checkpoint after each epoch."""
-    result = _fit(_saving_loop)
+def ends_the_driver_s_session() -> dict[str, Any]:
+    """The driver's session ends while a worker trains, whose session goes on."""
+    import threading
+
+    import cirron_otel as ci
+
+    at = Path("flags").absolute()
+    at.mkdir()
+
+    def end() -> None:
+        _wait_for(at / "epoch-0")
+        ci.shutdown()
+        (at / "ended").touch()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    result = _fit(_waiting_loop, config={"at": str(at)})
+    thread.join()
     return {"metrics": result.metrics, "logs": _reported(result)}
 
 
@@ -112,15 +140,16 @@ def _ranked_loop(config: dict[str, Any]) -> None:
     import ray.train
 
     rank = ray.train.get_context().get_world_rank()
-    for loss, _ in _steps({**config, "seed": rank}):
+    for number, (loss, _) in enumerate(_steps({**config, "seed": rank})):
         if rank == 0:
-            _report_checkpoint({"loss": loss})
+            metrics = {"loss": loss, "rows": {"seen": 4, "left": [1, 2]}}
+            _report_checkpoint(metrics, number)
         else:
             ray.train.report({"other_loss": loss})
 
 
 @program(
-    "cirron.session\n  fit{workers=2}\n    cirron.session{rank=0}\n"
+    "cirron.session\n  fit{trainer=TorchTrainer}{workers=2}{run=run}\n    cirron.session{rank=0}\n"
     + _epochs(3, 2, "checkpoint{operation=save}")
     + "    cirron.session{rank=1}\n" + _epochs(3, 2),
     slow=True,
@@ -161,7 +190,7 @@ def _killed_loop(config: dict[str, Any]) -> None:
     for number, (loss, _) in enumerate(_steps({**config, "epochs": 1})):
         _report_checkpoint({"loss": loss}, number)
     if is_first:
-        time.sleep(3.0)  # the records are in the spool
+        time.sleep(3.0)  # the records are in the spool, and Ray has the checkpoint
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -177,45 +206,6 @@ def restarts_a_killed_worker() -> dict[str, Any]:
 
     result = _fit(_killed_loop, failure_config=FailureConfig(max_failures=1))
     return {"metrics": result.metrics, "logs": _reported(result)}
-
-
-def _waiting_loop(config: dict[str, Any]) -> None:
-    import ray.train
-
-    for number, (loss, _) in enumerate(_steps(config)):
-        ray.train.report({"loss": loss})
-        Path(config["at"], f"epoch-{number}").touch()
-        _wait_for(Path(config["at"], "ended"))
-
-
-def _wait_for(path: Path) -> None:
-    end = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-
-
-@program(
-    "cirron.session\n  fit{workers=1}\n    cirron.session{rank=0}\n" + _epochs(3, 2), slow=True
-)
-def ends_the_driver_s_session() -> dict[str, Any]:
-    """The driver's session ends while a worker trains, whose session goes on."""
-    import threading
-
-    import cirron_otel as ci
-
-    at = Path("flags").absolute()
-    at.mkdir()
-
-    def end() -> None:
-        _wait_for(at / "epoch-0")
-        ci.shutdown()
-        (at / "ended").touch()
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    result = _fit(_waiting_loop, config={"at": str(at)})
-    thread.join()
-    return {"loss": result.metrics["loss"]}
 
 
 def _local_loop(config: dict[str, Any]) -> None:
