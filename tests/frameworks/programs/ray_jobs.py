@@ -111,7 +111,7 @@ def _wait_for(path: Path) -> None:
 
 
 @program(
-    "cirron.session\n  fit{workers=1}\n    cirron.session{rank=0}\n"
+    "cirron.session\n  fit!{workers=1}\n    cirron.session{rank=0}\n"
     + _epochs(3, 2, "checkpoint{operation=save}"),
     slow=True,
 )
