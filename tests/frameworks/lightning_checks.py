@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 import cirron_otel as ci
+from tests.frameworks.forked_checks import Check, difference, run_all
 from tests.frameworks.programs.lightning_parts import (
     VALIDATION_ROWS,
     classifier,
@@ -29,10 +29,10 @@ from tests.frameworks.programs.lightning_parts import (
 )
 
 pl = lightning()
-CHECKS: list[Callable[[Path], list[str]]] = []
+CHECKS: list[Check] = []
 
 
-def check(function: Callable[[Path], list[str]]) -> Callable[[Path], list[str]]:
+def check(function: Check) -> Check:
     CHECKS.append(function)
     return function
 
@@ -54,10 +54,6 @@ def train(callbacks: Any = (), module: Any = None, **options: Any) -> dict[str, 
 
 def profile(directory: Path) -> Any:
     return ci.profile(output_dir=directory, exporters="none", join="none", handle_signals=False)
-
-
-def difference(wanted: Any, found: Any, text: str) -> list[str]:
-    return [] if wanted == found else [f"{text}: {found}, not {wanted}"]
 
 
 def hooked() -> dict[str, Any]:
@@ -275,28 +271,6 @@ def links_to_the_writer(directory: Path) -> list[str]:
     return [] if identity["trace_id"] in text else ["there is no link"]
 
 
-def main() -> None:
-    """Run every check in a process of its own, and print the faults by the checks' names."""
-    directory = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    faults = {}
-    for each in CHECKS:
-        place = directory / each.__name__
-        place.mkdir()
-        pid = os.fork()
-        if pid == 0:
-            os.chdir(place)
-            try:
-                found = each(place / "trace")
-            except BaseException:
-                found = [traceback.format_exc()]
-            (place / "faults.json").write_text(json.dumps(found))
-            os._exit(0)
-        os.waitpid(pid, 0)
-        outcome = place / "faults.json"
-        faults[each.__name__] = json.loads(outcome.read_text()) if outcome.exists() else ["died"]
-    print("\n" + json.dumps(faults))
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    run_all(CHECKS, Path(sys.argv[1]))
