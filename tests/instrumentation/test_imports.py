@@ -10,7 +10,8 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
+from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -127,6 +128,36 @@ def test_a_module_that_another_thread_imports_just_now(
     imports.rescan()
     imports.rescan()
     assert met == [sys.modules[NAME]]
+
+
+def test_a_module_whose_own_import_registers_the_callbacks(
+    imports: ImportWatcher, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A framework imports torch, and with torch a session begins: no scan is necessary."""
+    met: list[tuple[ModuleType, bool]] = []
+
+    def begin() -> None:
+        for _ in range(2):
+            imports.on(NAME, lambda module: met.append((module, hasattr(module, "VALUE"))))
+
+    monkeypatch.setattr("builtins.BEGIN", begin, raising=False)
+    source.write_text("BEGIN()\nVALUE = 1\n")
+    module = importlib.import_module(NAME)
+    assert met == [(module, True), (module, True)]
+    assert type(module.__spec__) is ModuleSpec
+    assert not getattr(module.__spec__, "_initializing", True)
+
+
+def test_a_module_whose_own_import_registers_a_callback_and_fails(
+    imports: ImportWatcher, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: list[ModuleType] = []
+    begin = partial(imports.on, NAME, met.append)
+    monkeypatch.setattr("builtins.BEGIN", begin, raising=False)
+    source.write_text("BEGIN()\nraise ValueError\n")
+    with pytest.raises(ValueError):  # noqa: PT011
+        importlib.import_module(NAME)
+    assert met == []
 
 
 def test_whoever_is_told_may_fail(imports: ImportWatcher, source: Path) -> None:

@@ -37,6 +37,8 @@ class ImportWatcher(MetaPathFinder):
             callback(module)
             return
         self._callbacks.setdefault(name, []).append(callback)
+        if module is not None:
+            _when_loaded(module, partial(self.notify, name, module))
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -107,6 +109,30 @@ class _NotifyingLoader(Loader):
 
 def _is_loading(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
+
+
+def _when_loaded(module: ModuleType, callback: Callable[[], None]) -> None:
+    """Call `callback` at the end of the import of `module`, which has begun without a watcher.
+
+    A framework whose own import imports torch is loading when a session begins with torch. The
+    import system clears a flag of the module's spec in the end. Raises nothing.
+    """
+    try:
+        spec: Any = module.__spec__
+        kind = type(spec)
+
+        def get(_: Any) -> bool:
+            return True
+
+        def clear(_: Any, value: bool) -> None:
+            spec.__class__ = kind
+            spec._initializing = value
+            if not value and sys.modules.get(spec.name) is module:
+                callback()
+
+        spec.__class__ = type(kind.__name__, (kind,), {"_initializing": property(get, clear)})
+    except Exception as error:
+        record_error("hooks", error)
 
 
 AUTO, NONE = "auto", "none"
