@@ -38,7 +38,8 @@ class Optimizers:
             if is_compiling():
                 return
             tracker = trackers.t
-            has_closure = len(args) > 1 or ("closure" in kwargs and kwargs["closure"] is not None)
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")
+            has_closure = closure is not None  # Accelerate always passes the argument
             if tracker.is_plain and not tracker.inside and tracker.stepping is None:
                 begin_plain(tracker, optimizer, has_closure)
             elif state.recording:
