@@ -34,16 +34,25 @@ def _storage() -> str:
     return str(Path("storage").absolute())
 
 
+def _name() -> str:
+    """Return a name of its own for the run of this process.
+
+    Ray collects the files of a run below its name and the second of its start: two drivers of a
+    cluster with the same name, seed and second write to the same files.
+    """
+    return f"run-{os.getpid()}"
+
+
 def _train_config(**options: Any) -> Any:
     from ray.train import RunConfig
 
-    return RunConfig(name="run", storage_path=_storage(), **options)
+    return RunConfig(name=_name(), storage_path=_storage(), **options)
 
 
 def _tune_config(**options: Any) -> Any:
     from ray.tune import RunConfig
 
-    return RunConfig(name="run", storage_path=_storage(), verbose=0, **options)
+    return RunConfig(name=_name(), storage_path=_storage(), verbose=0, **options)
 
 
 def _steps(config: dict[str, Any]) -> Any:
@@ -415,7 +424,7 @@ def tunes_inside_scopes_of_its_own() -> dict[str, Any]:
         with ci.scope("prepare"):
             time.sleep(0.01)
         analysis = tune.run(
-            _scoped_objective, config={"width": 2}, storage_path=_storage(), name="run", verbose=0
+            _scoped_objective, config={"width": 2}, storage_path=_storage(), name=_name(), verbose=0
         )
     return {"width": [trial.config["width"] for trial in analysis.trials]}
 
@@ -451,7 +460,7 @@ def resumes_a_tuning() -> dict[str, Any]:
     grid = _tune(_resumed_objective, {"flag": str(flag)})
     flag.touch()
     tuner = tune.Tuner.restore(
-        f"{_storage()}/run", trainable=_resumed_objective, resume_errored=True
+        f"{_storage()}/{_name()}", trainable=_resumed_objective, resume_errored=True
     )
     return {"errors": grid.num_errors, "logs": _values(tuner.fit(), "score")}
 
