@@ -16,7 +16,7 @@ DATA_LOAD, MICRO_STEP = "data_load", "micro_step"
 class LoopStep(Iteration):
     """A step of a loop. Its micro steps overlap if all their batches are fetched first."""
 
-    __slots__ = ("direct", "inside", "is_begun", "is_over", "scopes_around")
+    __slots__ = ("direct", "inside", "is_begun", "is_over", "micro_until", "scopes_around")
 
     def __init__(self, step: Step, settle: Any, memory: Any, scopes_around: int = 0) -> None:
         """`scopes_around` is the number of the loop's scopes that are open around the step."""
@@ -29,7 +29,9 @@ class LoopStep(Iteration):
         self.direct: list[Phase] = []
         """The children of the step itself, once there are micro steps."""
         self.inside = Intervals()
-        """The times of phases and micro steps, including batches fetched for later micro steps."""
+        """The times of phases, micro steps and scopes, including fetches for later micro steps."""
+        self.micro_until = 0
+        """The end of the last micro step, ns."""
 
     def owns(self, scope: Any) -> bool:
         """Return whether `scope` is this step or its open micro step."""
@@ -43,6 +45,9 @@ class LoopStep(Iteration):
             self.inside.append((phase._start, phase._until))
         self.direct += self.children
         self.children = []
+        if self.step._collected is not None:
+            for interval in self.step._collected.ended_after(self.micro_until):
+                self.inside.append(interval)
         self.is_odd = True
         self.micro = micro = open_micro(self.step, self.micros)
         self.micros += 1
@@ -66,7 +71,10 @@ class LoopStep(Iteration):
             self.children = children
 
     def _finish_micro(self, micro: Step, children: list[Phase]) -> None:
-        """End a micro step; time in the fetches of others, or in earlier ones, is not its own."""
+        """End a micro step; time in the fetches of others, or in earlier ones, is not its own.
+
+        Neither is time in scopes between micro steps.
+        """
         end_with_last_child(micro, children)
         for phase in children:
             self.inside.append((phase._start, phase._until))
@@ -75,6 +83,7 @@ class LoopStep(Iteration):
         rest = micro._until - micro._start - self.inside.within(micro._start, micro._until)
         micro._attrs = {**(micro._attrs or {}), UNATTRIBUTED: max(rest, 0)}
         self.inside.append((micro._start, micro._until))
+        self.micro_until = micro._until
         self.step.inside.append((micro._start, micro._until))
         if self.is_held:
             for phase in children:

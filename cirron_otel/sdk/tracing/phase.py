@@ -7,6 +7,8 @@ journal contains it in case of a crash.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from opentelemetry.context.context import Context
@@ -211,6 +213,10 @@ class Intervals:
         """Add the intervals of `other`, except those that it has folded."""
         for interval in other._some:
             self.append(interval)
+
+    def ended_after(self, time: int) -> Iterator[tuple[int, int]]:
+        """Return the last intervals, up to the first that ended at `time` or before."""
+        return takewhile(lambda interval: interval[1] > time, reversed(self._some))
 
     def ended(self, scope: Any, end: int) -> None:
         """Record the end of a child scope."""
