@@ -95,6 +95,7 @@ MICRO_STEP = """
         data_load
         forward
         backward"""
+MICRO = "\n  data_load\n  forward\n  backward"
 
 
 @program(
@@ -660,6 +661,40 @@ def trains_twice() -> dict[str, Any]:
             trainer.train()
         histories += results(trainer)["logs"]
     return {**results(trainer), "logs": histories}
+
+
+@program(
+    SESSION
+    + "\n  epoch[0]"
+    + steps("step[0-1]", phases=f"micro_step[0-1]{MICRO}\nprobe\noptimizer_step")
+    + evaluation(0)
+    + "\n    after"
+)
+def extends_the_end_of_an_epoch() -> dict[str, Any]:
+    """A subclass logs after the evaluation of an epoch; a callback, between micro steps."""
+    from transformers import Trainer, TrainerCallback
+
+    import cirron_otel as ci
+
+    class Own(Trainer):  # type: ignore[misc]
+        def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+            is_end = self.control.should_evaluate
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            if is_end:
+                with ci.scope("after"):
+                    self.log({"evaluated": float(self.state.global_step)})
+
+    class Probes(TrainerCallback):  # type: ignore[misc]
+        def on_substep_end(self, *_: Any, **__: Any) -> None:
+            with ci.scope("probe"):
+                trainer.log({"probed": 1.0})
+
+    trainer = trainer_of(
+        Own, num_train_epochs=1, gradient_accumulation_steps=2, eval_strategy="epoch",
+        train_dataset=rows(8), callbacks=[Probes()],
+    )  # fmt: skip
+    trainer.train()
+    return results(trainer)
 
 
 @program(

@@ -131,11 +131,16 @@ def _begin_micro_step(loop: TrainerLoop, trainer: Any) -> bool:
 
 
 def end_of_epoch(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    """Call `_maybe_log_save_evaluate`; the call after `on_epoch_end` is the end of the epoch."""
+    """Call `_maybe_log_save_evaluate`; the call after `on_epoch_end` is the end of the epoch.
+
+    A call inside that call, of the method that a subclass extends or by a callback, is part of it.
+    """
     loop = own_loop()
+    if loop is None or not loop.is_epoch_over:
+        return original(trainer, *args, **kwargs)
+    loop.is_epoch_over = False
     result = original(trainer, *args, **kwargs)
-    if loop is not None and loop.is_epoch_over:
-        _end_epoch(loop)
+    _end_epoch(loop)
     return result
 
 
