@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,68 @@ def test_shutdown_puts_everything_back() -> None:
     assert vars(Own)["evaluate"] is not before[2]["evaluate"]
     ci.shutdown()
     assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_methods_that_get_no_instance_are_not_replaced() -> None:
+    from transformers import Trainer
+
+    saved: list[str] = []
+
+    class Own(Trainer):  # type: ignore[misc]
+        save_model = partial(saved.append, "saved")
+
+        @staticmethod
+        def predict(value: int) -> int:
+            return value + 1
+
+    profile()
+    trainer = train(kind=Own)
+    trainer.save_model()
+    assert (saved, trainer.predict(1)) == (["saved"], 2)
+
+
+def test_the_name_of_a_decorators_function_changes_nothing() -> None:
+    from transformers import Trainer
+
+    def decorated(function: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            return function(*args, **named)
+
+        return call
+
+    class Own(Trainer):  # type: ignore[misc]
+        @decorated
+        def evaluate(self, *args: Any, **named: Any) -> Any:
+            return super().evaluate(*args, **named)
+
+        @decorated
+        def save_model(self, *args: Any, **named: Any) -> Any:
+            return super().save_model(*args, **named)
+
+    profile()
+    trainer = trainer_of(Own, eval_dataset={"one": rows(2), "two": rows(2)})
+    trainer.evaluate()
+    trainer.save_model("saved")
+    session = recorded().session
+    attrs = [each.record["attrs"] for each in session.find("eval")]
+    assert [(each["function"], each["dataset"]) for each in attrs] == [
+        ("evaluate", "one"),
+        ("evaluate", "two"),
+    ]
+    assert session.one("checkpoint").record["attrs"]["path"] == "saved"
+
+
+def test_a_trainer_may_be_constructed_before_the_session() -> None:
+    from transformers import Trainer
+
+    class Own(Trainer):  # type: ignore[misc]
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+            return {"eval_own": 1.0}
+
+    trainer = trainer_of(Own)
+    profile()
+    trainer.evaluate()
+    assert recorded().session.one("eval").mark("eval_own")["value"] == 1.0
 
 
 FAULTS = (

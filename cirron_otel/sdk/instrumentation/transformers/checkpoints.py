@@ -17,14 +17,17 @@ from ..checkpoint_origin import (
 from .loop import CHECKPOINT, NAME, TrainerLoop, own_loop
 
 
-def saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    """Call `_save_checkpoint` or `save_model` as a `checkpoint` scope; only the outermost is one.
+def saving_checkpoint(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `_save_checkpoint` as a `checkpoint` scope; only the outermost scope is one.
 
     A checkpoint's model is saved first, with its directory as an argument.
     """
+    return _checkpoint(checkpoint_attributes(SAVE), original, trainer, args, kwargs)
+
+
+def saving_model(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `save_model` as a `checkpoint` scope, or as part of the open one."""
     loop = own_loop()
-    if original.__name__ != "save_model":
-        return _checkpoint(checkpoint_attributes(SAVE), original, trainer, args, kwargs)
     directory = args[0] if args else kwargs.get("output_dir")
     if loop is not None and loop.is_open(CHECKPOINT):
         result = original(trainer, *args, **kwargs)
@@ -38,13 +41,16 @@ def saving(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
 
 def loading(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     """Call a method that loads a checkpoint as a `checkpoint` scope."""
-    if original.__name__ == "_load_best_model":
-        path = getattr(getattr(trainer, "state", None), "best_model_checkpoint", None)
-    else:
-        path = args[0] if args else next(iter(kwargs.values()), None)
-        if path is None:
-            return original(trainer, *args, **kwargs)  # there is nothing to load
-        link_origin(path)
+    path = args[0] if args else next(iter(kwargs.values()), None)
+    if path is None:
+        return original(trainer, *args, **kwargs)  # there is nothing to load
+    link_origin(path)
+    return _checkpoint(checkpoint_attributes(LOAD, path), original, trainer, args, kwargs)
+
+
+def loading_best_model(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `_load_best_model` as a `checkpoint` scope."""
+    path = getattr(getattr(trainer, "state", None), "best_model_checkpoint", None)
     return _checkpoint(checkpoint_attributes(LOAD, path), original, trainer, args, kwargs)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...session.errors import record_error
@@ -17,17 +18,20 @@ from .rollouts import ROLLOUTS
 
 _METHODS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "training": {"train": trainer.run},
-    "eval": {"evaluate": trainer.evaluation, "predict": trainer.evaluation},
+    "eval": {
+        "evaluate": partial(trainer.evaluation, "evaluate"),
+        "predict": partial(trainer.evaluation, "predict"),
+    },
     "micro_step": {"training_step": trainer.micro_step},
     "the end of an epoch": {"_maybe_log_save_evaluate": trainer.end_of_epoch},
     "checkpoint (save)": {
-        "_save_checkpoint": checkpoints.saving,
-        "save_model": checkpoints.saving,
+        "_save_checkpoint": checkpoints.saving_checkpoint,
+        "save_model": checkpoints.saving_model,
     },
     "checkpoint (load)": {
         "_load_from_checkpoint": checkpoints.loading,
         "_load_optimizer_and_scheduler": checkpoints.loading,
-        "_load_best_model": checkpoints.loading,
+        "_load_best_model": checkpoints.loading_best_model,
     },
 }
 """The methods of Trainer that are replaced, by the part that is not recorded without them."""
@@ -64,6 +68,8 @@ class TransformersHooks(FrameworkHooks):
             self._trainer = module.Trainer
             patches.wrap(module.Trainer, "__init__", self._constructed)
             self._known.add(module.Trainer)
+            for each in _subclasses(module.Trainer):  # the program may have constructed them
+                self._hook_overrides(each)
 
         parts = [("subclasses of Trainer", begin)]
         parts += [(name, methods(each)) for name, each in _METHODS.items()]
@@ -85,14 +91,17 @@ class TransformersHooks(FrameworkHooks):
 
     def _constructed(self, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         """Call `Trainer.__init__`, after hooking the methods that subclasses override."""
-        try:
-            self._hook_overrides(type(instance))
-        except Exception as error:
-            record_error(NAME, error)
+        self._hook_overrides(type(instance))
         return original(instance, *args, **kwargs)
 
     def _hook_overrides(self, kind: type) -> None:
-        """Replace the methods of subclasses of Trainer that override one of its own."""
+        """Replace the methods of `kind` and its bases that override one of Trainer."""
+        try:
+            self._replace_overrides(kind)
+        except Exception as error:
+            record_error(NAME, error)
+
+    def _replace_overrides(self, kind: type) -> None:
         for each in kind.__mro__:
             if each is self._trainer:
                 return
@@ -105,7 +114,7 @@ class TransformersHooks(FrameworkHooks):
             if each.__module__.partition(".")[0] == "trl":
                 replaced |= ROLLOUTS
             for name, around in replaced.items():
-                if callable(vars(each).get(name)):
+                if _is_method(vars(each).get(name)):
                     self.patches.wrap(each, name, around)
 
     def health(self) -> dict[str, Any]:
@@ -120,3 +129,17 @@ class TransformersHooks(FrameworkHooks):
         end_all(NAME)
         self.patches.undo()
         self.patches.restore_all_copies()
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    """Yield all subclasses of a class that exist now."""
+    each: type
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _is_method(attribute: Any) -> bool:
+    """Return whether a class attribute gets the instance as its first argument when called."""
+    is_bound = callable(attribute) and hasattr(type(attribute), "__get__")
+    return is_bound and not isinstance(attribute, (staticmethod, classmethod))

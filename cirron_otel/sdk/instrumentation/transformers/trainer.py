@@ -31,16 +31,16 @@ def run(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def evaluation(original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
-    """Call `evaluate` or `predict` as an `eval` scope, inside the loop or alone."""
+def evaluation(function: str, original: Any, trainer: Any, args: Any, kwargs: Any) -> Any:
+    """Call `evaluate` or `predict`, the `function`, as an `eval` scope, in the loop or alone."""
     outer = own_loop()
     loop = outer or TrainerLoop.start(NAME)
     if loop is None or (outer is not None and outer.is_open(EVALUATION)):
         return original(trainer, *args, **kwargs)
-    prefix = _datasets_prefix(original, trainer, args, kwargs)
+    prefix = _datasets_prefix(function, trainer, args, kwargs)
     was = loop.datasets_prefix
     if prefix is None:
-        attrs = _evaluation_attributes(loop, original, args, kwargs)
+        attrs = _evaluation_attributes(loop, function, args, kwargs)
         loop.begin_evaluation(is_in_step=True, **attrs)
         loop.marked = {}
     else:
@@ -74,10 +74,10 @@ def _evaluated(
         record_error(NAME, error)
 
 
-def _datasets_prefix(original: Any, trainer: Any, args: Any, kwargs: Any) -> str | None:
+def _datasets_prefix(function: str, trainer: Any, args: Any, kwargs: Any) -> str | None:
     """Return the prefix of the metrics if several datasets are evaluated, one after the other."""
     try:
-        if original.__name__ != "evaluate":
+        if function != "evaluate":
             return None
         dataset = args[0] if args else kwargs.get("eval_dataset")
         dataset = trainer.eval_dataset if dataset is None else dataset
@@ -90,11 +90,10 @@ def _datasets_prefix(original: Any, trainer: Any, args: Any, kwargs: Any) -> str
 
 
 def _evaluation_attributes(
-    loop: TrainerLoop, original: Any, args: Any, kwargs: Any
+    loop: TrainerLoop, function: str, args: Any, kwargs: Any
 ) -> dict[str, Any]:
-    attrs: dict[str, Any] = {}
+    attrs: dict[str, Any] = {"function": function}
     try:
-        attrs["function"] = original.__name__
         prefix = str(args[2] if len(args) > 2 else kwargs.get("metric_key_prefix", ""))
         if loop.datasets_prefix is not None and prefix.startswith(loop.datasets_prefix + "_"):
             attrs["dataset"] = prefix.removeprefix(loop.datasets_prefix + "_")
