@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Final, Self
 
 TRAINERS: Final = frozenset({
@@ -55,6 +56,16 @@ def is_passed_on_value(name: str, value: Any) -> bool:
     return False
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value can be a mark: a number, or a scalar of numpy or torch."""
+    if isinstance(value, (int, float)):
+        return True
+    shape = getattr(value, "shape", None)
+    if shape is None or len(shape) or not callable(getattr(value, "item", None)):
+        return False
+    return getattr(getattr(value, "dtype", None), "kind", "f") not in "cmMOSU"
+
+
 class PassedOn:
     """A context in which values are passed to loggers; may be entered again inside itself."""
 
@@ -95,9 +106,9 @@ class passing_on:  # noqa: N801 - used as a function
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    if not isinstance(one, (int, float)) or not isinstance(other, (int, float)):
+    if not isinstance(one, Real) or not isinstance(other, Real):
         return False
-    return one == other or (one != one and other != other)
+    return bool(one == other or (one != one and other != other))
 
 
 def _is_called_by_trainer() -> bool:

@@ -344,6 +344,25 @@ def reads_a_generator_without_end() -> dict[str, Any]:
     return results(model, model.fit(batches(), steps_per_epoch=2, epochs=2, verbose=0))
 
 
+@shared(lambda on: on.session(on.epoch(0, 2), on.epoch(1, 2, done=2)))
+def adds_metrics_in_a_callback() -> dict[str, Any]:
+    """A callback adds scalars of numpy to the logs, and a matrix, which is no mark."""
+    import keras
+    import numpy as np
+
+    class Adds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs |= {"f1": np.float32(0.1), "right": np.int64(epoch), "is_last": np.bool_(epoch)}
+            logs["confusion"] = np.eye(2)
+
+    model = compiled()
+    history = model.fit(*data(4), epochs=2, callbacks=[Adds()], **OPTIONS)
+    found = results(model)
+    columns = {name: np.array(values) for name, values in history.history.items()}
+    columns.pop("confusion")
+    return found | {"logs": [[name, each] for name in columns for each in columns[name].tolist()]}
+
+
 @shared(lambda on: on.session(on.epoch(0, 2), *on.first, on.epoch(0, 2)))
 def fine_tunes_a_part() -> dict[str, Any]:
     """Transfer learning: the model is compiled again with other layers frozen, and fits again."""

@@ -478,6 +478,27 @@ def a_network() -> dict[str, Any]:
 
 @program("""
 cirron.session
+  fit{estimator=MLPRegressor}
+""")
+def a_network_of_single_precision() -> dict[str, Any]:
+    """A network that is trained with float32; its loss is a scalar of numpy."""
+    import warnings
+
+    from sklearn.neural_network import MLPRegressor
+
+    import cirron_otel as ci
+
+    inputs, labels = (each.astype("float32") for each in _data())
+    model = ci.wrap(MLPRegressor(hidden_layer_sizes=(3,), max_iter=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(inputs, labels)
+    values = {"loss": model.loss_, "best_loss": model.best_loss_, "n_iter": model.n_iter_}
+    return {"logs": _logs(**{name: [float(value)] for name, value in values.items()})}
+
+
+@program("""
+cirron.session
   fit
   fit
   predict

@@ -13,7 +13,7 @@ from ...tracing.mark import POINT, SUMMARY
 from ...tracing.state import CONTEXT
 from ...tracing.step_places import GLOBAL_STEP
 from ..iteration import current_scope
-from ..logged_values import passing_on
+from ..logged_values import is_number, passing_on
 from ..patches import Patches
 from ..training_loop import TrainingLoop, current_loop, is_step_open
 from .configuration import record_configuration
@@ -232,8 +232,8 @@ def _mark_logs(loop: TrainingLoop, handler: Any, before: dict[str, int]) -> None
 
 
 def mark_value(loop: TrainingLoop, name: Any, value: Any, kind: str = SUMMARY) -> None:
-    """Mark a metric that Keras has converted to a number; skip other values, such as arrays."""
-    if isinstance(value, (int, float)):
+    """Mark a metric that is a number; skip other values, such as arrays."""
+    if is_number(value):
         loop.mark(str(name), value, kind)
 
 

@@ -14,6 +14,7 @@ from ...tracing.buffers import hooks
 from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import NO_SESSION, Scope
 from ...tracing.state import state
+from ..logged_values import is_number
 from .wrapping import Member, add_parts, find, members
 
 NAME = "sklearn"
@@ -236,7 +237,7 @@ def _mark_fit(call: EstimatorCall) -> None:
         return
     for name in ("n_iter_", "loss_", "best_loss_", "inertia_", "oob_score_"):
         value = attributes.get(name)
-        if isinstance(value, (int, float)):
+        if is_number(value):
             mark(name.rstrip("_"), value, kind=SUMMARY)
 
 

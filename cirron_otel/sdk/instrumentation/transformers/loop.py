@@ -7,6 +7,7 @@ from typing import Any
 from ...session.errors import record_error
 from ...tracing.mark import SUMMARY
 from ...tracing.step_places import GLOBAL_STEP
+from ..logged_values import is_number
 from ..loop_scopes import EVALUATION
 from ..training_loop import TrainingLoop, current_loop
 
@@ -84,11 +85,3 @@ def own_loop() -> TrainerLoop | None:
     """Return the innermost loop of this thread if it is a Trainer's."""
     loop = current_loop()
     return loop if isinstance(loop, TrainerLoop) else None
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value can be a mark: a number, or a scalar of numpy or torch."""
-    if isinstance(value, (int, float)):
-        return True
-    shape = getattr(value, "shape", None)
-    return hasattr(value, "dtype") and shape is not None and len(shape) == 0
