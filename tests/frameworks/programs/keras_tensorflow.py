@@ -84,6 +84,32 @@ def runs_eagerly() -> dict[str, Any]:
     return results(model, model.fit(*data(), validation_data=data(2), **OPTIONS))
 
 
+@program(f"cirron.session\n  epoch[0]\n    step[0-1]{EAGER}")
+def reads_a_generator_that_logs() -> dict[str, Any]:
+    """The dataset's generator logs and uses a layer; it runs in a thread of TensorFlow."""
+    import logging
+
+    import keras
+    import tensorflow as tf
+
+    model, scale = compiled(), keras.layers.Rescaling(2.0)
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def batches() -> Any:
+        for number in range(2):
+            logging.getLogger("program").warning("batch %d", number)
+            inputs, targets = data(2, number)
+            yield scale(inputs).numpy(), targets
+
+    shapes = (tf.TensorSpec((2, 4)), tf.TensorSpec((2, 2)))
+    for inputs, targets in tf.data.Dataset.from_generator(batches, output_signature=shapes):
+        with tf.GradientTape() as tape:
+            loss = _loss(model, inputs, targets)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+    return results(model)
+
+
 @program(
     """
 cirron.session

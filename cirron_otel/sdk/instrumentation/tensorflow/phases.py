@@ -28,16 +28,19 @@ _INSIDE = {
     FUNCTION: LOAD | FORWARD | BACKWARD | OPTIMIZER | FUNCTION,
 }
 """The kinds of phases in which one of a given kind is not recorded."""
+_FOREIGN = frozenset({"_DummyThread", "_MirroredReplicaThread"})
+"""The classes of threads that the program did not start."""
 
 
 def _is_program_thread() -> bool:
     """Return whether the program started this thread.
 
     TensorFlow calls Python functions of a dataset in threads of its own, and those of a
-    MirroredStrategy in a thread for each replica.
+    MirroredStrategy in a thread for each replica. Python gives a thread that it did not start a
+    `_DummyThread` as soon as that thread is asked for, for example by a call of `logging`.
     """
     found = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-    return found is not None and type(found).__name__ != "_MirroredReplicaThread"
+    return found is not None and type(found).__name__ not in _FOREIGN
 
 
 class _Thread(threading.local):
