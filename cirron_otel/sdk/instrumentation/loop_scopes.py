@@ -40,8 +40,9 @@ class LoopScopes:
         self._engine: StepEngine | None = None
         self._scopes: list[LoaderPassSpan] = []
         """The open epochs and evaluations and the scopes of `open`, the outermost first."""
-        self._expected: dict[str, Any] | None = None
-        """The attributes of the next step, which the next fetch opens."""
+        self.expected: dict[str, Any] | None = None
+        """The attributes of the next step, which the next fetch opens. None: a fetch belongs to the
+        open step."""
         self._expected_after: dict[str, Any] | None = None
         """The same for the first fetch after the open evaluation."""
         self._steps = 0
@@ -56,7 +57,7 @@ class LoopScopes:
     def expect_step(self, index: int | None = None, **attrs: Any) -> None:
         """Let the next fetch of a batch close the last step and open the next one."""
         attrs["index"] = index
-        self._expected = attrs
+        self.expected = attrs
 
     def begin_step(self, index: int | None = None, **attrs: Any) -> None:
         """Open a step, or confirm the step that a fetch has opened since the last step began."""
@@ -66,7 +67,7 @@ class LoopScopes:
                     self._open_step(index, attrs)
             elif attrs:
                 self.set_attributes(**attrs)
-            self._expected = None
+            self.expected = None
             if self.step is not None:
                 self.step.is_begun = True
         except Exception as error:
@@ -130,7 +131,7 @@ class LoopScopes:
                     step = iteration.step
                     step._attrs = {**(step._attrs or {}), GLOBAL_STEP: global_step}
                 iteration.is_over = True
-            self._expected = _NEXT if expects_next else None
+            self.expected = _NEXT if expects_next else None
         except Exception as error:
             record_error(self.framework, error)
 
@@ -144,7 +145,7 @@ class LoopScopes:
     def fetching(self) -> None:
         """Open the expected step, because a batch is fetched now. Called by torch's hooks."""
         try:
-            expected, self._expected = self._expected, None
+            expected, self.expected = self.expected, None
             if expected is not None:
                 attrs = expected.copy()
                 self._open_step(attrs.pop("index"), attrs)
@@ -158,9 +159,9 @@ class LoopScopes:
         it; `self.step` then contains the new step.
         """
         step = self.step
-        if self._expected is not _NEXT or step is None or not step.is_begun:
+        if self.expected is not _NEXT or step is None or not step.is_begun:
             return None
-        self._expected = None
+        self.expected = None
         step.is_begun = step.is_over = False
         index = self._steps
         self._steps = index + 1
@@ -196,7 +197,7 @@ class LoopScopes:
         engine = self._engine
         if self.step is None or engine is None or engine.inside or not engine.is_plain:
             return False
-        self._expected = _NEXT
+        self.expected = _NEXT
         return engine.turn_over()
 
     def _open(self, name: str, index: int | None, attrs: dict[str, Any]) -> LoaderPassSpan:

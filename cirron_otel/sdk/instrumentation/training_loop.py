@@ -146,7 +146,7 @@ class TrainingLoop(LoopScopes):
             if self._is_over:
                 return
             self._is_over = True
-            self._expected = None
+            self.expected = None
             if error is not None and self.step is not None:
                 self._close_phases()
             self._close_step(error)
@@ -198,7 +198,7 @@ class TrainingLoop(LoopScopes):
                 self._close_step()
             if self._is_over:
                 return None
-            self._expected_after, self._expected = self._expected, None
+            self._expected_after, self.expected = self.expected, None
             return self._open(EVALUATION, self._number(EVALUATION, index), attrs)
         except Exception as error:
             record_error(self.framework, error)
@@ -272,9 +272,9 @@ class TrainingLoop(LoopScopes):
             if not self._is_in_step(scope):
                 self._close_step(error)
             if name == EPOCH:
-                self._expected = None
+                self.expected = None
             elif name == EVALUATION:
-                self._expected, self._expected_after = self._expected_after, None
+                self.expected, self._expected_after = self._expected_after, None
             while self._scopes:
                 scope = self._scopes.pop()
                 self._close_scope(scope, error)

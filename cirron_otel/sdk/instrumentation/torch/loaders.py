@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...tracing.state import state
+from ...tracing.state import CONTEXT, state
 from ..patches import Patches
 from .kinds import LOAD, NO_FETCH, PARTIAL
 from .recovery import is_abandoned, start_over
 from .tracker import Tracker
 from .trackers import Trackers
 from .unclosed_phases import close_abandoned, end_partial_forward
+
+_get = CONTEXT.get
 
 
 class Loaders:
@@ -36,11 +38,15 @@ def recorded_next(trackers: Trackers, original: Callable[[Any], Any]) -> Callabl
         tracker = trackers.t
         if tracker.is_plain and not tracker.inside:
             try:
-                has_turned = tracker.steps.turn_over(self)
+                loop = tracker.loop
+                if loop is not None and loop.expected is None:
+                    has_step = _get() is tracker.context  # the framework has begun the step
+                else:
+                    has_step = tracker.steps.turn_over(self)
             except BaseException as error:
-                has_turned = False
+                has_step = False
                 tracker.failed(error)
-            load = tracker.enter_plain(LOAD, "data_load", None) if has_turned else None
+            load = tracker.enter_plain(LOAD, "data_load", None) if has_step else None
             if load is not None:
                 try:
                     batch = original(self)

@@ -83,7 +83,8 @@ class TransformersHooks(FrameworkHooks):
         patches.replace_copies()
 
     def _events(self, module: Any) -> None:
-        self.patches.wrap(module.CallbackHandler, "call_event", trainer.event)
+        handler = module.CallbackHandler
+        self.patches.replace(handler, "call_event", trainer.events(handler.call_event))
 
     def _skipped(self, module: Any) -> None:
         original = module.skip_first_batches

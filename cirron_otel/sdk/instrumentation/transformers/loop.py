@@ -24,6 +24,8 @@ class TrainerLoop(TrainingLoop):
         super().__init__(framework)
         self.trainers: list[Any] = []
         """The Trainer of the loop, and others that evaluate inside it, the outermost first."""
+        self.handler: Any = None
+        """The callback handler of the outermost Trainer, once it has called an event."""
         self.global_step = 0
         """The Trainer's number of the last step that it ended."""
         self.last_epoch = -1
@@ -44,6 +46,8 @@ class TrainerLoop(TrainingLoop):
         """Return whether a callback handler belongs to a Trainer of this loop."""
         for trainer in self.trainers:
             if getattr(trainer, "callback_handler", None) is handler:
+                if trainer is self.trainers[0]:
+                    self.handler = handler
                 return True
         return False
 

@@ -5,6 +5,7 @@ docs/transformers.md defines the rules.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -179,32 +180,39 @@ def skipped(original: Any) -> Any:
 # --- events -----------------------------------------------------------------------------------
 
 
-def event(original: Any, handler: Any, args: Any, kwargs: Any) -> Any:
-    """Call `call_event`, which calls the callbacks."""
-    actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
-    if actions is None:
-        return original(handler, *args, **kwargs)
-    loop = own_loop()
-    if loop is None or not loop.is_own_handler(handler):
-        return original(handler, *args, **kwargs)
-    before, after = actions
-    if before is not None:
-        _act(before, loop, args[2], kwargs)
-    if "logs" in kwargs:
-        with passing_on(kwargs["logs"]):
-            result = original(handler, *args, **kwargs)
-    else:
-        result = original(handler, *args, **kwargs)
-    if after is not None:
-        _act(after, loop, args[2], kwargs)
-    return result
+def events(original: Any) -> Any:
+    """Return a replacement of `call_event`, which calls the callbacks.
 
+    A step calls it four times or more, so the checks are written for few instructions.
+    """
 
-def _act(action: _Action, loop: TrainerLoop, state: Any, values: dict[str, Any]) -> None:
-    try:
-        action(loop, state, values)
-    except Exception as error:
-        record_error(NAME, error)
+    @functools.wraps(original)
+    def call_event(self: Any, *args: Any, **kwargs: Any) -> Any:
+        actions = _ACTIONS.get(args[0]) if len(args) > 2 else None
+        if actions is None:
+            return original(self, *args, **kwargs)
+        loop = own_loop()
+        if loop is None or (self is not loop.handler and not loop.is_own_handler(self)):
+            return original(self, *args, **kwargs)
+        before, after = actions
+        if before is not None:
+            try:
+                before(loop, args[2], kwargs)
+            except Exception as error:
+                record_error(NAME, error)
+        if kwargs and "logs" in kwargs:
+            with passing_on(kwargs["logs"]):
+                result = original(self, *args, **kwargs)
+        else:
+            result = original(self, *args, **kwargs)
+        if after is not None:
+            try:
+                after(loop, args[2], kwargs)
+            except Exception as error:
+                record_error(NAME, error)
+        return result
+
+    return call_event
 
 
 def _begin_training(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
