@@ -597,9 +597,13 @@ cirron.session
   fit{estimator=Doubled}
   predict
   score
+  score{estimator=Reporting}
 """)
 def an_estimator_of_the_program() -> dict[str, Any]:
-    """A class of the program trains another estimator inside, and calls methods of its base."""
+    """A class of the program trains another estimator inside, and calls methods of its base.
+
+    The score of a further one is no number, and no mark.
+    """
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.linear_model import Ridge
     from sklearn.utils.metaestimators import available_if
@@ -623,11 +627,17 @@ def an_estimator_of_the_program() -> dict[str, Any]:
             super().fit(inputs, 2 * labels)
             return self
 
+    class Reporting(Doubled):
+        def score(self, inputs: Any, labels: Any) -> Any:
+            return {"rows": [len(inputs), len(labels)]}
+
     inputs, labels = _data()
     model = ci.wrap(Doubled())
     has = hasattr(model, "transform")
     result = model.fit(inputs, labels).predict(inputs).tolist()
-    return {"logs": _logs(score=[model.score(inputs, labels)]), "r": result, "has": has}
+    logs = _logs(score=[model.score(inputs, labels)])
+    report = ci.wrap(Reporting()).score(inputs, labels)
+    return {"logs": logs, "r": result, "has": has, "report": report}
 
 
 @program("""

@@ -223,7 +223,8 @@ def _mark_score(call: EstimatorCall, result: Any) -> None:
         if around.method == "score":
             return  # the score of the estimator around this one
         around = around.outer
-    mark("score", result, kind=SUMMARY)
+    if is_number(result):  # a class of the program may return something else
+        mark("score", result, kind=SUMMARY)
 
 
 def _mark_fit(call: EstimatorCall) -> None:
