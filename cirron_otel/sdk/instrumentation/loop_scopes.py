@@ -256,6 +256,25 @@ class LoopScopes:
         """Whether a step is open whose work is not over."""
         return self.step is not None and self.step.is_begun and not self.step.is_over
 
+    @property
+    def is_inside_step(self) -> bool:
+        """Whether a scope in the open step is current: a phase, or a scope of the program.
+
+        The step cannot end before it.
+        """
+        step = self.step
+        if step is None:
+            return False
+        scope = current_scope(_get())
+        while isinstance(scope, Phase) and scope._until:  # a micro step that has ended
+            scope = scope._above
+        innermost = scope
+        while scope._depth:
+            if step.owns(scope):
+                return scope is not innermost
+            scope = scope._above
+        return False
+
     def _is_in_step(self, scope: Any) -> bool:
         """Return whether one of the open scopes was opened inside the open step."""
         return self.step is not None and scope in self._scopes[self.step.scopes_around :]

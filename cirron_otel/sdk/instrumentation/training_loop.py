@@ -190,11 +190,12 @@ class TrainingLoop(LoopScopes):
     ) -> LoaderPassSpan | None:
         """Open `eval[index]`; without `index`, the thread's next number.
 
-        It closes the open step. With `is_in_step`, it does so only if the step's work is over
-        (`end_step`); otherwise the evaluation is a child of the step.
+        It closes the open step, unless a phase or a scope of the program is open in the step. With
+        `is_in_step`, it does so only if the step's work is over (`end_step`); otherwise the
+        evaluation is a child of the step.
         """
         try:
-            if not (is_in_step and self._is_working):
+            if not (is_in_step and self._is_working) and not self.is_inside_step:
                 self._close_step()
             if self._is_over:
                 return None
@@ -211,9 +212,13 @@ class TrainingLoop(LoopScopes):
     # --- other scopes ---------------------------------------------------------------------------
 
     def open(self, name: str, **attrs: Any) -> LoaderPassSpan | None:
-        """Open a scope that no step contains, such as `checkpoint`; pass it to `close`."""
+        """Open a scope that no step contains, such as `checkpoint`; pass it to `close`.
+
+        If a phase or a scope of the program is open in the step, the scope is inside that.
+        """
         try:
-            self._close_step()
+            if not self.is_inside_step:
+                self._close_step()
             return None if self._is_over else self._open(name, None, attrs)
         except Exception as error:
             record_error(self.framework, error)
@@ -225,7 +230,7 @@ class TrainingLoop(LoopScopes):
         Pass it to `close`. If the step's work is over (`end_step`), it is closed.
         """
         try:
-            if not self._is_working:
+            if not self._is_working and not self.is_inside_step:
                 self._close_step()
             return None if self._is_over else self._open(name, None, attrs)
         except Exception as error:

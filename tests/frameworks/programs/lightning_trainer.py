@@ -400,6 +400,43 @@ def _trusting() -> dict[str, Any]:
     return {"weights_only": False} if "weights_only" in known else {}
 
 
+@program(
+    SESSION
+    + epochs(
+        steps("step[0]", 2, "data_load\noptimizer_step\n  checkpoint\n  forward\n  backward")
+        + steps("step[1]", 2, f"{CLOSURE}\nprobe\n  checkpoint")
+        + steps("step[2]")
+        + evaluation(0)
+        + block(3, "checkpoint{operation=save}")
+    )
+)
+def saves_while_other_scopes_are_open() -> dict[str, Any]:
+    """The module saves in its training step, in a scope of its own, and in a validation."""
+    import cirron_otel as ci
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 0:
+            self.trainer.save_checkpoint("first.ckpt")
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self: Any, _: Any, __: Any, batch_idx: int) -> None:
+        if batch_idx == 1:
+            with ci.scope("probe"):
+                self.trainer.save_checkpoint("second.ckpt")
+
+    def on_validation_epoch_end(self: Any) -> None:
+        self.trainer.save_checkpoint("third.ckpt")
+
+    methods = {
+        "training_step": training_step,
+        "on_train_batch_end": on_train_batch_end,
+        "on_validation_epoch_end": on_validation_epoch_end,
+    }
+    return fit(methods, max_epochs=1)
+
+
 @program(SESSION + epochs(steps("step[0-2]") + evaluation(0)))
 def stops_early() -> dict[str, Any]:
     """EarlyStopping ends the training after the first of five epochs."""

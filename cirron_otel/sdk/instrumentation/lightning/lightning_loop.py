@@ -110,8 +110,8 @@ class LightningLoop(TrainingLoop):
     # --- checkpoints and values -----------------------------------------------------------------
 
     def open_checkpoint(self, trainer: Any, attrs: dict[str, Any]) -> Any:
-        """Open a `checkpoint`. If a step is open, it ends before."""
-        if self.step is not None and trainer is not None:
+        """Open a `checkpoint`. If a step is open, it ends before, unless a scope in it is open."""
+        if self.step is not None and trainer is not None and not self.is_inside_step:
             self._late = trainer.global_step
             self.set_attributes(**{GLOBAL_STEP: self._late})
             self._is_accumulating = False
