@@ -628,6 +628,39 @@ def evaluates_within_a_step() -> dict[str, Any]:
     return results(trainer)
 
 
+@program(
+    SESSION
+    + "\n  epoch[0]"
+    + steps("step[0]{global_step=1}")
+    + evaluation(0)
+    + "\n    checkpoint{path=early}"
+    + steps(
+        "step[1]",
+        phases=f"{PHASES}\nprobe\n  eval[1]" + "\n    data_load\n    forward" * 2,
+    )
+)
+def evaluates_after_its_steps() -> dict[str, Any]:
+    """A callback evaluates and saves in on_step_end, and then in a scope of its own in on_log."""
+    from transformers import TrainerCallback
+
+    import cirron_otel as ci
+
+    class Evaluates(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            if state.global_step == 1:
+                trainer.evaluate()
+                trainer.save_model("early")
+
+        def on_log(self, _: Any, state: Any, __: Any, logs: Any, **___: Any) -> None:
+            if state.global_step == 2 and "loss" in logs:
+                with ci.scope("probe"):
+                    trainer.evaluate()
+
+    trainer = trainer_of(max_steps=2, callbacks=[Evaluates()])
+    trainer.train()
+    return results(trainer)
+
+
 @program(SESSION + "\n  epoch[0-1]" + steps("step[0]"))
 def leaves_epochs_early() -> dict[str, Any]:
     """A callback ends each epoch after its first step; the epochs are still numbered."""

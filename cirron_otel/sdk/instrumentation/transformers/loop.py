@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.mark import SUMMARY
+from ...tracing.mark import POINT, SUMMARY
 from ...tracing.step_places import GLOBAL_STEP
 from ..logged_values import is_number
 from ..loop_scopes import EVALUATION
@@ -28,6 +28,8 @@ class TrainerLoop(TrainingLoop):
         """The callback handler of the outermost Trainer, once it has called an event."""
         self.global_step = 0
         """The Trainer's number of the last step that it ended."""
+        self.is_step_closed = False
+        """Whether a callback has ended the last step, and the Trainer has not logged its values."""
         self.last_epoch = -1
         """The number of the last epoch since the training began."""
         self.epoch: Any = None
@@ -63,15 +65,18 @@ class TrainerLoop(TrainingLoop):
     def mark_logs(self, logs: Any) -> None:
         """Mark the numbers that the Trainer logs.
 
-        They are summaries in an evaluation, and after the last epoch.
+        They are summaries in an evaluation, and after the last epoch. If the step is closed, they
+        have its number.
         """
         is_evaluation = self.is_open(EVALUATION)
         is_last = self.last_epoch >= 0 and not self.is_in_epoch
         for name, value in dict(logs or {}).items():
             if name in _POSITION or not is_number(value):
                 continue
-            if not is_evaluation:
-                self.mark(name, value, SUMMARY if is_last else "point")
+            if not is_evaluation and self.is_step_closed:
+                self.mark(name, value, POINT, **{GLOBAL_STEP: self.global_step})
+            elif not is_evaluation:
+                self.mark(name, value, SUMMARY if is_last else POINT)
             elif name not in self.marked or self.marked[name] is not value:
                 self.marked[name] = value
                 self.mark(name, value, SUMMARY)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
+from ...tracing.step_places import GLOBAL_STEP
 from ..logged_values import passing_on
 from ..loop_scopes import EVALUATION
 from .configuration import record_configuration
@@ -241,12 +242,26 @@ def _has_length(trainer: Any) -> bool:
     return True
 
 
-def _end_step(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
+def _begin_step(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    loop.is_step_closed = False
+    loop.begin_step()
+
+
+def _step_is_over(loop: TrainerLoop, state: Any, _: dict[str, Any]) -> None:
+    """The callbacks may open scopes in the step; their evaluations are not part of it."""
     loop.global_step = state.global_step
+    if loop.step is not None:
+        loop.set_attributes(**{GLOBAL_STEP: loop.global_step})
+        loop.step.is_over = True
+
+
+def _end_step(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    loop.is_step_closed = loop.step is None
     loop.end_step(loop.global_step)
 
 
 def _close_step(loop: TrainerLoop, _: Any, __: dict[str, Any]) -> None:
+    loop.is_step_closed = False
     loop.number_unended_step()
     loop.close_step()
 
@@ -266,8 +281,8 @@ _Action = Callable[[TrainerLoop, Any, dict[str, Any]], None]
 _ACTIONS: dict[str, tuple[_Action | None, _Action | None]] = {
     "on_train_begin": (_begin_training, None),
     "on_epoch_begin": (_begin_epoch, None),
-    "on_step_begin": (lambda loop, _, __: loop.begin_step(), None),
-    "on_step_end": (None, _end_step),
+    "on_step_begin": (_begin_step, None),
+    "on_step_end": (_step_is_over, _end_step),
     "on_log": (lambda loop, _, values: loop.mark_logs(values.get("logs")), None),
     "on_epoch_end": (_close_step, _epoch_is_over),
     "on_train_end": (lambda loop, _, __: _end_epoch(loop), None),
