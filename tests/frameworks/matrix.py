@@ -44,6 +44,8 @@ _IMPORTS = {
         "transformers.trainer",
         "tests.frameworks.programs.on_torch",
     ),
+    "keras_tensorflow": ("tests.frameworks.programs.on_tensorflow", "tensorflow", "keras"),
+    "keras_torch": ("tests.frameworks.programs.on_torch", "torch", "keras"),
     "lightning_trainer": ("torch", "lightning.pytorch", "pytorch_lightning"),
     "transformers_trainer": ("torch", "transformers", "transformers.trainer"),
 }
