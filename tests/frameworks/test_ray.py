@@ -87,6 +87,9 @@ def joined(directory: Path) -> tuple[trees.Node, list[str]]:
             faults.append(f"the parent of {root.label} of {root.record['pid']} is missing")
     if len(drivers) != 1:
         faults.append(f"{len(drivers)} sessions have no parent")
+    for node in drivers[0].walk():
+        if node.attrs.get("run") == f"run-{drivers[0].record['pid']}":  # see ray_jobs._name
+            node.attrs["run"] = "run"
     for node in scopes.values():
         if node.name in ("fit", "tune", "trial"):
             node.children.sort(key=_place)
