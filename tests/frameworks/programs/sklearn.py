@@ -642,6 +642,37 @@ def an_estimator_of_the_program() -> dict[str, Any]:
 
 @program("""
 cirron.session
+  transform
+  transform
+""")
+def methods_of_a_class() -> dict[str, Any]:
+    """Class methods and static methods are called as such, and are not recorded."""
+    import cirron_otel as ci
+
+    class Named:
+        @staticmethod
+        def fit(_: Any) -> str:
+            return "fitted"
+
+        @classmethod
+        def predict(cls, _: Any) -> str:
+            return cls.__name__
+
+        def transform(self, _: Any) -> str:
+            return self.predict(0) + self.fit(0)
+
+    class Other(Named):
+        pass
+
+    found = []
+    for kind in (Named, Other):
+        model = ci.wrap(kind())
+        found += [model.fit(0), model.predict(0), kind.predict(0), model.transform(0)]
+    return {"r": found}
+
+
+@program("""
+cirron.session
   fold[0-1]{estimator=Ridge, candidate=0}
     fit
     score

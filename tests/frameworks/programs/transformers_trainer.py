@@ -290,6 +290,24 @@ def fails_in_an_evaluation() -> dict[str, Any]:
     return results(trainer)
 
 
+@program(
+    SESSION + evaluation(0, 1),
+    error="NoResultError: ",
+)
+def raises_an_empty_exception() -> dict[str, Any]:
+    """An exception that is false, because it has no items, leaves an evaluation."""
+
+    class NoResultError(Exception):
+        def __len__(self) -> int:
+            return len(self.args)
+
+    def fails(_: Any) -> dict[str, float]:
+        raise NoResultError
+
+    trainer_of(compute_metrics=fails).evaluate()
+    return {}
+
+
 @program(SESSION + epochs("epoch[0]", evaluation(0)) + epochs("epoch[1]", evaluation(1)), ranks=2)
 def trains_on_two_ranks() -> dict[str, Any]:
     """DDP with gloo, an evaluation after each epoch, and a checkpoint that one rank saves."""

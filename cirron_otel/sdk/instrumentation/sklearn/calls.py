@@ -182,7 +182,7 @@ class TracedMethod:
             bound = original if get is None else get(original, obj, owner)
         if obj is None or type(bound) is not MethodType or id(obj) not in members:
             return bound
-        if find(obj) is None:
+        if bound.__self__ is not obj or find(obj) is None:  # a class method
             return bound
         return MethodType(self._traced(bound.__func__), obj)
 

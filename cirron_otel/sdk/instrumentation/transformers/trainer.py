@@ -48,6 +48,7 @@ def evaluation(function: str, original: Any, trainer: Any, args: Any, kwargs: An
     else:
         loop.datasets_prefix = prefix
     loop.trainers.append(trainer)
+    result: Any = None
     failure: BaseException | None = None
     try:
         result = original(trainer, *args, **kwargs)
@@ -56,7 +57,7 @@ def evaluation(function: str, original: Any, trainer: Any, args: Any, kwargs: An
         failure = error
         raise
     finally:
-        _evaluated(loop, prefix is None, None if failure else result, failure)
+        _evaluated(loop, prefix is None, result, failure)
         loop.datasets_prefix = was
         loop.trainers.pop()
         if outer is None:
