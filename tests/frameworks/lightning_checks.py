@@ -27,6 +27,7 @@ from tests.frameworks.programs.lightning_parts import (
     results,
     trainer,
 )
+from tests.sdk.spool_trees import read_spool
 
 pl = lightning()
 CHECKS: list[Check] = []
@@ -245,6 +246,33 @@ def records_the_configuration(directory: Path) -> list[str]:
         "cirron.config.trainer.gradient_clip_val", "cirron.config.trainer.accumulate_grad_batches",
     )  # fmt: skip
     return [f"{name} is missing" for name in wanted if name not in text]
+
+
+@check
+def a_step_contains_what_follows_its_optimizer_step(directory: Path) -> list[str]:
+    """The values of a step that accumulates gradients are on the step, not on a micro step.
+
+    So is a scope that a callback opens after the optimizer has stepped.
+    """
+
+    class Saves(pl.Callback):  # type: ignore[misc, name-defined, unused-ignore]
+        def on_train_batch_end(self, *_: Any) -> None:
+            with ci.scope("saves"):
+                pass
+
+    profile(directory)
+    for callbacks in ([], [Saves()]):
+        trainer(callbacks=callbacks, accumulate_grad_batches=2).fit(classifier(), loader(8))
+    ci.shutdown()
+    session = read_spool(directory).session
+    steps, micros = session.find("step"), session.find("micro_step")
+    found = [[name for name, _ in step.values] for step in steps]
+    faults = [] if found == [["loss_step", "rows"]] * 8 else [f"the steps have {found}"]
+    faults += [f"a micro step has {micro.values}" for micro in micros if micro.values]
+    last = [step.children[-1].name for step in steps]
+    if last != ["optimizer_step"] * 4 + ["saves"] * 4:
+        faults.append(f"the steps end with {last}")
+    return faults
 
 
 @check

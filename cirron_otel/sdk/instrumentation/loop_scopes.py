@@ -98,6 +98,16 @@ class LoopScopes:
         except Exception as error:
             record_error(self.framework, error)
 
+    def leave_micro(self) -> None:
+        """Make the step the current scope: an optimizer step has closed the micro step.
+
+        Called by torch's hooks.
+        """
+        try:
+            self._leave_micro()
+        except Exception as error:
+            record_error(self.framework, error)
+
     def set_attributes(self, **attrs: Any) -> None:
         """Set attributes of the open step."""
         if self.step is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..base import Part
 from ..logged_values import passed_on
+from ..loop_scopes import EVALUATION
 from ..patches import Patches
 from .lightning_loop import LightningLoop, own_loop, safely
 
@@ -37,7 +38,10 @@ def _values(original: Any, connector: Any, args: Any, kwargs: Any) -> Any:
 
 def _mark(loop: LightningLoop, connector: Any, args: Any, kwargs: Any) -> None:
     values = args[0] if args else kwargs["metrics"]
-    loop.log(values, is_final=connector._first_loop_iter is None)
+    is_final = connector._first_loop_iter is None
+    if not is_final and not loop.is_open(EVALUATION):
+        loop.end_micro_step()  # a step that accumulates logs once, after its last batch
+    loop.log(values, is_final=is_final)
 
 
 def _learning_rates(original: Any, monitor: Any, args: Any, kwargs: Any) -> Any:

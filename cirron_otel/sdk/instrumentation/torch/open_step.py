@@ -159,6 +159,13 @@ class OpenStep:
         self.folds = False
         self.parent = self.above = self.step if micro is None else micro
 
+    def leave_micro(self) -> None:
+        """Attach subsequent phases to the step, whose micro step an optimizer step has closed."""
+        if self.loop is None:
+            self.into(None)
+        else:
+            self.loop.leave_micro()
+
     def enter_closure(self, optimizer_step: Phase) -> None:
         """Let the fast paths apply inside an optimizer step that runs a closure."""
         if optimizer_step._token is not None and optimizer_step._depth < MAX_DEPTH:

@@ -113,7 +113,7 @@ def begin_plain(tracker: Tracker, optimizer: Any, has_closure: bool) -> None:
         iteration.was_stepped = True
         if iteration.micro is not None:
             iteration.stepped(optimizer)
-            tracker.into(None)
+            tracker.leave_micro()
         elif tracker.clock is not None and iteration.is_held:
             iteration.release()  # from now on, the events of the held phases are queried
         elif len(iteration.children) > MANY:
@@ -192,7 +192,7 @@ def open_step(tracker: Tracker, optimizer: Any, attrs: dict[str, Any] | None = N
             iteration.was_stepped = True
         else:
             iteration.stepped(optimizer)
-            tracker.into(None)
+            tracker.leave_micro()
         return tracker.enter(OPTIMIZER, attrs)
     loaderless = None if tracker.inside & BACKWARD else tracker.loaderless.step(optimizer)
     return tracker.enter(OPTIMIZER, attrs, loaderless.step if loaderless is not None else None)
@@ -246,7 +246,7 @@ def skip(tracker: Tracker, optimizer: Any) -> None:
         iteration = tracker.iteration
         if iteration is not None:
             iteration.stepped(optimizer)
-            tracker.into(None)
+            tracker.leave_micro()
         else:
             iteration = tracker.loaderless.step(optimizer)
         if iteration is not None:
