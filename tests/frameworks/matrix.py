@@ -120,7 +120,7 @@ def main() -> None:
             key = f"{module}.{name}"
             stale = {"digest": digest(program), "reason": NOT_RUN}
             results[key] = before.get(key, stale)
-            if results[key]["digest"] != digest(program) or arguments.all:
+            if results[key]["digest"] != digest(program) or (chosen and arguments.all):
                 results[key] = stale
             if chosen and results[key].get("reason") == NOT_RUN:
                 outdated.append(program)

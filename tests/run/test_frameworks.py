@@ -1,4 +1,4 @@
-"""`cirron-otel run` of programs that import no torch: their first hooked module opens the session."""
+"""`cirron-otel run` of programs that import no torch, but another module that is hooked."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ def test_a_program_without_torch_is_recorded(module: str, tmp_path: Path) -> Non
     program, recorded = RECORDED[module]
     python = python_of("loggers" if module in LOGGERS else module)
     variables = {
-        "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow", "MLFLOW_ALLOW_FILE_STORE": "true",
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": "tensorflow",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
         "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    }
     done = run(tmp_path, "-q", "--", python, "-c", program, env=variables)
     assert done.returncode == 0, done.stderr
     (session,) = others(spool_of(tmp_path))

@@ -2,8 +2,8 @@
 
 Its directory is first on PYTHONPATH and contains nothing else. The module imports only the standard
 library and waits for imports, so it does not affect a process that never imports a framework or
-opens a scope of cirron-otel. It runs in interpreters of any version, with or without this package, so it
-uses old syntax, and a failure prints at most one line to stderr.
+opens a scope of cirron-otel. It runs in interpreters of any version, with or without this package,
+so it uses old syntax, and a failure prints at most one line to stderr.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -21,7 +21,7 @@ _PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.sco
 _WRAP = "cirron_otel.sdk.instrumentation.sklearn.wrapping"
 _FRAMEWORKS = ("torch", "tensorflow", "ray.train", "ray.tune")
 _LOGGERS = ("mlflow", "tensorboardX", "wandb")
-_MET = _FRAMEWORKS + _LOGGERS + (_PROFILER, _SCOPES, _WRAP)  # noqa: RUF005 - old interpreters
+_MET = _FRAMEWORKS + _LOGGERS + (_PROFILER, _SCOPES, _WRAP)
 """Modules whose import shows that the process may have something to record. The frameworks that are
 not named here import one that is."""
 
