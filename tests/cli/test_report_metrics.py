@@ -11,6 +11,7 @@ from cirron_otel.core.analysis.mark_series import MarkSeries
 from cirron_otel.core.analysis.metrics import losses
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run
+from cirron_otel.tools.cli.report_text import _by_epoch
 from cirron_otel.tools.cli.text import rank_list
 
 
@@ -65,3 +66,13 @@ def test_every_form_of_the_report_has_them(
     assert (metric["name"], metric["ranks"], metric["count"]) == ("loss", [0], 15)
     assert f"{metric['best']:.6g}" == row[-1]
     assert "The losses of the run" in page.read_text()
+
+
+def test_the_means_of_epochs_name_their_series() -> None:
+    series = [_series(f"eval_{'x' * length}", 0, is_eval=True) for length in (20, 80)]
+    for each in series:
+        for epoch in ("0", "1"):
+            each.add(epoch, epoch)
+    *_, short, long = _by_epoch(series)
+    assert short == f"  eval_{'x' * 20} (eval) (rank 0): 0 → 1"
+    assert long == f"  eval_{'x' * 34}… (rank 0): 0 → 1"

@@ -16,8 +16,10 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,16 +27,27 @@ from typing import Any
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program, programs
 from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.matrix_page import PAGE, page
+from tests.frameworks.matrix_page import NO_HOOKS, PAGE, page
 from tests.frameworks.running import ProgramError, Worker
 from tests.torch.judging import dissolve, judge, without
 from tests.torch.peers import CIRRON_SDK
-from tests.torch.trees import folded, parse, read
+from tests.torch.trees import Node, folded, parse, read
 
+Change = Callable[[Node], None]
 STORED = Path(__file__).parents[1] / "testdata" / "trainers-conformance.json"
 ELSE, NOT_RUN = "computes something else", "not run yet"
 SCOPES = ("checkpoint", "prepare", "prefill", "decode")
 """Scopes that cirron-sdk does not have, and that are left out of the comparison."""
+_FURTHER = {
+    "keras_tensorflow": ("train_step", "data_load", "forward", "backward", "optimizer_step"),
+    "sklearn": (
+        "fold", "partial_fit", "step", "fit_predict", "decision_function", "cross_validate",
+        "cross_val_score", "cross_val_predict", "learning_curve",
+    ),
+}  # fmt: skip
+"""Further scopes that cirron-sdk does not have with the framework of a module."""
+_NO_HOOKS = ("loggers", "ray_jobs")
+"""The modules of frameworks into which cirron-sdk has no hooks."""
 _IMPORTS = {
     "accelerate_loops": ("torch", "torch._dynamo", "accelerate", "accelerate.accelerator"),
     "generation": ("torch", "transformers.generation", "transformers.models.gpt2.modeling_gpt2"),
@@ -59,6 +72,13 @@ _ENVIRONMENTS = {
 }
 """The names in ENVIRONMENTS of the packages that the tests' own environment lacks."""
 _PACKAGES = ("torch", "transformers", "accelerate", "lightning", "keras")
+_PINNED = {
+    "ray": ("ray",),
+    "sklearn": ("lightgbm", "scikit-learn", "xgboost-cpu"),
+    "tensorflow": ("tensorflow_cpu",),
+    "trl": ("trl",),
+}
+"""Packages of ENVIRONMENTS whose versions the page states."""
 
 
 def every() -> dict[str, dict[str, Program]]:
@@ -100,7 +120,7 @@ def main() -> None:
             key = f"{module}.{name}"
             stale = {"digest": digest(program), "reason": NOT_RUN}
             results[key] = before.get(key, stale)
-            if results[key]["digest"] != digest(program) or arguments.all:
+            if results[key]["digest"] != digest(program) or (chosen and arguments.all):
                 results[key] = stale
             if chosen and results[key].get("reason") == NOT_RUN:
                 outdated.append(program)
@@ -123,11 +143,18 @@ def _versions() -> dict[str, str]:
             found[package] = version(package).partition("+")[0]
         except PackageNotFoundError:
             continue
+    for name, packages in _PINNED.items():
+        pins = ENVIRONMENTS[name].pins.read_text()
+        for package in packages:
+            if match := re.search(rf"^{package}==(\S+)", pins, re.MULTILINE):
+                found[package] = match[1]
     return found
 
 
 def _run(module: str, outdated: list[Program]) -> dict[str, Any]:
     """Run programs of a module; return their results."""
+    if module in _NO_HOOKS:
+        return {f"{module}.{each.name}": _not_run(each, NO_HOOKS) for each in outdated}
     try:
         python = CIRRON_SDK.make()
         environment = ENVIRONMENTS.get(_ENVIRONMENTS.get(module, ""))
@@ -138,6 +165,7 @@ def _run(module: str, outdated: list[Program]) -> dict[str, Any]:
     bare_python = environment.python if environment is not None else None
     paths = (environment.site_packages,) if environment is not None else ()
     results = {}
+    left_out = [dissolve(*SCOPES, *_FURTHER.get(module, ()))]
     imports = _IMPORTS.get(module, ())
     with (
         tempfile.TemporaryDirectory() as parent,
@@ -146,7 +174,7 @@ def _run(module: str, outdated: list[Program]) -> dict[str, Any]:
     ):
         for program in outdated:
             directory = Path(parent, program.name)
-            result = _result(program, bare, traced, directory)
+            result = _result(program, bare, traced, directory, left_out)
             results[f"{module}.{program.name}"] = {"digest": digest(program), **result}
             print(f"{module}.{program.name}: {result}"[:200], flush=True)
             shutil.rmtree(directory, ignore_errors=True)
@@ -157,8 +185,13 @@ def _not_run(program: Program, reason: str) -> dict[str, Any]:
     return {"digest": digest(program), "reason": reason}
 
 
-def _result(program: Program, bare: Worker, traced: Worker, directory: Path) -> dict[str, Any]:
-    """Return whether cirron-sdk's tree is right, notes, what it raised, and the first tree."""
+def _result(
+    program: Program, bare: Worker, traced: Worker, directory: Path, left_out: list[Change]
+) -> dict[str, Any]:
+    """Return whether cirron-sdk's tree is right, notes, what it raised, and the first tree.
+
+    `left_out` removes the scopes that cirron-sdk does not have.
+    """
     try:
         computed = [each["result"] for each in bare.run(program, directory / "bare")]
     except ProgramError as error:
@@ -174,9 +207,8 @@ def _result(program: Program, bare: Worker, traced: Worker, directory: Path) -> 
     recorded = read(directory / "traced" / ".cirron")
     if len(recorded) != program.ranks:
         return wrong | {"notes": [f"trees of {len(recorded)} ranks, not {program.ranks}"]}
-    change = [dissolve(*SCOPES)]
-    expected = without(parse(program.tree), change)
-    verdicts = [judge(expected, without(found.root, change)) for found in recorded.values()]
+    expected = without(parse(program.tree), left_out)
+    verdicts = [judge(expected, without(found.root, left_out)) for found in recorded.values()]
     worst = min(verdicts, key=lambda verdict: verdict.is_right)
     notes = list(worst.notes)
     if orphans := max(len(found.orphans) for found in recorded.values()):

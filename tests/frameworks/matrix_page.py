@@ -10,6 +10,8 @@ from tests.frameworks import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "trainers-conformance.md"
 
+NO_HOOKS = "cirron-sdk has no hooks into this framework"
+
 HEAD = """\
 # Trainers: the trees of {count} programs
 
@@ -68,7 +70,7 @@ def _cell(text: str) -> str:
 
 def _sdk(result: dict[str, Any]) -> str:
     if "right" not in result:
-        return "not run"
+        return "has no hooks" if result.get("reason") == NO_HOOKS else "not run"
     if result.get("raised"):
         words = _cell(result["raised"].strip().splitlines()[0]).replace("`", "")
         return f"**raises** {words if len(words) < 80 else f'{words[:76]} ...'}"

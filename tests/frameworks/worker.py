@@ -130,7 +130,10 @@ def trace(program: Program, tool: str, directory: Path) -> Outcome:
     elif tool == "cirron-sdk":
         sdk = importlib.import_module("cirron")
         os.chdir(directory)
-        sdk.profile()
+        # It imports each framework that is installed, and torch does not work beside TensorFlow.
+        others = {} if "torch" in sys.modules else {"frameworks": ["tensorflow"]}
+        sdk.profile(**others)
+        _replace_calls(sdk)
     try:
         outcome.result = program.run()
     except BaseException as error:
@@ -146,6 +149,13 @@ def trace(program: Program, tool: str, directory: Path) -> Outcome:
             if count:
                 outcome.complaints.append(f"error in {cause}: {health['last_errors'].get(cause)}")
     return outcome
+
+
+def _replace_calls(sdk: Any) -> None:
+    """Let a program's calls of cirron_otel, such as `ci.wrap`, call another SDK instead."""
+    ours = importlib.import_module("cirron_otel")
+    for name in ("batches", "epochs", "scope", "wrap"):
+        setattr(ours, name, getattr(sdk, name))
 
 
 def _seed() -> None:

@@ -272,6 +272,8 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
         ({"data_load": 5, "forward": 30, "backward": 60}, 100, "backward"),
         ({"forward": 60, "loss": 5, "backward": 50}, 100, "forward"),
         ({"data_load": 5, "forward": 20, "optimizer_step": 60}, 100, "optimizer"),
+        ({"train_step": 90, "data_load": 5}, 100, "train step"),
+        ({"forward": 20, "collective": 60}, 100, "communication"),
         ({"forward": 20, "checkpoint_save": 60}, 100, "checkpoints"),
         ({"forward": 20, "backward": 30}, 5000, "start-up"),
     ],

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .run_time import RankReport, Row
 
 Bound = Literal[
-    "input", "forward", "backward", "optimizer", "evaluation", "checkpoints", "start-up",
-    "stragglers", "idle time", "unattributed time", "other phases",
+    "input", "forward", "backward", "optimizer", "train step", "communication", "evaluation",
+    "checkpoints", "start-up", "stragglers", "idle time", "unattributed time", "other phases",
 ]  # fmt: skip
 
 _ENOUGH = 0.2
@@ -27,6 +27,7 @@ _KINDS: dict[str, Bound] = {
     "data_load": "input", "h2d": "input", "forward": "forward", "loss": "forward",
     "backward": "backward", "recompute": "backward", "optimizer_step": "optimizer",
     "zero_grad": "optimizer", "clip_grad": "optimizer", "scheduler_step": "optimizer",
+    "train_step": "train step", "collective": "communication",
 }  # fmt: skip
 _WAITING = frozenset({"backward", "optimizer_step"})
 """Phases in which data-parallel ranks wait for each other."""
@@ -42,6 +43,8 @@ _WHAT: dict[Bound, str] = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimizer",
+    "train step": "the compiled train step, with its input and its optimizer,",
+    "communication": "collectives outside of other phases, with the waiting for other ranks,",
     "evaluation": "evaluation",
     "checkpoints": "saving and loading checkpoints",
     "start-up": "set-up and the slow first steps",
@@ -66,6 +69,14 @@ _TRY: dict[Bound, tuple[str, ...]] = {
     "optimizer": (
         "a fused optimizer (fused=True, or foreach=True)",
         "a larger batch, so that there are fewer steps",
+    ),
+    "train step": (
+        "fetch batches ahead: dataset.prefetch(tf.data.AUTOTUNE)",
+        "mixed precision, jit_compile=True, or a larger batch",
+    ),
+    "communication": (
+        "gather and log less often: each collective waits for the slowest rank",
+        "name the work before a collective with ci.scope(...), to see which rank is late",
     ),
     "evaluation": (
         "evaluate less often, or on fewer batches",

@@ -1,4 +1,4 @@
-"""The OpenTelemetry instrumentor `cirron`: the PyTorch hooks, for `opentelemetry-instrument`.
+"""The OpenTelemetry instrumentor `cirron`: the hooks, for `opentelemetry-instrument`.
 
 It needs opentelemetry-instrumentation, which is always installed when an instrumentor is loaded.
 """
@@ -17,14 +17,14 @@ from .waiting import stop_waiting, wait_for_session
 
 
 class CirronInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Hooks torch when it is imported; the session opens with the first record.
+    """Hooks frameworks when they are imported; the session opens with the first record.
 
     `instrument(tracer_provider=…)` sets the provider that the session works in; by default it is
     the global one, as with `profile()`.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return no dependencies: any version of torch is hooked when it is imported."""
+        """Return no dependencies: any framework is hooked when it is imported."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:

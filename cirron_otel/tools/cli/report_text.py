@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MOST_RANKS = 16
 _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
+_LONGEST_TITLE = 40
+"""The most characters of a mark's title ahead of its means."""
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
 """The number of digits of an OpenTelemetry span id, which `--span` also accepts."""
@@ -360,5 +362,8 @@ def _by_epoch(marks: list[MarkSeries]) -> Iterator[str]:
         means = [f"{epoch.mean:.4g}" for epoch in each.epochs]
         if len(means) > _MOST_EPOCHS:
             means = [*means[: _MOST_EPOCHS // 2], "…", *means[-_MOST_EPOCHS // 2 :]]
-        head = f"{printable(each.title)[:30]} (rank {_rank(each.rank)}): "
+        title = printable(each.title)
+        if len(title) > _LONGEST_TITLE:
+            title = f"{title[: _LONGEST_TITLE - 1]}…"
+        head = f"{title} (rank {_rank(each.rank)}): "
         yield from wrapped(" → ".join(means), f"  {head}", "    ")

@@ -351,9 +351,9 @@ def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
             show_report(report)
         else:
             output.message(
-                "the command recorded nothing in this trace: it neither trained with PyTorch nor"
-                " opened a scope, or runs a Python without cirron-otel, or with -E, -I or -S, or"
-                " has options of its own (output, join)"
+                "the command recorded nothing in this trace: it neither trained with a framework"
+                " that is hooked nor opened a scope, or runs a Python without cirron-otel, or with"
+                " -E, -I or -S, or has options of its own (output, join)"
             )
     for line in places(job.paths.spool, job.trace_id, report, targets):
         output.message(line)

@@ -230,6 +230,56 @@ def trains_in_the_driver() -> dict[str, Any]:
     return {"metrics": _fit(_local_loop, 0).metrics}
 
 
+def _prepared_loop(_: dict[str, Any]) -> None:
+    import ray.train.torch
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(3)
+    rows = TensorDataset(torch.randn(4, 2), torch.randn(4, 1))
+    loader, held_out = (
+        ray.train.torch.prepare_data_loader(DataLoader(rows, batch_size=2, shuffle=shuffle))
+        for shuffle in (True, False)
+    )
+    model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
+    criterion = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model.train()
+        for inputs, targets in loader:
+            loss = criterion(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            losses = [criterion(model(inputs), targets).item() for inputs, targets in held_out]
+        ray.train.report({"loss": loss.item(), "held_out": sum(losses)})
+
+
+_EVALUATED = """    data_load
+    eval[{0}]
+      data_load
+      forward
+      loss
+      data_load
+      forward
+      loss
+"""
+
+
+@program(
+    "cirron.session\n  fit{workers=0}\n"
+    + "".join(
+        "    data_load\n" + STEPS.format("    ", n).strip("\n") + "\n" + _EVALUATED.format(n)
+        for n in range(2)
+    )
+)
+def trains_with_prepared_loaders() -> dict[str, Any]:
+    """The loop of Ray's tutorials: its loaders fetch a batch ahead, also in the evaluation."""
+    return {"metrics": _fit(_prepared_loop, 0).metrics}
+
+
 # --- Ray Tune -----------------------------------------------------------------------------------
 
 

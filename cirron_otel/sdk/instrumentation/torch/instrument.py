@@ -18,7 +18,7 @@ from .collectives import Collectives
 from .compiled import Compiled
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
-from .loaders import Accelerate, Loaders, announce_loaders
+from .loaders import Accelerate, Loaders, RayTrain, announce_loaders
 from .modules import Modules
 from .optimizers import OptimizerConstruction, Optimizers, Scaler
 from .recovery import finish
@@ -173,6 +173,9 @@ class TorchHooks(FrameworkHooks):
             ),
             "accelerate.data_loader": lambda module: self._install(
                 [("accelerate", lambda: Accelerate(trackers).install(patches, module))]
+            ),
+            "ray.train.torch.train_loop_utils": lambda module: self._install(
+                [("ray", lambda: RayTrain(trackers).install(patches, module))]
             ),
         }
         if workers is not None:

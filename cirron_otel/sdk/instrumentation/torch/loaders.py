@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ...tracing.state import CONTEXT, state
@@ -202,3 +203,44 @@ class Accelerate:
             return Ahead(recorded, original(self))
 
         patches.replace(owner, "__iter__", __iter__)
+
+
+class RayTrain:
+    """Wraps the loaders of `ray.train.torch.prepare_data_loader`.
+
+    Such a loader is its own iterator. Its `__iter__` fetches the first batch, and each `__next__`
+    fetches the batch after the one that it returns.
+    """
+
+    def __init__(self, trackers: Trackers) -> None:
+        self._trackers = trackers
+
+    def install(self, patches: Patches, module: Any) -> None:
+        """Hook `module`, which is `ray.train.torch.train_loop_utils`."""
+        owner = getattr(module, "_WrappedDataLoader", None)
+        if owner is None:
+            return
+        trackers, original = self._trackers, owner.__iter__
+        recorded = recorded_next(trackers, inner_next(trackers))
+
+        def __iter__(self: Any) -> Any:  # noqa: N807
+            return Ahead(recorded, _fetch_first(trackers.t, partial(original, self)))
+
+        patches.replace(owner, "__iter__", __iter__)
+
+
+def _fetch_first(tracker: Tracker, begin: Callable[[], Any]) -> Any:
+    """Return `begin()`, which fetches a batch ahead of the pass that it belongs to.
+
+    The fetch is a `data_load` of the scope around the pass, unless a step or a phase is open there.
+    """
+    is_free = tracker.iteration is None and not tracker.inside
+    load = tracker.enter(LOAD, None) if is_free else None
+    before, tracker.inside = tracker.inside, tracker.inside or LOAD
+    was_ahead, tracker.is_ahead = tracker.is_ahead, True
+    try:
+        return begin()
+    finally:
+        tracker.inside, tracker.is_ahead = before, was_ahead
+        if load is not None:
+            tracker.exit(load, LOAD)

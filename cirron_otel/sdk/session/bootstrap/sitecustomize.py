@@ -1,9 +1,9 @@
 """The module that `cirron-otel run` makes every Python child process import at start.
 
 Its directory is first on PYTHONPATH and contains nothing else. The module imports only the standard
-library and waits for imports, so it does not affect a process that never imports torch or opens a
-scope of cirron-otel. It runs in interpreters of any version, with or without this package, so it
-uses old syntax, and a failure prints at most one line to stderr.
+library and waits for imports, so it does not affect a process that never imports a framework or
+opens a scope of cirron-otel. It runs in interpreters of any version, with or without this package,
+so it uses old syntax, and a failure prints at most one line to stderr.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -18,8 +18,12 @@ _BEGUN = time.monotonic_ns() if hasattr(time, "monotonic_ns") else None
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms
 _NAME = "sitecustomize"
 _PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.scope"
-_MET = ("torch", "ray.train", "ray.tune", _PROFILER, _SCOPES)
-"""Modules whose import shows that the process may have something to record."""
+_WRAP = "cirron_otel.sdk.instrumentation.sklearn.wrapping"
+_FRAMEWORKS = ("torch", "tensorflow", "ray.train", "ray.tune")
+_LOGGERS = ("mlflow", "tensorboardX", "wandb")
+_MET = _FRAMEWORKS + _LOGGERS + (_PROFILER, _SCOPES, _WRAP)
+"""Modules whose import shows that the process may have something to record. The frameworks that are
+not named here import one that is."""
 
 
 class _Finder(object):  # noqa: UP004 - for any interpreter

@@ -1,0 +1,92 @@
+"""`cirron-otel run` of programs that import no torch, but another module that is hooked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.workers import python_of
+from tests.run.running import others, run, spool_of
+from tests.sdk.processes import ROOT
+from tests.sdk.spool_trees import Node
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+KERAS = """
+import sys
+import numpy as np
+import keras
+
+model = keras.Sequential([keras.layers.Dense(2)])
+model.compile(optimizer="sgd", loss="mse")
+model.fit(np.zeros((8, 3)), np.zeros((8, 2)), batch_size=4, verbose=0)
+assert "torch" not in sys.modules
+"""
+SKLEARN = """
+import sys
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+import cirron_otel as ci
+
+inputs = np.arange(20.0).reshape(10, 2)
+ci.wrap(LogisticRegression()).fit(inputs, [0, 1] * 5)
+assert "torch" not in sys.modules
+"""
+MLFLOW = """
+import sys
+import mlflow
+
+mlflow.set_tracking_uri("file:./runs")
+with mlflow.start_run():
+    mlflow.log_metric("accuracy", 0.5)
+assert "torch" not in sys.modules
+"""
+TENSORBOARDX = """
+from tensorboardX import SummaryWriter
+
+with SummaryWriter("logs") as writer:
+    writer.add_scalar("accuracy", 0.5, 1)
+"""
+WANDB = """
+import sys
+import wandb
+
+with wandb.init(mode="offline", settings=wandb.Settings(console="off")) as run:
+    run.log({"accuracy": 0.5})
+assert "torch" not in sys.modules
+"""
+RECORDED = {
+    "tensorflow": (KERAS, ["epoch", "mark loss", *["step", "train_step"] * 2]),
+    "sklearn": (SKLEARN, ["fit"]),
+    "mlflow": (MLFLOW, ["mark accuracy"]),
+    "tensorboardX": (TENSORBOARDX, ["mark accuracy"]),
+    "wandb": (WANDB, ["mark accuracy"]),
+}
+"""By the imported module: a program, and the names of its scopes and marks."""
+LOGGERS = ("mlflow", "tensorboardX", "wandb")
+
+
+@pytest.mark.parametrize("module", RECORDED)
+def test_a_program_without_torch_is_recorded(module: str, tmp_path: Path) -> None:
+    program, recorded = RECORDED[module]
+    python = python_of("loggers" if module in LOGGERS else module)
+    variables = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": "tensorflow",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = run(tmp_path, "-q", "--", python, "-c", program, env=variables)
+    assert done.returncode == 0, done.stderr
+    (session,) = others(spool_of(tmp_path))
+    assert list(_names(session)) == recorded
+
+
+def _names(node: Node) -> Iterator[str]:
+    """The names of the scopes below a scope, each with its marks."""
+    yield from (f"mark {name}" for name, _ in node.values)
+    for child in node.children:
+        yield child.name
+        yield from _names(child)
