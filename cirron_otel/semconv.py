@@ -61,6 +61,12 @@ OVERHEAD_NS = "cirron.overhead_ns"
 MORE_MARKS = "cirron.more_marks"
 REST = "cirron.rest"
 
+# Out-of-memory errors: docs/memory.md defines these names
+OOM = "oom"
+"""The mark whose value is the bytes requested."""
+OOM_BUNDLE = "oom_bundle"
+"""The attribute of a scope that contains the path of its bundle, relative to the spool's root."""
+
 # Events
 MARK_ID = "cirron.mark.id"
 MARK_KIND = "cirron.mark.kind"

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import UNSET
 from opentelemetry.trace import StatusCode
 
+from ...core.spool.oom_kills import OomKillCounter
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
 from ..tracing.buffers import MarkEntry
@@ -50,6 +51,8 @@ class SessionOrigin:
     segments: Segments
     resource: dict[str, Any]
     """The batch's `otel.resource.attributes`."""
+    oom_kills: OomKillCounter | None = None
+    """The OOM kills in the process's cgroup when the session began; None if unknown."""
 
     def set_resource(self, attributes: dict[str, Any]) -> None:
         """Set the resource attributes of all later batches."""

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from ..flight_recorder.recorder import OomCounts
 from ..flush.pipeline import STOPPED
 from ..tracing import buffers as buf
 from ..tracing.scope import drops
@@ -54,6 +55,7 @@ def disabled_health() -> dict[str, Any]:
         "flush": {"count": 0, "last_ns": 0, "seconds": 0.0, "longest_seconds": 0.0,
                   "is_alive": False},
         "snapshots": dict(_SNAPSHOTS),
+        "out_of_memory": OomCounts().stats(),
         "overhead_ns": 0,
         "uptime_seconds": 0.0,
         "targets": [],
@@ -107,6 +109,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "is_alive": pipeline.is_alive,
         },
         "snapshots": snapshots.stats() if snapshots is not None else dict(_SNAPSHOTS),
+        "out_of_memory": runtime.flight_recorder.counts.stats(),
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
+from ..flight_recorder.bundle import SessionFacts
+from ..flight_recorder.recorder import FlightRecorder
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..snapshots.recorder import Snapshots
@@ -49,6 +51,7 @@ class Runtime:
     paths: SpoolPaths
     owner: Owner
     snapshots: Snapshots | None
+    flight_recorder: FlightRecorder
     recent: Recent
     drops: DropCounts
     details: LateDetails
@@ -80,11 +83,26 @@ class Runtime:
         self.resource.add(rank_attributes(self.identity))
         self.inherited_identity = self.identity
 
+    def facts(self) -> SessionFacts:
+        """Return the facts about the session that the bundle of an out-of-memory error contains."""
+        identity, session = self.identity, self.origin.session
+        return SessionFacts(
+            self.origin.session_id,
+            session.start_ns,
+            str(self.resource.value.attributes.get("host.name") or "unknown"),
+            self.origin.pid,
+            identity.rank or 0,
+            identity.local_rank or 0,
+            identity.world_size,
+            identity.job_id,
+        )
+
     def flush(self, timeout: float) -> bool:
         """Seal all records made so far; return whether they are in the spool within `timeout` s."""
         deadline = time.monotonic() + timeout
         if self.snapshots is not None:
             self.snapshots.wait(timeout)
+        self.flight_recorder.wait(max(deadline - time.monotonic(), 0.0))
         return self.pipeline.flush(max(deadline - time.monotonic(), 0.0))
 
     def shutdown(self, timeout: float) -> bool:
@@ -99,8 +117,10 @@ class Runtime:
             self.entered.leave()
             self.link.end()
             snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
+            bundles_ready = self.flight_recorder.finish(max(deadline - time.monotonic(), 0.0))
             self.drops.record_in(session)
-            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and snapshots_ready
+            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0))
+            done = done and snapshots_ready and bundles_ready
             # Other processors receive the session as a span; without it, their trace has no root.
             session._end = session._end or now()
             self.link.observers.end(session)
@@ -120,6 +140,7 @@ class Runtime:
         self.entered.leave()
         if self.snapshots is not None:
             self.snapshots.close()
+        self.flight_recorder.close()
         state.special = False
         for exporter in self.pipeline.exporters:
             exporter.finish(0.0)
@@ -145,5 +166,6 @@ class Runtime:
         self.pipeline.abandon()
         if self.snapshots is not None:
             self.snapshots.abandon()
+        self.flight_recorder.abandon()
         self.owner.abandon()
         state.special = False

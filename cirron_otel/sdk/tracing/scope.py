@@ -309,6 +309,7 @@ class Scope(RecordedScope):
         try:
             self.record_exception(error, escaped=True)
             self.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {text_of(error)}"))
+            state.failed(self, error)
         except Exception as problem:
             record_error("exception", problem)
 

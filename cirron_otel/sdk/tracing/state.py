@@ -72,8 +72,8 @@ class OpenScope(Protocol):
 class State:
     """The state of the process that the hot path reads."""
 
-    __slots__ = ("epoch_ended", "fetched", "observe_end", "observe_start", "recording", "resource",
-                 "segments", "session", "special")  # fmt: skip
+    __slots__ = ("epoch_ended", "failed", "fetched", "observe_end", "observe_start", "recording",
+                 "resource", "segments", "session", "special")  # fmt: skip
 
     session: Any
     """The open session's scope, or the placeholder `scope.NO_SESSION` if no session is open."""
@@ -86,11 +86,14 @@ class State:
         """Whether `observe_start` and `observe_end` are called for every scope."""
         self.fetched = False
         """Whether an instrumentation records the fetches of loops."""
-        self.observe_start: Callable[[Any, Any], None] = _ignore
-        self.observe_end: Callable[[Any, Any], None] = _ignore
+        self.observe_start: Callable[[Any, Any], None] = ignore
+        self.observe_end: Callable[[Any, Any], None] = ignore
         self.epoch_ended: Callable[[Any], None] = ignore_epoch
         """Called on the training thread when an epoch's scope has ended or ends now, before the
         weights change. It may be called more than once for a scope, and raises nothing."""
+        self.failed: Callable[[Any, Any], None] = ignore
+        """Called with a scope and the exception that leaves it, once its status is set. It raises
+        nothing, and keeps no reference to the exception."""
         self.segments = None
         self.resource: Resource | None = None
 
@@ -99,8 +102,8 @@ class State:
         return "state"
 
 
-def _ignore(_scope: Any, _other: Any) -> None:
-    pass
+def ignore(_scope: Any, _other: Any) -> None:
+    """Do nothing: the hook is not set."""
 
 
 def ignore_epoch(_scope: Any) -> None:
