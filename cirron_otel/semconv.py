@@ -64,6 +64,13 @@ REST = "cirron.rest"
 # Out-of-memory errors: docs/memory.md defines these names
 OOM = "oom"
 """The mark whose value is the bytes requested."""
+OOM_KILLS = "oom_kills"
+"""The attribute of a scope that was closed for a dead process, or of a job: how many processes of
+its cgroup the kernel has killed for lack of memory since it began."""
+FAILURE_CAUSE = "failure_cause"
+"""The attribute of a session that failed for a known cause."""
+OUT_OF_MEMORY = "out of memory"
+"""The value of `FAILURE_CAUSE` if an out-of-memory error ended the session."""
 OOM_BUNDLE = "oom_bundle"
 """The attribute of a scope that contains the path of its bundle, relative to the spool's root."""
 

@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from ..cgroup import MemoryCgroup, memory_groups, oom_kills_in, read_small
 
+KILLS_CAUSE = "for lack of memory (oom_kill)"
+"""The words by which a reader recognises such a status message."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-OOM_KILLS = "oom_kills"
-"""The attribute of a scope, and the key in a journal, for the number of kills."""
 _Count = Annotated[int, Meta(ge=0)]
 
 
@@ -64,6 +64,14 @@ def risen(counter: OomKillCounter | None, boot_id: Path = BOOT_ID) -> int:
         return max(oom_kills_in(file) - counter.count, 0)
     except (OSError, ValueError):
         return 0
+
+
+def kills_text(kills: int) -> str:
+    """Return the part of a status message that reports kills; "" if there is none."""
+    if not kills:
+        return ""
+    who = "1 process" if kills == 1 else f"{kills:,} processes"
+    return f"; the kernel killed {who} of its cgroup {KILLS_CAUSE} meanwhile"
 
 
 def _boot(path: Path) -> str:

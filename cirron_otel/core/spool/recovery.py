@@ -19,12 +19,13 @@ import msgspec
 from ... import exactjson
 from ...errors import InputError
 from ...ids import digest
+from ...semconv import OOM_KILLS
 from ..records.canonical import batch_bytes
 from ..records.schema import SCHEMA_VERSION
 from .journal import JournalState, ReadJournal, journal_path, read_journal
 from .lease import claim
 from .oom_bundles import remove_unfinished
-from .oom_kills import OOM_KILLS, risen
+from .oom_kills import kills_text, risen
 from .owner import batch_id_of, dead_owners, known_owners, lock_path, owner_of, owners
 from .paths import TMP_SUFFIX, SpoolPaths, batch_names, file_name, find_spool
 from .reader import SpoolReader
@@ -108,9 +109,6 @@ def _look(batch: _Batch, wanted: Collection[str], sealed: SealedScopes) -> None:
 INCOMPLETE = "incomplete"
 """The attribute that marks a scope closed by recovery, unless the user set this attribute."""
 MESSAGE = "incomplete: the process ended without closing this scope"
-KILLS_MESSAGE = (
-    "; the kernel killed {} of its cgroup for lack of memory (oom_kill) since its session began"
-)
 _STATUS_ERROR = 2
 
 
@@ -268,13 +266,6 @@ def _push_up(some_id: str, parents: dict[str, str | None], ends: dict[str, int])
         some_id, parent = parent, parents.get(parent)
 
 
-def message_of(kills: int) -> str:
-    """Return the status message of an incomplete scope; `kills` is the number of OOM kills."""
-    if not kills:
-        return MESSAGE
-    return MESSAGE + KILLS_MESSAGE.format("1 process" if kills == 1 else f"{kills} processes")
-
-
 def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str], kills: int) -> dict[str, Any]:
     """Return an open scope as an incomplete span; an existing error status is preserved."""
     span = {**span, "end_ns": end_ns, "mark_ids": marks}
@@ -286,7 +277,7 @@ def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str], kills: int)
     if isinstance(otel, dict):
         status = otel.get("status")
         if not isinstance(status, dict) or status.get("code") != _STATUS_ERROR:
-            status = {"code": _STATUS_ERROR, "message": message_of(kills)}
+            status = {"code": _STATUS_ERROR, "message": MESSAGE + kills_text(kills)}
         span["otel"] = {**otel, "status": status}
     return span
 

@@ -64,7 +64,8 @@ _MESSAGES: Final = (
         "cpu",
     ),
     _message(
-        rf"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate {_SIZE}",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory):"
+        rf" you tried to allocate {_SIZE}",
         "DefaultCPUAllocator",
         "cpu",
     ),

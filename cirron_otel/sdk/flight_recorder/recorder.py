@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from ...core.spool.oom_bundles import write_bundle
 from ...core.spool.paths import SpoolPaths
-from ...semconv import OOM, OOM_BUNDLE
+from ...semconv import FAILURE_CAUSE, OOM, OOM_BUNDLE, OUT_OF_MEMORY
 from ..flush.json_attributes import text_of
 from ..session.errors import record_error
 from ..tracing.buffers import limits, local
@@ -125,6 +125,8 @@ class FlightRecorder:
         try:
             for each, oom in oom_in(error):
                 self._record(scope, each, oom)
+                if not scope._depth:
+                    scope.set_attribute(FAILURE_CAUSE, OUT_OF_MEMORY)
         except Exception as problem:
             record_error("out of memory", problem)
 

@@ -302,13 +302,20 @@ def _finish(
 
     batches = RunBatches(job.paths, job.held, job.trace_id, job.owner)
     died = batches.died(recover(job.paths))
+    kills = max([job.oom_kills, *(each.oom_kills for each in died)])
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
     targets = _send_rest(job) if job.exporters else []
     if options.is_quiet or not is_started:
         return
     if died:
-        output.message(f"{count(died, 'process')} died: the open scopes were closed as incomplete")
+        who = count(len(died), "process", "processes")
+        output.message(f"{who} died: the open scopes were closed as incomplete")
+    if kills:
+        output.message(
+            f"out of memory: the kernel killed {count(kills, 'process', 'processes')} of this"
+            " cgroup (oom_kill) while the command ran"
+        )
     ended = (
         f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
     )
