@@ -183,14 +183,14 @@ class Config:
     cuda_memory: bool | Literal["phase"] = _option(
         False,
         word_or("phase", BOOLEAN),
-        "measure the allocator's peaks per step; `phase`: also per phase of a step; it resets torch's"
-        " own peak statistics",
+        "measure the allocator's peaks per step; `phase`: also per phase of a step; it resets"
+        " torch's own peak statistics",
     )
     sample_interval: float | Literal["auto"] | None = _option(
         "auto",
         optional(word_or("auto", number(0.01, _DAY, "seconds"))),
-        "the time between samples of memory, CPU and GPU ([memory.md](memory.md)); `auto`: 1 if torch"
-        " is hooked or under `cirron-otel run`, else None; None: no samples",
+        "the time between samples of memory, CPU and GPU ([memory.md](memory.md)); `auto`: 1 if"
+        " torch is hooked or under `cirron-otel run`, else None; None: no samples",
         unit="s",
         takes_none=True,
     )

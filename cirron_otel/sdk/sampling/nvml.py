@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ... import semconv as sc
@@ -29,7 +29,7 @@ class Nvml:
         if handle is None:
             handle = self._handles[device] = self._handle(device)
         nvml = self._nvml
-        readings = (
+        readings: tuple[tuple[str, Callable[[], float]], ...] = (
             (sc.GPU_UTILIZATION, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
             (
                 sc.GPU_TEMPERATURE,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import semconv as sc
+from ..tracing.graph_captures import is_capturing
 from ..tracing.mark import SampleAttributes
 from . import device_readers as dev
 from . import host_readers as host
@@ -41,7 +42,7 @@ class SampleReader:
         self,
         proc: Path = Path("/proc"),
         torch: Callable[[], Any] = dev.imported_torch,
-        is_capturing: Callable[[], bool] = bool,
+        is_capturing: Callable[[], bool] = is_capturing,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open no device yet.
@@ -76,7 +77,7 @@ class SampleReader:
         for name, read in self._host.items():
             common |= self._read(name, read) or {}
         marks = self._memory(devices, common)
-        marks += self._alerts_of(devices, common, marks)
+        marks += self._alerts_of(devices, common)
         cpu = self._read("cpu", self._cpu.read)
         if cpu is not None:
             marks.append((sc.CPU_UTILIZATION, cpu, SampleAttributes()))
@@ -171,9 +172,7 @@ class SampleReader:
                 marks.append((sc.MEMORY, device.allocated, attributes))
         return marks
 
-    def _alerts_of(
-        self, devices: list[_Device], common: dict[str, int], marks: list[SampledMark]
-    ) -> list[SampledMark]:
+    def _alerts_of(self, devices: list[_Device], common: dict[str, int]) -> list[SampledMark]:
         """Return the alerts on the limits of the devices, of the cgroup, and of the host."""
         limits = []
         for device in devices:
