@@ -91,6 +91,18 @@ SEGMENT_SPAN = "cirron.segment"
 RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
 
+# Marks of the sampler: docs/memory.md defines each of them
+MEMORY = "memory"
+MEMORY_WARNING = "memory.warning"
+MEMORY_CRITICAL = "memory.critical"
+MEMORY_DEGRADED = "memory.degraded"
+MEMORY_RECOVERED = "memory.recovered"
+CPU_UTILIZATION = "process.cpu.utilization"
+GPU_UTILIZATION = "hw.gpu.utilization"
+GPU_TEMPERATURE = "hw.temperature"
+GPU_POWER = "hw.power"
+HW_ID = "hw.id"
+
 # Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"
 PHASE_DURATION = "cirron.phase.duration"

@@ -59,6 +59,13 @@ class MemoryCgroup:
         """Return the group's limit in bytes; None without one. Raises OSError or ValueError."""
         return _limit(self.directory / self.files.limit)
 
+    def oom_kills(self) -> int:
+        """Return how many processes of the group the kernel has killed for lack of memory.
+
+        Raises OSError or ValueError if the kernel does not report it.
+        """
+        return oom_kills_in(self.directory / self.files.events)
+
 
 def memory_cgroup(process: Path = Path("/proc/self")) -> MemoryCgroup | None:
     """Return the memory cgroup of a process; None if there is none, or if it is not readable.

@@ -7,9 +7,9 @@ events without a reading do not exist: no value is ever a made-up zero.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from . import allocators
 from .environment import environment
 from .recognition import OutOfMemory
 
-Sample = Mapping[str, Any]
+Sample = dict[str, Any]
 """A reading of the sampler: `ts_ns` (Unix ns), `allocated_bytes` (the value of the mark `memory`),
 and the attributes of that mark under their own names."""
 
@@ -200,7 +200,7 @@ def _events(
         known = {name: value for name, value in details.items() if value is not None}
         reading = {**last, "ts_ns": report.ts_ns}
         events.append(_event(reading, facts, "error", f"OOM detected ({oom.reason})", known))
-    return events
+    return sorted(events, key=itemgetter("timestamp_ns"))
 
 
 def _event(

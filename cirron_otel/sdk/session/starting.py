@@ -22,6 +22,7 @@ from ..flush.flush_builder import FlushBuilder, SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
+from ..sampling.sampler import Sampler
 from ..snapshots.recorder import snapshots_of
 from ..tracing import buffers as buf
 from ..tracing import costs
@@ -42,7 +43,7 @@ from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, batch_attributes, resource_of
 from .run_details import LateDetails
-from .run_identity import RunIdentity, run_identity
+from .run_identity import RUN_ID_VARIABLE, RunIdentity, run_identity
 from .runtime import Runtime
 from .sending import Deliveries, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
@@ -195,6 +196,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     flight_recorder = FlightRecorder(
         paths if is_spooled else None, owner.prefix, config.spool_max_bytes,
         lambda: runtime.facts(),  # noqa: PLW0108 - made below
+        lambda: runtime.sampler.recent_samples(),  # noqa: PLW0108 - made below
     )  # fmt: skip
     entered = Entered(session, segments, joined)
     session_resource = SessionResource(resource, origin.set_resource)
@@ -206,7 +208,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
         owner, snapshots, flight_recorder, recent,
         DropCounts(collector, sealer, writer, snapshots, thinner),
-        LateDetails(config, identity, run),
+        LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
     )  # fmt: skip
     try:
         state.resource = resource
