@@ -57,10 +57,10 @@ def write_bundle(oom: Path, span_id: str, owner: str, files: Mapping[str, bytes]
 
 
 def bundles_in(oom: Path) -> Iterator[Bundle]:
-    """Yield the bundles in the directory `oom`, which may not exist. Raises OSError."""
+    """Yield the bundles in `oom`, which may not exist or not be a directory. Raises OSError."""
     try:
         entries = os.scandir(oom)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     with entries:
         for entry in entries:

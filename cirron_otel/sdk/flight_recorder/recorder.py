@@ -27,7 +27,7 @@ from ..tracing.clock import now, wall
 from ..tracing.mark import POINT, check_room
 from ..tracing.phase import record_folded
 from ..tracing.scope import MAX_DEPTH, NO_SESSION
-from ..tracing.state import ignore, state
+from ..tracing.state import ignore_failure, state
 from .bundle import OomReport, Sample, SessionFacts, files_of
 from .recognition import OutOfMemory, oom_in
 
@@ -97,6 +97,8 @@ class FlightRecorder:
         """
         self._paths, self._owner, self._max_bytes = paths, owner, max_bytes
         self._facts, self.recent_samples = facts, recent_samples
+        # A signal handler may interrupt its own thread while that holds the lock.
+        self._lock = threading.RLock()
         self._seen: deque[_Seen] = deque(maxlen=_MOST_SEEN)
         self._pending: deque[OomReport] = deque()
         # `put` is safe in a signal handler that interrupted another `put`.
@@ -113,39 +115,40 @@ class FlightRecorder:
     def close(self) -> None:
         """Stop examining exceptions; bundles that wait are still written."""
         if state.failed == self.failed:
-            state.failed = ignore
+            state.failed = ignore_failure
 
     # --- on the thread that the exception is raised in --------------------------------------------
 
-    def failed(self, scope: Any, error: BaseException) -> None:
+    def failed(self, scope: Any, error: BaseException, at: int) -> None:
         """Record each out-of-memory error that leaves `scope`. The hook for `state.failed`.
 
         Only the innermost scope that an error leaves gets a mark. Nothing is raised.
         """
         try:
             for each, oom in oom_in(error):
-                self._record(scope, each, oom)
+                self._record(scope, each, oom, at)
                 if not scope._depth:
                     scope.set_attribute(FAILURE_CAUSE, OUT_OF_MEMORY)
         except Exception as problem:
             record_error("out of memory", problem)
 
-    def _record(self, scope: Any, error: BaseException, oom: OutOfMemory) -> None:
+    def _record(self, scope: Any, error: BaseException, oom: OutOfMemory, at: int) -> None:
         trace = _trace_of(error)
-        if any(seen.is_in(error, scope, trace) for seen in tuple(self._seen)):
+        with self._lock:
+            if any(seen.is_in(error, scope, trace) for seen in self._seen):
+                return
+            if not state.recording or scope is NO_SESSION or not record_folded(scope):
+                return  # without a record of this scope, the next one that the error leaves counts
+            chain = _chain_of(scope)
+            around = tuple(map(weakref.ref, chain))
+            self._seen.append(_Seen(id(error), trace, around, get_ident()))
+            self.counts.count += 1
+            has_bundle = self._paths is not None and self._left > 0
+            self._left -= has_bundle
+        at = at or getattr(scope, "_until", 0) or now()
+        self._mark(scope, oom, at)
+        if not has_bundle or self._paths is None:
             return
-        if not state.recording or scope is NO_SESSION or not record_folded(scope):
-            return  # the scope has no record: the error is recorded when it leaves the next one
-        chain = _chain_of(scope)
-        around = tuple(map(weakref.ref, chain))
-        self._seen.append(_Seen(id(error), trace, around, get_ident()))
-        self.counts.count += 1
-        at = getattr(scope, "_until", 0) or now()
-        attrs = _attributes(oom)
-        self._mark(scope, oom, at, attrs)
-        if self._paths is None or self._left <= 0:
-            return
-        self._left -= 1
         span_id = scope.id or ""
         scope.set_attribute(OOM_BUNDLE, f"{self._paths.oom.name}/{span_id}")
         kind = type(error)
@@ -156,25 +159,25 @@ class FlightRecorder:
             )
         )  # fmt: skip
 
-    def _mark(self, scope: Any, oom: OutOfMemory, at: int, attrs: dict[str, Any]) -> None:
+    def _mark(self, scope: Any, oom: OutOfMemory, at: int) -> None:
         buffers = local.b
         if len(buffers.marks) >= limits.marks_checked:
             check_room(buffers, len(buffers.marks))
         value = UNKNOWN if oom.requested_bytes is None else oom.requested_bytes
-        buffers.marks.append((scope, OOM, value, at, POINT, attrs))
+        buffers.marks.append((scope, OOM, value, at, POINT, _attributes(oom)))
 
     def _put(self, report: OomReport) -> None:
         self._pending.append(report)
         self._wake.put(None)
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            return
-        try:
-            thread = threading.Thread(target=self._run, name="cirron-otel-oom", daemon=True)
-            thread.start()
-            self._thread = thread
-        except (RuntimeError, MemoryError) as error:  # no memory for a stack: `finish` writes it
-            record_error("out-of-memory thread", error)
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            try:
+                thread = threading.Thread(target=self._run, name="cirron-otel-oom", daemon=True)
+                thread.start()
+                self._thread = thread
+            except (RuntimeError, MemoryError) as error:  # no memory for a stack
+                record_error("out-of-memory thread", error)  # `finish` writes the bundle
 
     # --- on the recorder's thread -----------------------------------------------------------------
 

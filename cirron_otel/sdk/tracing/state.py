@@ -86,14 +86,14 @@ class State:
         """Whether `observe_start` and `observe_end` are called for every scope."""
         self.fetched = False
         """Whether an instrumentation records the fetches of loops."""
-        self.observe_start: Callable[[Any, Any], None] = ignore
-        self.observe_end: Callable[[Any, Any], None] = ignore
+        self.observe_start: Callable[[Any, Any], None] = _ignore
+        self.observe_end: Callable[[Any, Any], None] = _ignore
         self.epoch_ended: Callable[[Any], None] = ignore_epoch
         """Called on the training thread when an epoch's scope has ended or ends now, before the
         weights change. It may be called more than once for a scope, and raises nothing."""
-        self.failed: Callable[[Any, Any], None] = ignore
-        """Called with a scope and the exception that leaves it, once its status is set. It raises
-        nothing, and keeps no reference to the exception."""
+        self.failed: Callable[[Any, Any, int], None] = ignore_failure
+        """Called with a scope, the exception that leaves it, and the time (monotonic ns; 0: now),
+        once the status is set. It raises nothing, and keeps no reference to the exception."""
         self.segments = None
         self.resource: Resource | None = None
 
@@ -102,8 +102,12 @@ class State:
         return "state"
 
 
-def ignore(_scope: Any, _other: Any) -> None:
-    """Do nothing: the hook is not set."""
+def _ignore(_scope: Any, _other: Any) -> None:
+    pass
+
+
+def ignore_failure(_scope: Any, _error: Any, _at: int) -> None:
+    """Do nothing: no session records out-of-memory errors."""
 
 
 def ignore_epoch(_scope: Any) -> None:
