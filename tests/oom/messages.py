@@ -41,7 +41,7 @@ RUNTIME_ERRORS = [
     ),
     Message(
         "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call"
-        " last):\n  File \"worker.py\", line 308, in _worker_loop\n    data = fetcher.fetch(index)\n"
+        " last):\n  File \"worker.py\", line 308, in _worker_loop\n    fetcher.fetch(index)\n"
         f"RuntimeError: {_CPU}you tried to allocate 640 bytes. Error code 12 (Cannot allocate"
         " memory)\n", "DefaultCPUAllocator", "cpu", 640,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import threading
@@ -104,14 +105,15 @@ def test_an_error_that_is_caught_and_retried_counts_each_time(tmp_path: Path, fa
 
 
 def test_a_second_error_in_the_scope_around_a_caught_one(tmp_path: Path) -> None:
-    def act() -> None:
-        with pytest.raises(MemoryError), ci.scope("step", 0):
-            try:
-                with ci.scope("attempt"):
-                    python_oom()
-            except MemoryError:
-                pass
+    @ci.scope("step")
+    def step() -> None:
+        with contextlib.suppress(MemoryError), ci.scope("attempt"):
             python_oom()
+        python_oom()
+
+    def act() -> None:
+        with pytest.raises(MemoryError):
+            step()
 
     spool = recorded(tmp_path, act)
     assert [node.name for node in oom_nodes(spool)] == ["attempt", "step"]
@@ -120,10 +122,8 @@ def test_a_second_error_in_the_scope_around_a_caught_one(tmp_path: Path) -> None
 def test_recursion_with_a_retry_at_each_level(tmp_path: Path) -> None:
     def halve(size: int) -> None:
         with ci.scope("try", size):
-            try:
+            with contextlib.suppress(MemoryError):
                 python_oom()
-            except MemoryError:
-                pass
             if size:
                 halve(size - 1)
             else:
@@ -187,13 +187,17 @@ def test_without_a_scope_the_error_is_not_seen(tmp_path: Path) -> None:
 def test_the_wrapped_error_of_a_library_is_on_the_scope_that_the_original_left(
     tmp_path: Path,
 ) -> None:
+    @ci.scope("outer")
+    def outer() -> None:
+        try:
+            with ci.scope("inner"):
+                python_oom()
+        except MemoryError as error:
+            raise ValueError("training failed") from error
+
     def act() -> None:
-        with pytest.raises(ValueError, match="training failed"), ci.scope("outer"):
-            try:
-                with ci.scope("inner"):
-                    python_oom()
-            except MemoryError as error:
-                raise ValueError("training failed") from error
+        with pytest.raises(ValueError, match="training failed"):
+            outer()
 
     assert [node.name for node in oom_nodes(recorded(tmp_path, act))] == ["inner"]
 
@@ -204,14 +208,18 @@ def test_generators(tmp_path: Path) -> None:
         yield 1
         torch_oom()
 
+    @ci.scope("step")
+    def step() -> None:
+        with ci.scope("inside"):
+            yielded = iter(batches())
+            next(yielded)
+        next(yielded)
+
     def act() -> None:
         with ci.scope("step", 0), pytest.raises(RuntimeError):
             list(batches())
-        with pytest.raises(RuntimeError), ci.scope("step", 1):
-            with ci.scope("inside"):
-                yielded = iter(batches())
-                next(yielded)
-            next(yielded)
+        with pytest.raises(RuntimeError):
+            step()
 
     nodes = oom_nodes(recorded(tmp_path, act))
     assert [node.name for node in nodes] == ["batches", "batches"]
@@ -311,14 +319,17 @@ def test_the_error_is_the_same_and_nothing_keeps_it(tmp_path: Path) -> None:
         try:
             step()
         except RuntimeError as error:
-            assert error is seen.pop()
-            assert error.__context__ is None
-            assert error.__cause__ is None
-            assert not hasattr(error, "__notes__")
-            assert not vars(error)
-            frames = traceback.extract_tb(error.__traceback__)
-            assert [each.name for each in frames][:2] == ["attempt", "step"]
-            assert not [each for each in frames if "/cirron_otel/" in each.filename]
+            check(error)
+
+    def check(error: RuntimeError) -> None:
+        assert error is seen.pop()
+        assert error.__context__ is None
+        assert error.__cause__ is None
+        assert not hasattr(error, "__notes__")
+        assert not vars(error)
+        frames = traceback.extract_tb(error.__traceback__)
+        assert [each.name for each in frames][:2] == ["attempt", "step"]
+        assert not [each for each in frames if "/cirron_otel/" in each.filename]
 
     with opened(tmp_path):
         gc.collect()
