@@ -61,6 +61,19 @@ OVERHEAD_NS = "cirron.overhead_ns"
 MORE_MARKS = "cirron.more_marks"
 REST = "cirron.rest"
 
+# Out-of-memory errors: docs/memory.md defines these names
+OOM = "oom"
+"""The mark whose value is the bytes requested."""
+OOM_KILLS = "oom_kills"
+"""The attribute of a scope that was closed for a dead process, or of a job: how many processes of
+its cgroup the kernel has killed for lack of memory since it began."""
+FAILURE_CAUSE = "failure_cause"
+"""The attribute of a session that failed for a known cause."""
+OUT_OF_MEMORY = "out of memory"
+"""The value of `FAILURE_CAUSE` if an out-of-memory error ended the session."""
+OOM_BUNDLE = "oom_bundle"
+"""The attribute of a scope that contains the path of its bundle, relative to the spool's root."""
+
 # Events
 MARK_ID = "cirron.mark.id"
 MARK_KIND = "cirron.mark.kind"
@@ -77,6 +90,18 @@ CONTINUATION_SPAN = "cirron.continuation"
 SEGMENT_SPAN = "cirron.segment"
 RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
+
+# Marks of the sampler: docs/memory.md defines each of them
+MEMORY = "memory"
+MEMORY_WARNING = "memory.warning"
+MEMORY_CRITICAL = "memory.critical"
+MEMORY_DEGRADED = "memory.degraded"
+MEMORY_RECOVERED = "memory.recovered"
+CPU_UTILIZATION = "process.cpu.utilization"
+GPU_UTILIZATION = "hw.gpu.utilization"
+GPU_TEMPERATURE = "hw.temperature"
+GPU_POWER = "hw.power"
+HW_ID = "hw.id"
 
 # Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"

@@ -55,8 +55,22 @@ def replace_file(path: Path, data: bytes, *, is_durable: bool = True) -> None:
         write_all(descriptor, data)
 
 
+def write_file(path: Path, data: bytes) -> int:
+    """Write a synced file with mode 0600 into a directory that is not published yet.
+
+    Returns its size in bytes. Raises OSError.
+    """
+    descriptor = os.open(path, _NEW_FILE, 0o600)
+    try:
+        size = write_all(descriptor, data)
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+    return size
+
+
 def publish(tmp: Path, path: Path, *, syncs_name: bool = True) -> None:
-    """Rename `tmp` to `path`, and wait until the name is on disk. Raises OSError."""
+    """Rename `tmp`, a file or directory, and wait until the name is on disk. Raises OSError."""
     tmp.replace(path)
     if syncs_name:
         sync_directory(path.parent)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...semconv import JOB
+from ...semconv import JOB, OOM, OUT_OF_MEMORY
 from ..records.rows import number_of
+from ..spool.oom_kills import KILLS_CAUSE
 from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
 from .run_traces import records_of
@@ -32,6 +33,12 @@ _SAME_ERROR = """
 SELECT span.id, span.name, span.idx, span.parent FROM member JOIN span USING (no)
 WHERE member.session = ? AND span.error = ? AND span.name IS NOT 'cirron.session'
 ORDER BY span.start_ns DESC, span.no DESC LIMIT 1
+"""
+# An error has its mark on the innermost scope that it left.
+_OUT_OF_MEMORY = """
+SELECT mark.value FROM member JOIN span USING (no) JOIN mark ON mark.span = span.id
+WHERE member.session = ? AND span.error = ? AND mark.name = ?
+ORDER BY mark.ts_ns DESC, mark.no DESC LIMIT 1
 """
 _LAST_STEP = """
 SELECT span.id, span.name, span.idx, span.parent FROM member JOIN span USING (no)
@@ -73,6 +80,10 @@ class SessionFailure:
     time_ns: int | None = None
     """The time at which the session ended, Unix ns."""
     loss_name: str | None = None
+    cause: str | None = None
+    """`out of memory` if an out-of-memory error or the kernel's OOM killer ended the session."""
+    requested_bytes: int | None = None
+    """The size of the allocation that failed, if the error stated it."""
     last_loss: float | None = None
     """The rank's last mark that is named `loss`, or whose name contains that word."""
 
@@ -116,6 +127,7 @@ def _failure(index: SpoolIndex, session: SessionSummary) -> SessionFailure:
         time_ns=end_ns if end_ns is not None else session.end_ns,
     )
     _place(index, failure, number)
+    _cause(index, failure, number)
     if failure.time_ns is not None:
         name, value = next(index.rows(_LOSS, failure.rank, failure.time_ns), (None, None))
         failure.loss_name, failure.last_loss = name, number_of(value)
@@ -141,6 +153,15 @@ def _place(index: SpoolIndex, failure: SessionFailure, number: int | None) -> No
         failure.span_id = id_of(row[0]) if row[0] is not None else None
     row = row if row is not None else next(index.rows(_LAST_STEP, number), None)
     _around(index, failure, row)
+
+
+def _cause(index: SpoolIndex, failure: SessionFailure, number: int | None) -> None:
+    """Set the cause of the failure if it is a lack of memory."""
+    row = next(index.rows(_OUT_OF_MEMORY, number, failure.error, OOM), None)
+    if row is not None or KILLS_CAUSE in failure.error:
+        failure.cause = OUT_OF_MEMORY
+    if row is not None:
+        failure.requested_bytes = int(row[0]) if (row[0] or "").isdecimal() else None
 
 
 def _around(index: SpoolIndex, failure: SessionFailure, row: tuple[Any, ...] | None) -> None:

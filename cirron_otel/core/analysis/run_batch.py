@@ -10,7 +10,8 @@ import msgspec
 from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
-from ...semconv import JOB, SESSION
+from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
+from ..spool.oom_kills import KILLS_CAUSE
 
 RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.script"
 CLOSED, FAILED, KILLED = "closed", "failed", "killed"
@@ -29,6 +30,7 @@ class _Span(msgspec.Struct, gc=False):
     end_ns: int = 0
     rank: int | None = None
     otel: dict[str, Any] | None = None
+    attrs: msgspec.Raw = msgspec.Raw()
 
 
 class _Resource(msgspec.Struct, gc=False):
@@ -69,6 +71,8 @@ class RunBatchOutline:
     """The lower halves of the traces of a foreign batch's spans."""
     status: str | None = None
     """The status of the session, if its own span is in the batch; `failed` for a failed job."""
+    cause: str | None = None
+    """The cause of a failure, if the session's own span or the job's states a known one."""
 
     def text(self, attribute: str) -> str | None:
         """Return an attribute of the resource if it is a non-empty string."""
@@ -109,6 +113,7 @@ def _count(span: _Span, outline: RunBatchOutline) -> None:
         status = status_of(span.otel)
         if span.name == SESSION or status != CLOSED:
             outline.status = worse(outline.status, status)
+            outline.cause = outline.cause or cause_of(span.otel, span.attrs)
 
 
 def worse(one: str | None, other: str | None) -> str | None:
@@ -124,6 +129,20 @@ def status_of(otel: dict[str, Any] | None) -> str:
     message = status.get("message")
     is_signal = isinstance(message, str) and message.startswith(_ENDED_BY_SIGNAL)
     return KILLED if is_signal else FAILED
+
+
+def cause_of(otel: dict[str, Any] | None, attrs: msgspec.Raw) -> str | None:
+    """Return `out of memory` if a session or job ended because of that, else None."""
+    if status_of(otel) == CLOSED:
+        return None
+    message = (otel or {})["status"].get("message")
+    if isinstance(message, str) and KILLS_CAUSE in message:
+        return OUT_OF_MEMORY
+    try:
+        named = msgspec.json.decode(attrs, type=dict[str, Any]) if attrs else {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return OUT_OF_MEMORY if named.get(FAILURE_CAUSE) == OUT_OF_MEMORY else None
 
 
 def _lenient(data: bytes) -> _Batch:
@@ -151,6 +170,7 @@ def _span(record: dict[str, Any]) -> _Span:
         _number(record.get("end_ns")) or 0,
         _number(record.get("rank")),
         otel if isinstance(otel := record.get("otel"), dict) else None,
+        msgspec.Raw(exactjson.dumps(record.get("attrs"))),
     )
 
 

@@ -73,6 +73,8 @@ class Run:
     status: str
     """`failed`: the job or a session ended with an error. `killed`: a process died. `open`: a
     process is running. `unfinished`: an end was not recorded. `closed`: all ended normally."""
+    cause: str | None
+    """The cause of a failure, if a known one is recorded: `out of memory`."""
     script: str | None
     start_ns: int | None
     end_ns: int | None
@@ -97,10 +99,15 @@ class Run:
         del document["batches"], document["is_recorded"]
         return document
 
+    @property
+    def outcome(self) -> str:
+        """The status, with the cause of a failure if it is known."""
+        return self.status if self.cause is None else f"{self.status} ({self.cause})"
+
     def cells(self) -> tuple[str, ...]:
         """Return the fields of `HEADS` as strings."""
         return (
-            self.id[:SHORT_ID_DIGITS], self.name, self.status, moment(self.start_ns),
+            self.id[:SHORT_ID_DIGITS], self.name, self.outcome, moment(self.start_ns),
             seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
             self.script or "",
         )  # fmt: skip
@@ -133,6 +140,7 @@ class _Session:
     steps: dict[int | None, int] = field(default_factory=dict)
     spans: int = 0
     status: str | None = None
+    cause: str | None = None
     is_sdk: bool = False
     """Whether cirron-sdk recorded the session."""
 
@@ -148,6 +156,7 @@ class _Session:
         for rank, steps in outline.steps.items():
             self.steps[rank] = self.steps.get(rank, 0) + steps
         self.status = worse(self.status, outline.status)
+        self.cause = self.cause or outline.cause
 
     def text(self, attribute: str) -> str | None:
         """Return an attribute of its resource if it is a non-empty string."""
@@ -324,6 +333,7 @@ def _run(group: list[_Session]) -> Run:
         id=run_id,
         name=_name(group, run_id),
         status=status or UNFINISHED,
+        cause=next((each.cause for each in group if each.cause is not None), None),
         script=scripts[0] if scripts else None,
         start_ns=start_ns,
         end_ns=end_ns,

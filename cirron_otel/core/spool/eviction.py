@@ -1,5 +1,7 @@
 """Keep a spool below its cap by removing the oldest batches with their snapshot files.
 
+The bundle of an out-of-memory error is removed when all batches older than it are.
+
 Other processes may also write to the spool, so the running total is corrected by a scan of the
 directory: after 1/64 of the cap was written, or after 30 s (or 3,000 times the duration of a scan,
 if that is longer). Several writers may exceed the cap by the amount that they write between scans.
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from ...errors import OverCapError, TargetError
 from .blobs import BlobKey, blob_keys
+from .oom_bundles import bundles_in, remove_bundle
 from .paths import BATCH_SUFFIX, SpoolPaths
 
 _KNOWN = 8192
@@ -35,8 +38,15 @@ class Drops:
 
     batches: int = 0
     blobs: int = 0
+    """Snapshot files, and bundles of out-of-memory errors."""
     bytes: int = 0
-    """The size of batches and snapshot files together."""
+    """The size of all of these together."""
+
+
+class BundleKey(NamedTuple):
+    """The name of a bundle: `oom/<directory>/`."""
+
+    directory: str
 
 
 class CollectorFiles(NamedTuple):
@@ -71,8 +81,10 @@ class Eviction:
         self._limit: str | None = None
         self._blobs: dict[BlobKey, int] = {}
         self._last_namer: dict[BlobKey, str] = {}
-        self._blob_ends: list[tuple[str, BlobKey]] = []
-        """A heap of (the last batch that names the blob, blob); outdated entries stay in it."""
+        self._bundles: dict[str, int] = {}
+        self._blob_ends: list[tuple[str, BlobKey | BundleKey]] = []
+        """A heap of (the last batch that names the blob, blob); outdated entries stay in it. The
+        entry of a bundle has the bundle's time, in the form of a batch's name."""
         self._indexed_ns = 0
         self._scanned_at: float | None = None
         self._scan_took = 0.0
@@ -131,7 +143,8 @@ class Eviction:
             self._indexed_ns = 0
         self._scanned_at = time.monotonic()
         orphan_ends = self._scan_blobs()
-        self.total = sum(self._blobs.values()) + self._beside.bytes()
+        bundle_ends = self._scan_bundles()
+        self.total = sum(self._blobs.values()) + sum(self._bundles.values()) + self._beside.bytes()
         self._limit = None
         known: list[tuple[str, int]] = []
         for name, status in _files(self._paths.spool):
@@ -150,7 +163,7 @@ class Eviction:
         if self._blobs:
             self._indexed_ns = started_ns
         ends = orphan_ends | self._last_namer
-        self._blob_ends = [(end, key) for key, end in ends.items()]
+        self._blob_ends = [*bundle_ends, *((end, key) for key, end in ends.items())]
         heapq.heapify(self._blob_ends)
         self._scan_took = time.monotonic() - self._scanned_at
 
@@ -172,6 +185,12 @@ class Eviction:
                 ends[key] = f"{status.st_mtime_ns:020d}"
         self._last_namer = {k: v for k, v in self._last_namer.items() if k in self._blobs}
         return ends
+
+    def _scan_bundles(self) -> list[tuple[str, BlobKey | BundleKey]]:
+        """List the bundles; return their times, as 20 digits like batch names."""
+        bundles = list(bundles_in(self._paths.oom))
+        self._bundles = {each.name: each.size for each in bundles}
+        return [(f"{each.mtime_ns:020d}", BundleKey(each.name)) for each in bundles]
 
     def _index(self, name: str) -> None:
         """Record which snapshot files an existing batch references."""
@@ -231,6 +250,9 @@ class Eviction:
         """
         while self._blob_ends and self._blob_ends[0][0] < before:
             end, key = heapq.heappop(self._blob_ends)
+            if isinstance(key, BundleKey):
+                self._evict_bundle(key)
+                return True
             if end < self._last_namer.get(key, "") or key not in self._blobs:
                 continue
             size = self._blobs.pop(key)
@@ -243,6 +265,13 @@ class Eviction:
             _remove_empty(directory)
             return True
         return False
+
+    def _evict_bundle(self, key: BundleKey) -> None:
+        size = self._bundles.pop(key.directory, 0)
+        if remove_bundle(self._paths.oom, key.directory):
+            self.drops.blobs += 1
+            self.drops.bytes += size
+        self.total -= size
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:

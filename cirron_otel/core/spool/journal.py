@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from ... import exactjson
 from ...errors import InputError, TargetError
 from ..records.conform import Id, Time
+from .oom_kills import OomKillCounter
 from .owner import Owner
 from .paths import SpoolPaths, checked_name
 from .state import replace_file, unwritable
@@ -55,6 +56,8 @@ class JournalState(Struct):
     closed: list[JournalSpan]
     """Complete spans: those that go into `next_batch` and were open in an earlier journal, and
     those that have ended and wait (for a device, for example) to go into a later batch."""
+    oom_kills: OomKillCounter | None = None
+    """The OOM kills in the process's cgroup when the session began; None if unknown."""
 
 
 class OwnerJournal:

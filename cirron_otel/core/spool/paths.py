@@ -32,6 +32,11 @@ class SpoolPaths:
     state: Path
     """Cursors, leases, journals and locks of this project; no batches."""
 
+    @property
+    def oom(self) -> Path:
+        """One directory per span with the bundle of its out-of-memory error."""
+        return self.snapshots.parent / "oom"
+
     @classmethod
     def under(cls, root: Path) -> SpoolPaths:
         """Return the usual layout below `root`."""

@@ -16,16 +16,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ... import exactjson
 from ...errors import InputError
 from ...ids import digest
+from ...semconv import OOM_KILLS
 from ..records.canonical import batch_bytes
 from ..records.schema import SCHEMA_VERSION
 from .journal import JournalState, ReadJournal, journal_path, read_journal
 from .lease import claim
+from .oom_bundles import remove_unfinished
+from .oom_kills import kills_text, risen
 from .owner import batch_id_of, dead_owners, known_owners, lock_path, owner_of, owners
 from .paths import TMP_SUFFIX, SpoolPaths, batch_names, file_name, find_spool
 from .reader import SpoolReader
-from .state import remove_unlocked, set_aside, unwritable
+from .state import remove_unlocked, replace_file, set_aside, unwritable
 from .writer import SpoolWriter
 
 
@@ -121,6 +125,8 @@ class Recovered(NamedTuple):
     """The number of scopes that were closed as incomplete."""
     closed: int = 0
     """The number of scopes that had ended and were in no sealed batch."""
+    oom_kills: int = 0
+    """How many processes of the owner's cgroup the kernel has killed since its session began."""
     torn: tuple[str, ...] = ()
     """The owner's `.json.tmp` files, which were removed."""
     problem: str = ""
@@ -173,6 +179,7 @@ def _recover(paths: SpoolPaths, prefix: str, torn: Iterable[str]) -> Recovered:
     else:
         if journal is not None:
             result = _close(paths, prefix, journal, result)
+    remove_unfinished(paths.oom, prefix)
     _remove_traces(paths, prefix)
     return result
 
@@ -192,15 +199,35 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, result: Recover
     if not closed and not left:
         return result
     ends = _ends(left, closed, sealed, state.written_ns)
+    kills = _noted_kills(paths, prefix, journal) if left else 0
     spans = closed + [
-        _incomplete(span, ends[span["id"]], sealed.marks_of(span["id"])) for span in left
+        _incomplete(span, ends[span["id"]], sealed.marks_of(span["id"]), kills) for span in left
     ]
     spans.sort(key=lambda span: (span["end_ns"], span["id"]))
     batch = _batch(prefix, state, journal.exact["otel"], spans)
     writer = SpoolWriter(paths.root, max_bytes=None)
     writer.paths = paths  # the spool that was found, even if it is empty now
     name = writer.write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"])).name
-    return result._replace(name=name, incomplete=len(left), closed=len(closed))
+    return result._replace(name=name, incomplete=len(left), closed=len(closed), oom_kills=kills)
+
+
+def _noted_kills(paths: SpoolPaths, prefix: str, journal: ReadJournal) -> int:
+    """Return how many processes of the owner's cgroup the kernel has killed meanwhile.
+
+    The number is first written into the journal: another recovery of the same owner, after a crash
+    of this one, must write the same batch, although the counter may have changed. Raises
+    TargetError.
+    """
+    counter = journal.state.oom_kills
+    if counter is None:
+        return 0
+    if counter.risen is None:
+        kills = risen(counter)
+        exact = journal.exact
+        exact[OOM_KILLS] = {**exact[OOM_KILLS], "risen": kills}
+        replace_file(journal_path(paths, prefix), exactjson.dumps(exact))
+        return kills
+    return counter.risen
 
 
 def _exact(journal: ReadJournal, key: str) -> list[dict[str, Any]]:
@@ -239,16 +266,18 @@ def _push_up(some_id: str, parents: dict[str, str | None], ends: dict[str, int])
         some_id, parent = parent, parents.get(parent)
 
 
-def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str]) -> dict[str, Any]:
+def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str], kills: int) -> dict[str, Any]:
     """Return an open scope as an incomplete span; an existing error status is preserved."""
     span = {**span, "end_ns": end_ns, "mark_ids": marks}
     attrs, otel = span.get("attrs"), span.get("otel", {})
     if isinstance(attrs, dict):
         span["attrs"] = {**attrs, INCOMPLETE: attrs.get(INCOMPLETE, True)}
+        if kills:
+            span["attrs"][OOM_KILLS] = attrs.get(OOM_KILLS, kills)
     if isinstance(otel, dict):
         status = otel.get("status")
         if not isinstance(status, dict) or status.get("code") != _STATUS_ERROR:
-            status = {"code": _STATUS_ERROR, "message": MESSAGE}
+            status = {"code": _STATUS_ERROR, "message": MESSAGE + kills_text(kills)}
         span["otel"] = {**otel, "status": status}
     return span
 

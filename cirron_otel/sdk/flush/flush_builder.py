@@ -13,11 +13,13 @@ from typing import Any
 from msgspec import UNSET
 from opentelemetry.trace import StatusCode
 
+from ...core.spool.oom_kills import OomKillCounter
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
-from ..tracing.buffers import MarkEntry
+from ..tracing.buffers import MarkEntry, forget_newest
 from ..tracing.clock import now, wall, wall_now
 from ..tracing.foreign_spans import ForeignSpans, foreign_row
+from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.step_places import StepPlaces, is_step
@@ -50,6 +52,8 @@ class SessionOrigin:
     segments: Segments
     resource: dict[str, Any]
     """The batch's `otel.resource.attributes`."""
+    oom_kills: OomKillCounter | None = None
+    """The OOM kills in the process's cgroup when the session began; None if unknown."""
 
     def set_resource(self, attributes: dict[str, Any]) -> None:
         """Set the resource attributes of all later batches."""
@@ -220,6 +224,7 @@ class FlushBuilder:
             self._journalled = {row.id for row in result.open}
             if drained.is_last:
                 self._foreign.open.clear()
+                forget_newest()
         segments = self._origin.segments.new
         while segments and segments[0] in change.segments:
             del segments[0]
@@ -266,6 +271,10 @@ class FlushBuilder:
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)
+        held = pinned.held(ended)
+        if held:
+            ended = [scope for scope in ended if scope not in held]
+            still.update({scope: self._open.get(scope, -1) + 1 for scope in held})
         if is_last:
             ended += self._close_all(still)
             still = {}
@@ -275,7 +284,9 @@ class FlushBuilder:
         late = drain.late(ended)
         marks = drain.marks
         if self._thinner is not None:
-            ended, marks = self._thinner.filter(ended, marks, is_last)
+            ended, marks = self._thinner.filter(
+                ended, marks, is_last, drain.waiting | held if held else drain.waiting
+            )
         return Drained(ended, drain.foreign, marks, still, late, is_last, drain.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
@@ -405,8 +416,9 @@ class FlushBuilder:
                 continue
             if row.index is not None and is_step(scope):
                 row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
-            # A phase that has ended but still waits for a device or its step has an end time.
-            until = getattr(scope, "_until", 0)
+            # A scope that has ended but is not sealed yet has an end time: a phase that waits for a
+            # device or its step, or a scope that a sample is taken in.
+            until = scope._end or getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)
         for begun in () if drained.is_last else list(self._foreign.open.values()):

@@ -167,6 +167,7 @@ class Sealer:
                         "closed": [
                             as_raw(row) for row in (*self._unsealed, *result.open) if row.end_ns
                         ],
+                        "oom_kills": origin.oom_kills,
                     }
                 )
             )

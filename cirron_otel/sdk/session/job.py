@@ -17,8 +17,9 @@ from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ...core.config.options import Config
+from ...core.spool.oom_kills import kills_text, risen
 from ...core.spool.paths import SpoolPaths, batch_names
-from ...semconv import JOB
+from ...semconv import JOB, OOM_KILLS
 from ..tracing.scope import Scope
 from .identity import Identity
 from .run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
@@ -70,6 +71,11 @@ class Job:
         """The job's owner prefix, which follows the time in the file names of its own batches."""
         return self._runtime.owner.prefix
 
+    @property
+    def oom_kills(self) -> int:
+        """How many processes of this cgroup the kernel has killed for lack of memory so far."""
+        return risen(self._runtime.origin.oom_kills)
+
     def environment(self, environ: Mapping[str, str], *, hooks: bool = True) -> dict[str, str]:
         """Return the environment of the job's processes: the trace, the spool, and the hooks.
 
@@ -91,9 +97,11 @@ class Job:
         The limit is `timeout` seconds. An exit code other than 0 sets the status ERROR.
         """
         scope = self._scope
-        scope.set_attributes({EXIT_CODE: code, **attributes})
+        kills = self.oom_kills
+        known = {OOM_KILLS: kills} if kills else {}
+        scope.set_attributes({EXIT_CODE: code, **known, **attributes})
         if code:
-            status = Status(StatusCode.ERROR, f"exit code {code}")
+            status = Status(StatusCode.ERROR, f"exit code {code}{kills_text(kills)}")
             scope.set_status(status)
             self._runtime.origin.session.set_status(status)
         scope.__exit__(None, None, None)
@@ -115,6 +123,7 @@ def open_job(
         frameworks=(_NONE,),
         capture=(),
         snapshots=None,
+        sample_interval=None,
         metrics=False,
         output=(_SPOOL,) if _SPOOL in config.output else (_NONE,),
     )

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
+from ..flight_recorder.bundle import SessionFacts
+from ..flight_recorder.recorder import FlightRecorder
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
+from ..sampling.sampler import Sampler
 from ..snapshots.recorder import Snapshots
 from ..tracing import buffers as buf
 from ..tracing import costs, unwinding
@@ -49,15 +52,19 @@ class Runtime:
     paths: SpoolPaths
     owner: Owner
     snapshots: Snapshots | None
+    flight_recorder: FlightRecorder
     recent: Recent
     drops: DropCounts
     details: LateDetails
+    sampler: Sampler
     started: float = field(default_factory=time.monotonic)
     is_over: bool = False
     inherited_identity: Identity | None = None
     """The identity of child processes, or None if they read it from their environment."""
     look_after: Callable[[], None] = _nothing
     """Called on the flush thread before each flush; the framework hooks set it."""
+    is_torch_hooked: Callable[[], bool] = bool
+    """Returns whether torch is hooked; the framework hooks set it."""
 
     def before_flush(self) -> None:
         """Do the flush thread's periodic work; called before each flush."""
@@ -66,6 +73,12 @@ class Runtime:
         unwinding.release()
         self.resource.add(self.details.found(is_last=self.is_over))
         self.look_after()
+        self.ensure_sampling()
+
+    def ensure_sampling(self) -> None:
+        """Start the sampler if it is wanted and not running."""
+        if not self.is_over:
+            self.sampler.ensure_running(is_torch_hooked=self.is_torch_hooked())
 
     def identify(self, rank: int, world_size: int, source: str) -> None:
         """Use the rank that a framework reports, unless a launcher has set a rank.
@@ -80,11 +93,27 @@ class Runtime:
         self.resource.add(rank_attributes(self.identity))
         self.inherited_identity = self.identity
 
+    def facts(self) -> SessionFacts:
+        """Return the facts about the session that the bundle of an out-of-memory error contains."""
+        identity, session = self.identity, self.origin.session
+        return SessionFacts(
+            self.origin.session_id,
+            session.start_ns,
+            str(self.resource.value.attributes.get("host.name") or "unknown"),
+            self.origin.pid,
+            identity.rank or 0,
+            identity.local_rank or 0,
+            identity.world_size,
+            identity.job_id,
+            self.sampler.interval,
+        )
+
     def flush(self, timeout: float) -> bool:
         """Seal all records made so far; return whether they are in the spool within `timeout` s."""
         deadline = time.monotonic() + timeout
         if self.snapshots is not None:
             self.snapshots.wait(timeout)
+        self.flight_recorder.wait(max(deadline - time.monotonic(), 0.0))
         return self.pipeline.flush(max(deadline - time.monotonic(), 0.0))
 
     def shutdown(self, timeout: float) -> bool:
@@ -95,12 +124,15 @@ class Runtime:
         deadline = time.monotonic() + timeout
         session = self.origin.session
         try:
+            self.sampler.stop()
             unwinding.release(now=True)
             self.entered.leave()
             self.link.end()
             snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
+            bundles_ready = self.flight_recorder.finish(max(deadline - time.monotonic(), 0.0))
             self.drops.record_in(session)
-            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0)) and snapshots_ready
+            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0))
+            done = done and snapshots_ready and bundles_ready
             # Other processors receive the session as a span; without it, their trace has no root.
             session._end = session._end or now()
             self.link.observers.end(session)
@@ -116,10 +148,12 @@ class Runtime:
     def undo(self) -> None:
         """Release all resources after the start of the session has failed."""
         self.is_over = True
+        self.sampler.stop()
         self.link.end()
         self.entered.leave()
         if self.snapshots is not None:
             self.snapshots.close()
+        self.flight_recorder.close()
         state.special = False
         for exporter in self.pipeline.exporters:
             exporter.finish(0.0)
@@ -141,9 +175,11 @@ class Runtime:
     def abandon(self) -> None:
         """In a forked child: release everything that belongs to the parent."""
         self.is_over = True
+        self.sampler.abandon()
         self.link.end()
         self.pipeline.abandon()
         if self.snapshots is not None:
             self.snapshots.abandon()
+        self.flight_recorder.abandon()
         self.owner.abandon()
         state.special = False

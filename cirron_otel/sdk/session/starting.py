@@ -12,14 +12,17 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from ...core.config.exporters import Export
 from ...core.config.options import Config
+from ...core.spool.oom_kills import read_counter
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths, target_spool
 from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
+from ..flight_recorder.recorder import FlightRecorder
 from ..flush.flush_builder import FlushBuilder, SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
+from ..sampling.sampler import Sampler
 from ..snapshots.recorder import snapshots_of
 from ..tracing import buffers as buf
 from ..tracing import costs
@@ -40,7 +43,7 @@ from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, batch_attributes, resource_of
 from .run_details import LateDetails
-from .run_identity import RunIdentity, run_identity
+from .run_identity import RUN_ID_VARIABLE, RunIdentity, run_identity
 from .runtime import Runtime
 from .sending import Deliveries, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
@@ -163,7 +166,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     session, joined, resource, provider, is_own = begun
     segments = segments_of(config, identity, session, is_shared=joined.parent is not None)
     origin = SessionOrigin(
-        os.getpid(), identity.rank, session, segments, batch_attributes(resource)
+        os.getpid(), identity.rank, session, segments, batch_attributes(resource), read_counter()
     )
     foreign = ForeignSpans()
     processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
@@ -190,6 +193,11 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         lambda name: pipeline.written(name),  # noqa: PLW0108 - made below
     )
     pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
+    flight_recorder = FlightRecorder(
+        paths if is_spooled else None, owner.prefix, config.spool_max_bytes,
+        lambda: runtime.facts(),  # noqa: PLW0108 - made below
+        lambda: runtime.sampler.recent_samples(),  # noqa: PLW0108 - made below
+    )  # fmt: skip
     entered = Entered(session, segments, joined)
     session_resource = SessionResource(resource, origin.set_resource)
     link = ProviderLink(
@@ -198,8 +206,9 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     )  # fmt: skip
     runtime = Runtime(
         config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
-        owner, snapshots, recent, DropCounts(collector, sealer, writer, snapshots, thinner),
-        LateDetails(config, identity, run),
+        owner, snapshots, flight_recorder, recent,
+        DropCounts(collector, sealer, writer, snapshots, thinner),
+        LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
     )  # fmt: skip
     try:
         state.resource = resource
@@ -218,6 +227,7 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
     config, pipeline = runtime.config, runtime.pipeline
     if runtime.snapshots is not None:
         runtime.snapshots.open()
+    runtime.flight_recorder.open()
     deliveries = Deliveries(config, runtime.environ, runtime.paths, runtime.owner)
     pipeline.exporters = deliveries.start(exports, runtime.resource.value)
     if deliveries.automatic_otlp is not None:

@@ -70,8 +70,8 @@ class Buffers:
     """One thread's records. `ids` yields the first halves of ids as integers, never zero."""
 
     __slots__ = (
-        "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident", "ids", "marks",
-        "put", "scopes", "taken_marks",
+        "are_samples", "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident",
+        "ids", "marks", "newest", "put", "scopes", "taken_marks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +80,8 @@ class Buffers:
         self.marks: deque[MarkEntry] = deque()
         self.foreign: deque[Any] = deque()
         self.ident = threading.get_ident()
+        self.newest: OpenScope | None = None
+        """The last scope that the flush thread has taken, until the session ends."""
         self.ids: Iterator[int] = iter(())
         self.drawn = 0
         self.dropped_scopes = 0
@@ -88,6 +90,8 @@ class Buffers:
         """Number of marks that the flush thread has taken."""
         self.dead = False
         """Whether the thread has ended."""
+        self.are_samples = False
+        """Whether the marks are the sampler's, whose scopes another thread may have ended."""
 
     def next_id(self) -> int:
         """Return the next id; if none is left, draw more and check the limits."""
@@ -180,6 +184,12 @@ def discard_ids() -> None:
     for buffers in tuple(registry):
         buffers.drawn -= length_hint(buffers.ids)
         buffers.ids = iter(())
+
+
+def forget_newest() -> None:
+    """Release the last scopes that were taken, because their session has ended."""
+    for buffers in tuple(registry):
+        buffers.newest = None
 
 
 def recorded() -> int:

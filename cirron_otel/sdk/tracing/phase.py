@@ -159,12 +159,34 @@ def unfold(step: Any) -> list[Phase]:
     recorded = []
     for phase in folded:
         if not phase._id:
-            phase._id = buffers.next_id()
-            phase._trace = phase._above._trace
-            phase._thread = step._thread
+            _identify(phase, step, buffers)
             phase._end = phase._until or now()
             recorded.append(phase)
     return recorded
+
+
+def record_folded(phase: Any) -> bool:
+    """Record a phase that is folded into its step, if it is: the step then does not unfold it.
+
+    Only the phase's own thread may call this function. Returns whether the phase is recorded.
+    """
+    if phase._id:
+        return True
+    step = phase._above
+    while isinstance(step, Phase) and type(step) is not Step:
+        step = step._above
+    if not isinstance(phase, Phase) or type(step) is not Step or step._folded is None:
+        return False
+    buffers = local.b
+    _identify(phase, step, buffers)
+    buffers.put(phase)
+    return True
+
+
+def _identify(phase: Any, step: Any, buffers: Any) -> None:
+    phase._id = buffers.next_id()
+    phase._trace = phase._above._trace
+    phase._thread = step._thread
 
 
 class Intervals:

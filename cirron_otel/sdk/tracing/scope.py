@@ -123,7 +123,7 @@ class Scope(RecordedScope):
                 self._leave_again(error)
                 return
             if error is not None:
-                self._fail(error)
+                self._fail(error, end)
             self._token = None
             try:  # noqa: SIM105 - contextlib.suppress costs a fifth of this method
                 _reset(token)
@@ -303,12 +303,14 @@ class Scope(RecordedScope):
         if scope._token is not None:
             scope.__exit__(None, error, None)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, at: int = 0) -> None:
+        """Record an exception that left the scope at `at` (monotonic ns; 0: now, or its end)."""
         if not isinstance(error, Exception):
             return  # sys.exit, Ctrl-C, or a cancelled task is not an error of the scope
         try:
             self.record_exception(error, escaped=True)
             self.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {text_of(error)}"))
+            state.failed(self, error, at)
         except Exception as problem:
             record_error("exception", problem)
 

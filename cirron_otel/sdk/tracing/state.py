@@ -72,8 +72,8 @@ class OpenScope(Protocol):
 class State:
     """The state of the process that the hot path reads."""
 
-    __slots__ = ("epoch_ended", "fetched", "observe_end", "observe_start", "recording", "resource",
-                 "segments", "session", "special")  # fmt: skip
+    __slots__ = ("epoch_ended", "failed", "fetched", "observe_end", "observe_start", "recording",
+                 "resource", "segments", "session", "special")  # fmt: skip
 
     session: Any
     """The open session's scope, or the placeholder `scope.NO_SESSION` if no session is open."""
@@ -91,6 +91,9 @@ class State:
         self.epoch_ended: Callable[[Any], None] = ignore_epoch
         """Called on the training thread when an epoch's scope has ended or ends now, before the
         weights change. It may be called more than once for a scope, and raises nothing."""
+        self.failed: Callable[[Any, Any, int], None] = ignore_failure
+        """Called with a scope, the exception that leaves it, and the time (monotonic ns; 0: now),
+        once the status is set. It raises nothing, and keeps no reference to the exception."""
         self.segments = None
         self.resource: Resource | None = None
 
@@ -101,6 +104,10 @@ class State:
 
 def _ignore(_scope: Any, _other: Any) -> None:
     pass
+
+
+def ignore_failure(_scope: Any, _error: Any, _at: int) -> None:
+    """Do nothing: no session records out-of-memory errors."""
 
 
 def ignore_epoch(_scope: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from . import output
 from .tables import breakdown_table, rows_table
 from .text import (
+    cause,
     clock_time,
     count,
     duration,
@@ -109,7 +110,8 @@ def conclusions(report: RunReport) -> Iterator[str]:
 def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
     rank = "" if failure.rank is None else f"{who(failure.rank)}: "
     head = f"{failure.state.upper()}: {rank}"
-    yield from wrapped(reason(failure.error), head, "  ")
+    known = cause(failure.cause, failure.requested_bytes)
+    yield from wrapped(known + reason(failure.error), head, "  ")
     place = [
         f"{name} {printable(index)}"
         for name, index in (("epoch", failure.epoch), ("step", failure.step))

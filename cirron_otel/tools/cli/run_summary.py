@@ -69,14 +69,20 @@ class RunBatches:
         """Return whether the batch belongs to the run's trace."""
         return self.trace_id[16:].encode() in batch.data
 
-    def died(self, recovered: Iterable[Recovered]) -> int:
-        """Return how many of the recovered processes belong to the run."""
+    def died(self, recovered: Iterable[Recovered]) -> list[Recovered]:
+        """Return those of the recovered processes that belong to the run."""
         from ...core.spool.reader import SpoolReader
 
-        names = [each.name for each in recovered if each.name is not None]
-        reader = SpoolReader(self.paths.root) if names else None
-        batches = [reader.read(name) for name in names] if reader is not None else []
-        return sum(batch is not None and self.has(batch) for batch in batches)
+        written = [each for each in recovered if each.name is not None]
+        if not written:
+            return []
+        reader = SpoolReader(self.paths.root)
+        batches = [reader.read(each.name or "") for each in written]
+        return [
+            each
+            for each, batch in zip(written, batches, strict=True)
+            if batch is not None and self.has(batch)
+        ]
 
     def world_size(self) -> int | None:
         """Return the world size that the ranks recorded; None if none of them recorded it."""

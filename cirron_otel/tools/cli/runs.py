@@ -86,7 +86,7 @@ def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
     return (
         printable(_short(run, shown)),
         printable(run.name),
-        run.status,
+        run.outcome,
         local_moment(run.start_ns),
         "?" if run.duration_ns is None else duration(run.duration_ns),
         numbers(run.ranks),

@@ -44,6 +44,14 @@ def reason(error: str) -> str:
     return text.replace("without closing this scope", "without closing its session")
 
 
+def cause(known: str | None, requested_bytes: int | None) -> str:
+    """Return the cause of a failure with a colon, to precede `reason`; "" if it is unknown."""
+    if known is None:
+        return ""
+    asked = "" if requested_bytes is None else f", {size(requested_bytes)} requested"
+    return f"{printable(known)}{asked}: "
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun, as in `1 span` or `1,234 spans`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

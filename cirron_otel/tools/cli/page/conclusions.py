@@ -8,7 +8,7 @@ from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
 from ....core.analysis.verdict import Verdict, description_of
 from ..report_text import wall_time_names
-from ..text import duration, local_moment, reason
+from ..text import cause, duration, local_moment, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took
@@ -52,7 +52,8 @@ def _failure(failure: SessionFailure) -> Content:
     if failure.where is not None:
         facts.append(short(failure.where, 200))
     rank = "" if failure.rank is None else f"{rank_name(failure.rank)} "
-    head = f"{rank}{failure.state}: "
+    known = cause(failure.cause, failure.requested_bytes)
+    head = f"{rank}{failure.state}: {known}"
     return [
         Element("strong", head + short(reason(failure.error), 300)),
         Element("div", "; ".join(facts)),

@@ -1,0 +1,1 @@
+"""The out-of-memory flight recorder: a mark and a bundle for each OOM that leaves a scope."""

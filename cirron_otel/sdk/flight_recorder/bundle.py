@@ -1,0 +1,284 @@
+"""The files of a bundle: Stormlog's manifest version 2, with events of its schema 3.
+
+docs/memory.md, "Out of memory", describes them. Values that are unknown are null or absent, and
+events without a reading do not exist: no value is ever a made-up zero.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+from ..tracing.costs import resident_now
+from . import allocators
+from .environment import environment
+from .recognition import OutOfMemory
+
+Sample = dict[str, Any]
+"""A reading of the sampler: `ts_ns` (Unix ns), `allocated_bytes` (the value of the mark `memory`),
+and the attributes of that mark under their own names."""
+
+MANIFEST_VERSION: Final = 2
+EVENT_VERSION: Final = 3
+MANIFEST, EVENTS, METADATA = "manifest.json", "events.json", "metadata.json"
+ENVIRONMENT, HISTORY = "environment.json", "memory_snapshot.pickle"
+SOURCE: Final = "cirron_otel.flight_recorder"
+_RUNNING: Final = "running"
+_CPU, _CPU_ID = "cpu", -1
+_COLLECTORS: Final = {
+    "cuda": "stormlog.cuda_tracker",
+    "rocm": "stormlog.rocm_tracker",
+    "mps": "stormlog.mps_tracker",
+    _CPU: "stormlog.cpu_tracker",
+}
+_OWN_COLLECTOR: Final = "cirron_otel.{}_sampler"
+_READINGS: Final = (
+    "allocator_reserved_bytes", "allocator_active_bytes", "allocator_inactive_bytes",
+    "device_used_bytes", "device_free_bytes", "device_total_bytes",
+)  # fmt: skip
+_REQUIRED: Final = ("allocator_reserved_bytes", "device_used_bytes")
+"""Readings that an event must have. If one is unknown, it is the allocated bytes, as the schema's
+rules for legacy records specify, and `collector_partial_fields` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomReport:
+    """An out-of-memory error, as text and numbers."""
+
+    span_id: str
+    trace_id: str
+    path: str
+    """The names of the scopes around it, outermost first."""
+    ts_ns: int
+    oom: OutOfMemory
+    kind: str
+    """The name of the exception's type."""
+    module: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """The facts about a session that a bundle contains."""
+
+    session_id: str
+    started_ns: int
+    host: str
+    pid: int
+    rank: int
+    local_rank: int
+    world_size: int
+    job_id: str | None
+    sample_interval_s: float | None = None
+    """The sampler's interval; None if nothing is sampled."""
+
+    @property
+    def uuid(self) -> str:
+        """The session's id in the form of a UUID."""
+        return str(UUID(self.session_id))
+
+    def summary(self) -> dict[str, Any]:
+        """Return Stormlog's summary of the session, which still runs."""
+        return {
+            "session_id": self.uuid,
+            "status": _RUNNING,
+            "started_at_ns": self.started_ns,
+            "ended_at_ns": None,
+            "host": self.host,
+            "pid": self.pid,
+            "job_id": self.job_id,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "source": SOURCE,
+        }
+
+
+def files_of(
+    report: OomReport, facts: SessionFacts, samples: list[Sample], most: int | None
+) -> dict[str, bytes] | None:
+    """Return the files of a bundle by name; None if they would be larger than `most` bytes.
+
+    The memory history is left out first. Reads the allocators now, on the calling thread.
+    """
+    statistics = allocators.statistics()
+    backend = _backend(report.oom)
+    events = _events(report, facts, samples, statistics)
+    metadata = _metadata(report, facts, backend, len(events), statistics)
+    files = {
+        MANIFEST: b"",
+        EVENTS: _json(events),
+        METADATA: b"",
+        ENVIRONMENT: _json(environment(samples[-1] if samples else {})),
+    }
+    history = allocators.history()
+    if history is not None:
+        room = None if most is None else most - 2 * sum(map(len, files.values()))
+        if room is None or len(history) <= room:
+            files[HISTORY] = history
+        else:
+            metadata["custom_metadata"]["memory_snapshot_bytes_left_out"] = len(history)
+    files[METADATA] = _json(metadata)
+    files[MANIFEST] = _json(_manifest(report, facts, backend, len(events), list(files)))
+    size = sum(map(len, files.values()))
+    return files if most is None or size <= most else None
+
+
+def _manifest(
+    report: OomReport, facts: SessionFacts, backend: str, count: int, names: list[str]
+) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(report.ts_ns // 10**9, UTC)
+    return {
+        "schema_version": MANIFEST_VERSION,
+        "bundle_name": report.span_id,
+        "created_at_utc": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "reason": report.oom.reason,
+        "backend": backend,
+        "event_count": count,
+        "session_id": facts.uuid,
+        "session_status": _RUNNING,
+        "session": facts.summary(),
+        "files": names,
+    }
+
+
+def _metadata(
+    report: OomReport,
+    facts: SessionFacts,
+    backend: str,
+    count: int,
+    statistics: dict[str, dict[str, int]],
+) -> dict[str, Any]:
+    oom = report.oom
+    custom = {
+        "span_id": report.span_id,
+        "trace_id": report.trace_id,
+        "requested_bytes": oom.requested_bytes,
+        "requested": oom.requested,
+        "device_id": oom.device_id,
+        "allocator_statistics": statistics,
+    }
+    return {
+        "reason": oom.reason,
+        "exception_type": report.kind,
+        "exception_module": report.module,
+        "exception_message": report.message,
+        "context": report.path,
+        "backend": backend,
+        "captured_event_count": count,
+        "session_id": facts.uuid,
+        "session_status": _RUNNING,
+        "session": facts.summary(),
+        "custom_metadata": {
+            name: value for name, value in custom.items() if value is not None and value != {}
+        },
+    }
+
+
+def _events(
+    report: OomReport,
+    facts: SessionFacts,
+    samples: list[Sample],
+    statistics: dict[str, dict[str, int]],
+) -> list[dict[str, Any]]:
+    """Return the samples as events, and the error itself with the last known reading."""
+    events = [_event(each, facts, "sample", "Memory sampled", {}) for each in samples]
+    last = _last_reading(report, samples, statistics)
+    if last is not None:
+        oom = report.oom
+        details = {
+            "oom_reason": oom.reason,
+            "oom_requested_bytes": oom.requested_bytes,
+            "oom_dump_path": f"oom/{report.span_id}",
+            "exception_type": report.kind,
+            "scope_id": report.span_id,
+        }
+        known = {name: value for name, value in details.items() if value is not None}
+        reading = {**last, "ts_ns": report.ts_ns}
+        events.append(_event(reading, facts, "error", f"OOM detected ({oom.reason})", known))
+    return sorted(events, key=itemgetter("timestamp_ns"))
+
+
+def _event(
+    sample: Sample, facts: SessionFacts, kind: str, context: str, details: dict[str, Any]
+) -> dict[str, Any]:
+    backend = str(sample.get("backend", _CPU))
+    allocated = sample["allocated_bytes"]
+    readings = {name: sample.get(name) for name in _READINGS}
+    partial = [name for name in _REQUIRED if readings[name] is None]
+    if backend == _CPU:
+        partial = []  # the resident set is all that there is
+    readings |= dict.fromkeys([name for name in _REQUIRED if readings[name] is None], allocated)
+    interval_s = facts.sample_interval_s or 0.0
+    return {
+        "schema_version": EVENT_VERSION,
+        "session_id": facts.uuid,
+        "timestamp_ns": sample["ts_ns"],
+        "event_type": kind,
+        "collector": _COLLECTORS.get(backend, _OWN_COLLECTOR.format(backend)),
+        "sampling_interval_ms": round(interval_s * 1000),
+        "pid": facts.pid,
+        "host": facts.host,
+        "job_id": facts.job_id,
+        "rank": facts.rank,
+        "local_rank": facts.local_rank,
+        "world_size": facts.world_size,
+        "device_id": sample.get("device_id", _CPU_ID),
+        "allocator_allocated_bytes": allocated,
+        "allocator_change_bytes": 0,
+        **readings,
+        "context": context,
+        "metadata": {
+            "backend": backend,
+            **({"telemetry_partial": True, "collector_partial_fields": partial} if partial else {}),
+            **details,
+        },
+    }
+
+
+def _last_reading(
+    report: OomReport, samples: list[Sample], statistics: dict[str, dict[str, int]]
+) -> Sample | None:
+    """Return the last sample of the device that is out of memory, or a reading made now."""
+    oom = report.oom
+    device = _CPU_ID if oom.backend == _CPU else oom.device_id
+    for sample in reversed(samples):
+        if sample.get("backend", _CPU) == oom.backend and device in (None, sample.get("device_id")):
+            return sample
+    for name, values in statistics.items():
+        backend, _, number = name.partition(":")
+        if backend == oom.backend and device in (None, int(number)):
+            return _reading_of(backend, int(number), values)
+    resident = resident_now() if oom.backend in (_CPU, None) else None
+    if resident is None:
+        return None
+    return {"backend": _CPU, "device_id": _CPU_ID, "allocated_bytes": resident}
+
+
+def _reading_of(backend: str, device: int, values: dict[str, int]) -> Sample | None:
+    names = {
+        "allocated_bytes": ("allocated_bytes.all.current", "current_allocated_memory"),
+        "allocator_reserved_bytes": ("reserved_bytes.all.current", "driver_allocated_memory"),
+        "allocator_active_bytes": ("active_bytes.all.current",),
+    }
+    reading: dict[str, Any] = {"backend": backend, "device_id": device}
+    for name, candidates in names.items():
+        known = [values[each] for each in candidates if each in values]
+        if known:
+            reading[name] = known[0]
+    return reading if "allocated_bytes" in reading else None
+
+
+def _backend(oom: OutOfMemory) -> str:
+    """Return Stormlog's name of the backend: it distinguishes AMD's devices."""
+    if oom.backend == "cuda" and allocators.is_rocm():
+        return "rocm"
+    return oom.backend or "unknown"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode()
