@@ -142,7 +142,10 @@ def open_profiler(
     runtime.look_after = instrumentation.on_flush
     hooks = instrumentation.hooks
     runtime.is_torch_hooked = lambda: "torch" in hooks
-    runtime.ensure_sampling()
+    try:
+        runtime.ensure_sampling()
+    except Exception as error:
+        record_error("sampler", error)
     try:
         _prepare_exits(profiler, resolved, joining)
     except Exception as error:
