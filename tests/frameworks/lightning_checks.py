@@ -65,6 +65,7 @@ def hooked() -> dict[str, Any]:
     from lightning.pytorch.loops.fit_loop import _FitLoop
     from lightning.pytorch.loops.prediction_loop import _PredictionLoop
     from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+    from lightning.pytorch.trainer import trainer as trainer_module
     from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
     from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 
@@ -75,6 +76,7 @@ def hooked() -> dict[str, Any]:
         _EvaluationLoop: ("run", "reset", "_on_evaluation_end"),
         _PredictionLoop: ("run", "reset"),
         _LoggerConnector: ("log_metrics",),
+        trainer_module: ("_log_hyperparams",),
         LearningRateMonitor: ("_extract_stats", "on_train_batch_start", "on_train_epoch_start"),
         _CheckpointConnector: ("_restore_modules_and_callbacks",),
         Fabric: ("save", "load", "load_raw", "log_dict"),

@@ -22,7 +22,7 @@ MODULES = (
 TWICE = {
     "trainer_reports_to_tensorboard": ("train/loss", "train/epoch", "train/learning_rate"),
     "trainer_has_a_callback_that_logs": ("passed/loss",),
-    "lightning_logs_to_tensorboard": ("epoch",),
+    "lightning_logs_to_tensorboard": ("epoch", "hp_metric"),
     "lightning_logs_epochs_to_tensorboard": ("epoch",),
     "keras_logs_to_mlflow_and_tensorboard": ("epoch/loss", "validation_loss", "validation_mae"),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from contextvars import copy_context
 from functools import partial
@@ -138,6 +140,26 @@ def test_shutdown_puts_everything_back() -> None:
     assert vars(Own)["evaluate"] is not before[2]["evaluate"]
     ci.shutdown()
     assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_a_class_of_a_function_is_not_kept_alive() -> None:
+    from transformers import Trainer
+
+    def used() -> weakref.ref[Any]:
+        teacher = classifier()
+
+        class Own(Trainer):  # type: ignore[misc]
+            def training_step(self, *args: Any, **named: Any) -> Any:
+                teacher.eval()
+                return super().training_step(*args, **named)
+
+        train(kind=Own)
+        return weakref.ref(teacher)
+
+    profile()
+    teacher = used()
+    gc.collect()
+    assert teacher() is None
 
 
 def test_methods_that_get_no_instance_are_not_replaced() -> None:

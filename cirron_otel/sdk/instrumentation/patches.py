@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from ..session.errors import record_error
@@ -25,6 +27,11 @@ class Patches:
         self._functions: dict[int, Any] = {}
         """The replacements for functions that `replace_copies` also replaces elsewhere, by the
         ids of the originals."""
+        self._of_classes: weakref.WeakKeyDictionary[type, dict[str, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Weak references to the replacements of `wrap_own`, by the class and the name. Each
+        contains its original."""
         self._lock = threading.RLock()
         """Guards the lists, because models are discovered on several threads. It is re-entrant,
         because a signal handler may call `undo`."""
@@ -47,13 +54,22 @@ class Patches:
         `around` must call `original(self, *args, **kwargs)` and return its result. The method keeps
         its name, signature and documentation. Raises AttributeError if `owner` lacks the method.
         """
-        original = getattr(owner, name)
+        self.replace(owner, name, _call(getattr(owner, name), around))
 
-        @functools.wraps(original)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return around(original, self, args, kwargs)
+    def wrap_own(self, owner: type, name: str, around: Callable[..., Any]) -> None:
+        """Replace a method that the class `owner` itself defines, as `wrap` does.
 
-        self.replace(owner, name, call)
+        A class that the program defines in a function stays collectable, with the models and the
+        data that its methods refer to. Raises KeyError if `owner` does not define the method.
+        """
+        original = vars(owner)[name]
+        if not isinstance(original, FunctionType):
+            self.wrap(owner, name, around)
+            return
+        with self._lock:
+            call = _call(original, around)
+            setattr(owner, name, call)
+            self._of_classes.setdefault(owner, {})[name] = weakref.ref(call)
 
     def replace_function(self, owners: Iterable[Any], name: str, replacement: Any) -> None:
         """Replace `name` in each owner, and later in modules that imported the function by name.
@@ -120,6 +136,8 @@ class Patches:
             self._undo(owner, name)
 
     def _undo(self, owner: Any, name: str | None) -> None:
+        if owner is None:
+            self._undo_classes()
         remaining = []
         for each in reversed(self._replaced):
             if owner is not None and (each[0] is not owner or each[1] != name):
@@ -133,6 +151,28 @@ class Patches:
             except Exception as error:
                 record_error("unhook", error)
         self._replaced = remaining[::-1]
+
+    def _undo_classes(self) -> None:
+        classes = [(owner, dict(names)) for owner, names in self._of_classes.items()]
+        self._of_classes.clear()
+        for owner, names in classes:
+            for name, reference in names.items():
+                try:
+                    replacement = reference()
+                    if replacement is not None:
+                        _put_back(owner, name, replacement.__wrapped__, replacement)
+                except Exception as error:
+                    record_error("unhook", error)
+
+
+def _call(original: Any, around: Callable[..., Any]) -> Any:
+    """Return a function that calls `around(original, self, args, kwargs)`."""
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, args, kwargs)
+
+    return call
 
 
 def _names_in(module: Any) -> dict[str, Any]:

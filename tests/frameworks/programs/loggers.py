@@ -446,14 +446,19 @@ def trainer_has_a_callback_that_logs() -> dict[str, Any]:
 """
 )
 def lightning_logs_to_tensorboard() -> dict[str, Any]:
-    """`self.log` through a TensorBoardLogger, and a value that the module writes itself."""
+    """`self.log` through a TensorBoardLogger, and a value that the module writes itself.
+
+    Lightning writes the placeholder `hp_metric` with the hyperparameters.
+    """
     import torch
     from lightning import LightningModule, Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
 
     class Module(LightningModule):
-        def __init__(self) -> None:
+        def __init__(self, rate: float = 0.5) -> None:
             super().__init__()
+            self.save_hyperparameters()
+            self.rate = rate
             self.layer = torch.nn.Linear(4, 2)
 
         def training_step(self, batch: Any, number: int) -> Any:
@@ -464,7 +469,7 @@ def lightning_logs_to_tensorboard() -> dict[str, Any]:
             return loss
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.5)
+            return torch.optim.SGD(self.parameters(), lr=self.rate)
 
     trainer = Trainer(
         max_epochs=1, logger=TensorBoardLogger(".", name="runs", version=0), accelerator="cpu",
@@ -473,7 +478,7 @@ def lightning_logs_to_tensorboard() -> dict[str, Any]:
     )  # fmt: skip
     trainer.fit(Module(), _batches())
     stored = _tensorboard("runs/version_0")
-    return {"logs": [each for each in stored if each[0] != "epoch"]}
+    return {"logs": [each for each in stored if each[0] not in ("epoch", "hp_metric")]}
 
 
 LIGHTNING_EPOCH = """  epoch[{0}]

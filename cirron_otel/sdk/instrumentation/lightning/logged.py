@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ..base import Part
@@ -24,7 +25,22 @@ def value_parts(patches: Patches, package: Any) -> list[Part]:
         patches.wrap(monitor, "on_train_batch_start", _passing_on)
         patches.wrap(monitor, "on_train_epoch_start", _passing_on)
 
-    return [("logged values", logged), ("learning rates", learning_rates)]
+    def hyperparameters() -> None:
+        module = package.trainer.trainer
+        original = module._log_hyperparams
+
+        @functools.wraps(original)
+        def log_hyperparams(*args: Any, **kwargs: Any) -> Any:
+            with passed_on:  # TensorBoardLogger writes a placeholder, `hp_metric`
+                return original(*args, **kwargs)
+
+        patches.replace(module, "_log_hyperparams", log_hyperparams)
+
+    return [
+        ("logged values", logged),
+        ("learning rates", learning_rates),
+        ("hyperparameters in loggers", hyperparameters),
+    ]
 
 
 def _values(original: Any, connector: Any, args: Any, kwargs: Any) -> Any:

@@ -116,7 +116,7 @@ class TransformersHooks(FrameworkHooks):
                 replaced |= ROLLOUTS
             for name, around in replaced.items():
                 if _is_method(vars(each).get(name)):
-                    self.patches.wrap(each, name, around)
+                    self.patches.wrap_own(each, name, around)
 
     def health(self) -> dict[str, Any]:
         """Return the parts that are not recorded."""
