@@ -31,6 +31,7 @@ _KINDS: Final = {
     STORMLOG + "collector_degraded": DEGRADED,
     STORMLOG + "collector_recovered": RECOVERED,
 }
+_SIZES: Final = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
 _ERROR: Final = STORMLOG + "error"
 _TRACKER = re.compile(r"stormlog\.(?:[a-z]+\.)?([a-z]+)_tracker")
 _CPU = "cpu"
@@ -82,12 +83,11 @@ def memory_mark(name: object, value: object, attrs: object) -> MemoryMark | None
         return None
     elif kind == OOM and is_foreign and detail is None:
         return None  # an error other than an exhausted memory
-    return MemoryMark(
-        kind, _device(attrs, is_foreign=is_foreign), _size(value) if kind == SAMPLE else None,
-        *(_size(attrs.get(key)) for key in
-          ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")),
-        detail if kind != SAMPLE else None,
-    )  # fmt: skip
+    reserved, used, total = (_size(attrs.get(key)) for key in _SIZES)
+    device = _device(attrs, is_foreign=is_foreign)
+    if kind == SAMPLE:
+        return MemoryMark(kind, device, _size(value), reserved, used, total, None)
+    return MemoryMark(kind, device, None, reserved, used, total, detail)
 
 
 def _size(value: object) -> int | None:
