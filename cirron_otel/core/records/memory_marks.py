@@ -112,17 +112,17 @@ def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: b
     if kind == OOM:
         reason = metadata.get("oom_reason") if isinstance(metadata, Mapping) else None
         if not is_foreign:
-            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("reason")
+            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("error")
     elif is_foreign:
         reason = attrs.get("context")
         if isinstance(metadata, Mapping):
             reason = reason or metadata.get("collector_last_error")
     elif kind in (DEGRADED, RECOVERED):
-        reason = value if "error" in attrs or "failures" in attrs else None
-        if isinstance(reason, str) and "error" in attrs:
-            reason = f"{reason}: {attrs['error']}"
+        is_ours = isinstance(value, str) and ("error" in attrs or "failures" in attrs)
+        error = f": {attrs['error']}" if "error" in attrs else ""
+        reason = f"{value}{error}" if is_ours else None
     else:
         share, limit = attrs.get("share"), attrs.get("limit")
         is_ours = isinstance(share, float) and isinstance(limit, str)
-        reason = f"{limit}: {share:.0%} of the limit" if is_ours else None
+        reason = f"{limit}: {100 * share:.0f} % of the limit" if is_ours else None
     return str(reason)[:_TEXT] if reason is not None else None
