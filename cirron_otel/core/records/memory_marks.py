@@ -109,6 +109,7 @@ def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:
 
 def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: bool) -> str | None:
     metadata = attrs.get("metadata")
+    reason: Any = None
     if kind == OOM:
         reason = metadata.get("oom_reason") if isinstance(metadata, Mapping) else None
         if not is_foreign:
@@ -123,6 +124,6 @@ def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: b
         reason = f"{value}{error}" if is_ours else None
     else:
         share, limit = attrs.get("share"), attrs.get("limit")
-        is_ours = isinstance(share, float) and isinstance(limit, str)
-        reason = f"{limit}: {100 * share:.0f} % of the limit" if is_ours else None
+        if isinstance(share, float) and isinstance(limit, str):
+            reason = f"{limit}: {100 * share:.0f} % of the limit"
     return str(reason)[:_TEXT] if reason is not None else None

@@ -205,9 +205,9 @@ def _odd(points: list[Point], total: _Axis) -> str:
 
 
 def _marked(marker: Marker, total: _Axis) -> Element:
-    x = min(max(total.at(marker.time_ns), 0), WIDTH)
+    x = min(max(total.at(marker.time_ns), 0), WIDTH - _LEAST)
     title = Element("title", marker.title)
-    return Element("path", title, class_="odd", d=f"M{x} 0V{HEIGHT}")
+    return Element("rect", title, class_="alert", x=x, width=_LEAST, height=HEIGHT)
 
 
 def _strip(point: Point, total: _Axis, format_value: Callable[[float], str]) -> Element:
