@@ -24,6 +24,7 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | identical | losses and weights of 200 steps are bit-identical with and without tracing |
 | place | the resource detector's model and number of GPUs are torch's |
 | loss_marks | `mark_loss` marks the loss of each step, and the host does not wait for the device |
+| out_of_memory | a caught OOM is a mark and a bundle; a retry has as much memory as without us |
 | trainer | steps of transformers' Trainer have the device's time, and the losses are the same |
 
 It prints a line a check, with the traceback and what was written to stderr where one did not pass.

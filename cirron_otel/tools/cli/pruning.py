@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.spool.blobs import BlobKey, blob_keys, key_of_span
+from ...core.spool.oom_bundles import bundles_in, remove_bundle
 from ...core.spool.paths import SpoolPaths, batch_names, parse_name
 from ...errors import InputError, TargetError
 
 
 @dataclass(slots=True)
 class Removal:
-    """One step of pruning: a batch and its snapshot files, or snapshot files that no batch
-    references.
+    """One step of pruning: a batch and its snapshot files, snapshot files that no batch
+    references, or the bundle of an out-of-memory error.
     """
 
     batch: str | None
@@ -29,11 +30,15 @@ class Removal:
     file."""
     size: int
     blobs: list[BlobKey] = field(default_factory=list)
+    bundle: str | None = None
+    """The name of the bundle."""
 
     @property
     def files(self) -> list[str]:
-        """The files to remove, relative to the spool's root."""
+        """The files and bundles to remove, relative to the spool's root."""
         names = [] if self.batch is None else [f"spool/{self.batch}"]
+        if self.bundle is not None:
+            names.append(f"oom/{self.bundle}/")
         return names + [f"snapshots/{blob.directory}/{blob.file}" for blob in self.blobs]
 
 
@@ -54,8 +59,8 @@ class PrunePlan:
 
     @property
     def blobs(self) -> int:
-        """The number of snapshot files to remove."""
-        return sum(len(removal.blobs) for removal in self.removals)
+        """The number of snapshot files and bundles to remove."""
+        return sum(len(removal.blobs) + (removal.bundle is not None) for removal in self.removals)
 
     @property
     def dropped_bytes(self) -> int:
@@ -95,6 +100,12 @@ def remove(paths: SpoolPaths, removal: Removal) -> None:
         except OSError as error:
             reason = error.strerror or error
             raise TargetError(f"{file} cannot be removed: {reason}") from None
+    if removal.bundle is not None:
+        try:
+            remove_bundle(paths.oom, removal.bundle)
+        except OSError as error:
+            path = paths.oom / removal.bundle
+            raise TargetError(f"{path} cannot be removed: {error.strerror or error}") from None
     for blob in removal.blobs:
         with contextlib.suppress(OSError):  # the directory still contains another file
             (paths.snapshots / blob.directory).rmdir()
@@ -125,6 +136,9 @@ def _steps(paths: SpoolPaths) -> list[Removal]:
             steps.append((f"{mtime_ns:020d}", step))
         step.blobs.append(key)
         step.size += size
+    for bundle in bundles_in(paths.oom):
+        step = Removal(None, bundle.mtime_ns, bundle.size, bundle=bundle.name)
+        steps.append((f"{bundle.mtime_ns:020d}", step))
     return [step for _, step in sorted(steps, key=lambda pair: pair[0])]
 
 

@@ -53,14 +53,17 @@ def recover(directory: str, as_json: bool) -> int:
 
 def summary(found: Sequence[Recovered]) -> str:
     """Return a summary of the recovery in one line."""
+    from ...core.spool.oom_kills import kills_text
+
     if not found:
         return "nothing to recover"
     torn = sum(len(done.torn) for done in found)
+    kills = max(done.oom_kills for done in found)
     return (
         f"{count(len(found), 'process that died', 'processes that died')}:"
         f" {count(sum(done.incomplete for done in found), 'open scope')} closed as incomplete,"
         f" {count(sum(done.closed for done in found), 'ended scope')} saved,"
-        f" {count(torn, 'unfinished file')} removed"
+        f" {count(torn, 'unfinished file')} removed{kills_text(kills)}"
     )
 
 
@@ -81,6 +84,7 @@ def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
             "batch": done.name,
             "incomplete": done.incomplete,
             "closed": done.closed,
+            "oom_kills": done.oom_kills,
             "torn": list(done.torn),
             "problem": done.problem,
         }
