@@ -106,6 +106,8 @@ class NewEvent(NamedTuple):
     sample: Sample
     raw: bytes
     """The record's text in the file."""
+    is_kept: bool
+    """Whether the text does not follow from the mark, and is kept in it."""
     text: str
     metadata: dict[str, Any]
 
@@ -265,8 +267,7 @@ class Preparation:
         """Add an event; `event` returns its canonical form, which is rarely needed."""
         group = self._current = new.group
         if not self._seen.add(new.identity):
-            self.duplicates += 1
-            self.note(group, "repeats", [*new.place, new.identity.hex()])
+            self._note_duplicate(new, is_plain=not new.is_kept)
             return
         phases, time_ns, kind = group.phases, new.time_ns, new.kind
         if self._copies:
@@ -275,8 +276,7 @@ class Preparation:
                 if key in self._copies:
                     self._copies[key] = True
             elif self._copies.get(key):
-                self.duplicates += 1
-                self.note(group, "texts", [*new.place, text_json(new.raw)], len(new.raw))
+                self._note_duplicate(new, is_plain=False)
                 return
         self._event_count += 1
         if kind in _RARE or time_ns < group.first_ns:
@@ -302,6 +302,16 @@ class Preparation:
         group.size += len(new.text) + 300
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
+
+    def _note_duplicate(self, new: NewEvent, *, is_plain: bool) -> None:
+        """Note the place of an event that is known already, and its text unless that follows."""
+        self.duplicates += 1
+        if new.place == _NOWHERE:
+            return
+        if is_plain:
+            self.note(new.group, "repeats", [*new.place, new.identity.hex()])
+        else:
+            self.note(new.group, "texts", [*new.place, text_json(new.raw)], len(new.raw))
 
     def _note_out_of_memory(self, group: MarkGroup, item: Item, event: dict[str, Any]) -> None:
         if len(self.out_of_memory) < _MAX_OOMS:
@@ -401,7 +411,7 @@ class FileReading:
         new = NewEvent(
             self._artifact, self._file, place, group, hashlib.sha256(raw).digest()[:16],
             line.timestamp_ns, line.event_type, _sample(*sizes, line.collector), raw,
-            text, metadata.values,
+            False, text, metadata.values,
         )  # fmt: skip
         self._preparation.add(new, lambda: event_of(line, metadata))
 
@@ -419,7 +429,7 @@ class FileReading:
         new = NewEvent(
             self._artifact, self._file, place, self._preparation.group(session_of(event)),
             identity_of(event), event["timestamp_ns"], event["event_type"],
-            _sample(*sizes, event["collector"]), raw, text, metadata,
+            _sample(*sizes, event["collector"]), raw, bool(kept), text, metadata,
         )  # fmt: skip
         self._preparation.add(new, lambda: event)
 
