@@ -24,6 +24,8 @@ from .safe_files import UnreadableFileError, open_regular, read_regular
 
 Kind = Literal["file", "segment", "sink", "oom", "diagnose"]
 Form = Literal["lines", "array", "events", "document", "timeline"]
+_PRECEDENCE: tuple[Kind, ...] = ("sink", "segment", "file", "diagnose", "oom")
+"""The order of recordings: of events that are found twice, the more complete one is first."""
 OnFinding = Callable[[Finding], None]
 
 MANIFEST = "manifest.json"
@@ -78,7 +80,7 @@ class Artifact:
 
 
 def discover(path: str | os.PathLike[str], on_finding: OnFinding) -> list[Artifact]:
-    """Return the recordings at `path`, in the order of their names.
+    """Return the recordings at `path`: sinks first, bundles last, each kind in order of names.
 
     Raises InputError if the path does not exist, or contains no recording.
     """
@@ -100,7 +102,7 @@ def discover(path: str | os.PathLike[str], on_finding: OnFinding) -> list[Artifa
             f"{root} contains no recording of Stormlog: expected a JSON export, a telemetry sink,"
             " a segment, or an OOM or diagnose bundle"
         )
-    return found
+    return sorted(found, key=lambda artifact: _PRECEDENCE.index(artifact.kind))
 
 
 def _of_manifest(manifest: Path, on_finding: OnFinding) -> list[Artifact]:
@@ -268,7 +270,7 @@ def _listed(
                     prefix + MANIFEST,
                     "outside",
                     f"the segment {name[:200]!a} is not a file of the sink: not opened",
-                )  # fmt: skip
+                )
             )
     return sorted(found, key=lambda name: (len(name), name))
 

@@ -75,8 +75,6 @@ FIELDS = (
     "device_used_bytes", "device_free_bytes", "device_total_bytes", "context", "metadata",
 )  # fmt: skip
 """The fields of an event in the order in which Stormlog's JSON export writes them."""
-OPTIONAL = {"job_id": None, "rank": 0, "local_rank": 0, "world_size": 1}
-"""The fields that versions 2, 3 and 4 may lack, and their defaults."""
 
 
 @dataclass(slots=True)
@@ -149,7 +147,15 @@ def check_fields(record: Mapping[str, Any], version: int) -> None:
         msgspec.convert(record, _SCHEMAS[version])
     except msgspec.ValidationError as error:
         raise TelemetryRecordError(_reason(str(error))) from None
-    check_ranks(record.get("rank", 0), record.get("local_rank", 0), record.get("world_size", 1))
+    rank = record.get("rank", 0)
+    check_ranks(rank, record.get("local_rank", rank), record.get("world_size", 1))
+    total = record["device_total_bytes"]
+    if total is not None:
+        for name in ("device_used_bytes", "device_free_bytes"):
+            if record[name] is not None and record[name] > total:
+                raise TelemetryRecordError(
+                    f"{name} is {record[name]}: expected at most device_total_bytes, {total}"
+                )
 
 
 def check_ranks(rank: int, local_rank: int, world_size: int) -> None:
@@ -229,11 +235,19 @@ def canonical_event(
         return event
     if version != 2:
         check_fields(record, version)
-        return {**OPTIONAL, **record}
+        if version == 4 and "memory_capabilities" in record["metadata"]:
+            _check_capabilities(record)
+        return _complete(record)
     without = {name: value for name, value in record.items() if name != "session_id"}
     check_fields(without, version)
     session = canonical_identity(record, default_session_id)
-    return {**OPTIONAL, **without, "schema_version": LATEST_OF_THE_PAGE, "session_id": session}
+    return _complete({**without, "schema_version": LATEST_OF_THE_PAGE, "session_id": session})
+
+
+def _complete(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a valid record with the optional fields."""
+    rank = record.get("rank", 0)
+    return {"job_id": None, "rank": rank, "local_rank": rank, "world_size": 1, **record}
 
 
 def telemetry_event_from_record(

@@ -129,6 +129,6 @@ def default_session(sessions: Sequence[CaptureSession]) -> CaptureSession | None
 
 def _order(session: CaptureSession) -> tuple[int, int, int, str]:
     summary = session.summary
-    end = -1 if summary.ended_at_ns is None else summary.ended_at_ns
+    end = summary.ended_at_ns or summary.started_at_ns
     rank = _STATUS_ORDER.index(summary.status)
     return (rank, -end, -summary.started_at_ns, summary.session_id)

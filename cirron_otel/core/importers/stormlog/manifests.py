@@ -6,9 +6,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Natural, Text
+from .events import Natural, Positive, Text
 
 Status = Literal["running", "completed", "interrupted", "incomplete"]
+
+
+_SUMMARY_KEYS = (
+    "session_id", "status", "started_at_ns", "ended_at_ns", "host", "pid", "job_id", "rank",
+    "local_rank", "world_size", "source",
+)  # fmt: skip
+"""The keys of a session, in the order of Stormlog's manifests."""
 
 
 class CaptureSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,18 +24,18 @@ class CaptureSummary(msgspec.Struct, frozen=True, kw_only=True):
     session_id: Text
     status: Status
     started_at_ns: Natural
-    ended_at_ns: Natural | None
     host: Text
-    pid: int
-    job_id: Text | None
-    rank: Natural
-    local_rank: Natural
-    world_size: Natural
     source: Text
+    ended_at_ns: Natural | None = None
+    pid: int = -1
+    job_id: Text | None = None
+    rank: Natural = 0
+    local_rank: Natural = 0
+    world_size: Positive = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON object with the manifest's keys."""
-        return msgspec.structs.asdict(self)
+        return {name: getattr(self, name) for name in _SUMMARY_KEYS}
 
 
 def summary_of(value: Any) -> CaptureSummary | None:

@@ -192,13 +192,8 @@ def replay(events: Iterable[Mapping[str, Any]]) -> list[Phase]:
     phases = [phase for each in boundaries if (phase := state.feed(each)) is not None]
     for group, end in last.items():
         phases += state.finish(*group, end)
-    phases.sort(key=phase_order)
+    phases.sort(key=lambda phase: (phase.session_id, phase.rank, phase.start_ns, phase.end_ns))
     return phases
-
-
-def phase_order(phase: Phase) -> tuple[str, int, int, int, str]:
-    """Return the sort key of phases: session, rank, start, sequence, scope id."""
-    return (phase.session_id, phase.rank, phase.start_ns, phase.sequence, phase.scope_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +204,13 @@ class PhaseAttribution:
     """How the phase was found; None if the attribution is ambiguous."""
     phases: tuple[Phase, ...] = field(repr=False)
     """The only phase, or the deepest one of each thread."""
+    likely: Phase = field(repr=False)
+    """The phase that was entered last."""
 
     @property
     def is_unique(self) -> bool:
         """Whether the event belongs to exactly one phase."""
         return self.source is not None
-
-    @property
-    def likely(self) -> Phase:
-        """The phase that was entered last."""
-        return max(self.phases, key=_recency)
 
     def to_json(self) -> dict[str, Any]:
         """Return the page's `phase_attribution` object."""
@@ -245,27 +237,42 @@ def attribute(phases: Sequence[Phase], metadata: Mapping[str, Any]) -> PhaseAttr
     scope_id = metadata.get("origin_phase_scope_id")
     if isinstance(scope_id, str):
         exact = [phase for phase in phases if phase.scope_id == scope_id]
-        if exact:
-            return PhaseAttribution("exact", (max(exact, key=_depth),))
-    deepest: dict[int, Phase] = {}
-    for phase in phases:
-        known = deepest.get(phase.thread_id)
-        if known is None or _depth(phase) > _depth(known):
-            deepest[phase.thread_id] = phase
+        if len(exact) == 1:
+            return PhaseAttribution("exact", tuple(exact), exact[0])
     thread_id = metadata.get("origin_thread_id")
-    if isinstance(thread_id, int) and thread_id in deepest:
-        return PhaseAttribution("thread_local", (deepest[thread_id],))
-    if len(deepest) == 1:
-        return PhaseAttribution("heuristic", tuple(deepest.values()))
-    return PhaseAttribution(None, tuple(deepest.values())) if deepest else None
+    if isinstance(thread_id, int):
+        local = [phase for phase in phases if phase.thread_id == thread_id]
+        if local:
+            latest = max(local, key=_recency)
+            return PhaseAttribution("thread_local", (latest,), latest)
+    candidates = _deepest(phases)
+    if not candidates:
+        return None
+    source: Source | None = "heuristic" if len(candidates) == 1 else None
+    return PhaseAttribution(source, candidates, max(phases, key=_recency))
 
 
-def _depth(phase: Phase) -> tuple[int, int, int]:
-    return (len(phase.path), phase.start_ns, phase.sequence)
+def _deepest(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Return the deepest phase of each thread.
+
+    Only exits that were ignored leave several phases of one thread at the same depth. Those with
+    the same path count as one.
+    """
+    depths: dict[int, int] = {}
+    for phase in phases:
+        depths[phase.thread_id] = max(depths.get(phase.thread_id, 0), len(phase.path))
+    found: dict[tuple[int, tuple[str, ...]], Phase] = {}
+    for phase in phases:
+        if len(phase.path) == depths[phase.thread_id]:
+            key = (phase.thread_id, phase.path)
+            known = found.get(key)
+            if known is None or _recency(phase) > _recency(known):
+                found[key] = phase
+    return tuple(found.values())
 
 
-def _recency(phase: Phase) -> tuple[int, int, str]:
-    return (phase.start_ns, phase.sequence, phase.scope_id)
+def _recency(phase: Phase) -> tuple[int, str]:
+    return (phase.sequence, phase.scope_id)
 
 
 def attribute_all(
