@@ -41,7 +41,8 @@ class BatchText:
     def write(self, otel: dict[str, Any], stormlog: dict[str, Any]) -> WrittenBatch:
         """Return the batch. Its id is a digest of its content, its time that of its last record."""
         self._spans.sort()
-        created = max((records[-1][0] for records in (self._spans, self._marks) if records), default=0)
+        last = (records[-1][0] for records in (self._spans, self._marks) if records)
+        created = max(last, default=0)
         spans = ",".join(text for _, _, text in self._spans)
         marks = ",".join(text for _, _, text in self._marks)
         parts = (

@@ -140,8 +140,10 @@ class CollectedRecords:
                 yield text
             elif kept is not None and not is_repeat:
                 yield kept
+            elif layout.form == LINES:
+                yield line
             else:
-                yield line if layout.form == LINES else plain_text_of(in_order_of(line), layout.form)
+                yield plain_text_of(in_order_of(line), layout.form)
         yield layout.tail
 
     def documents(self) -> list[str]:

@@ -109,10 +109,9 @@ class StormlogImport:
 
     def _is_last(self, phases: Group, ending: Iterable[Group]) -> bool:
         """Return whether the session of `phases` ends with the last of its groups."""
-        last = self._prepared.phase_groups
-        final = max(
-            (each for each in last if each.session == phases.session), key=lambda each: self._end(each)
-        )
+        groups = self._prepared.phase_groups
+        same = [each for each in groups if each.session == phases.session]
+        final = max(same, key=self._end)
         return any(each is final for each in ending)
 
     def _end(self, group: Group) -> int:
@@ -194,7 +193,8 @@ class StormlogImport:
     def _add_session(self, batch: BatchText, session: CaptureSession, hexadecimal: str) -> None:
         summary = session.summary
         first = session.first["timestamp_ns"] if session.first is not None else None
-        lasts = (g.last_ns for g in self._prepared.phase_groups if g.session_id == session.session_id)
+        groups = self._prepared.phase_groups
+        lasts = (each.last_ns for each in groups if each.session_id == session.session_id)
         start = min(summary.started_at_ns, first if first is not None else summary.started_at_ns)
         end = max(start, summary.ended_at_ns or 0, *lasts)
         attrs: dict[str, Any] = {
@@ -244,7 +244,8 @@ class StormlogImport:
                 runs[-1][2] += 1
             else:
                 runs.append([file, position, 1])
-        used = {run[0] for run in runs} | {note[0] for key in _BY_FILE for note in notes.get(key, ())}
+        used = {run[0] for run in runs}
+        used |= {note[0] for key in _BY_FILE for note in notes.get(key, ())}
         used |= {layout["file"] for layout in notes.get("layouts", ())}
         files = {str(number): self._prepared.files[number] for number in sorted(used - {-1})}
         fields = {key: value for key, value in group.fields.items() if value is not None}

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ....errors import InputError
+from ....ids import digest
 from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
@@ -139,6 +140,10 @@ class Preparation:
         self._sessions: dict[str, int] = {}
         self._copies: dict[tuple[str, int, str, int], bool] = {}
         """The events of the bundles, and whether another file contains them."""
+        self._artifact = 0
+        """The number of the recording that is being read."""
+        self._repeated: dict[bytes, int] = {}
+        """How often an event of this recording was repeated, by its id."""
         self._current: MarkGroup | None = None
         self._chunk_count = 0
         self._event_count = 0
@@ -156,6 +161,8 @@ class Preparation:
             self._find_in_bundles(bundles)
         for artifact in sorted(artifacts, key=lambda each: each.kind == "oom"):
             self._current = None
+            self._artifact += 1
+            self._repeated.clear()
             for file in artifact.files:
                 self._read_file(artifact, file)
                 progress(self.bytes_read)
@@ -266,8 +273,15 @@ class Preparation:
     def add(self, new: NewEvent, event: Callable[[], dict[str, Any]]) -> None:
         """Add an event; `event` returns its canonical form, which is rarely needed."""
         group = self._current = new.group
-        if not self._seen.add(new.identity):
-            self._note_duplicate(new, is_plain=not new.is_kept)
+        identity = new.identity
+        previous = self._seen.visit(identity, self._artifact)
+        if previous == self._artifact:
+            # An equal event of the same recording is another one, whose id is numbered.
+            number = self._repeated[identity] = self._repeated.get(identity, 0) + 1
+            identity = digest("stormlog-repeated", identity, number)[:16]
+            previous = self._seen.visit(identity, self._artifact)
+        if previous is not None:
+            self._note_duplicate(new, None if new.is_kept else identity)
             return
         phases, time_ns, kind = group.phases, new.time_ns, new.kind
         if self._copies:
@@ -276,7 +290,7 @@ class Preparation:
                 if key in self._copies:
                     self._copies[key] = True
             elif self._copies.get(key):
-                self._note_duplicate(new, is_plain=False)
+                self._note_duplicate(new, None)
                 return
         self._event_count += 1
         if kind in _RARE or time_ns < group.first_ns:
@@ -295,7 +309,7 @@ class Preparation:
             cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
         elif cue is None and "origin_thread_id" in new.metadata:
             cue = (None, new.metadata["origin_thread_id"])
-        item = (time_ns, new.identity.hex(), new.text, *new.place, cue)
+        item = (time_ns, identity.hex(), new.text, *new.place, cue)
         if kind == _ERROR and "oom_reason" in new.metadata:
             self._note_out_of_memory(group, item, event())
         group.items.append(item)
@@ -303,13 +317,16 @@ class Preparation:
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
 
-    def _note_duplicate(self, new: NewEvent, *, is_plain: bool) -> None:
-        """Note the place of an event that is known already, and its text unless that follows."""
+    def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
+        """Note the place of an event that is known already.
+
+        `known` is the id of its mark, None if its text does not follow from the mark.
+        """
         self.duplicates += 1
         if new.place == _NOWHERE:
             return
-        if is_plain:
-            self.note(new.group, "repeats", [*new.place, new.identity.hex()])
+        if known is not None:
+            self.note(new.group, "repeats", [*new.place, known.hex()])
         else:
             self.note(new.group, "texts", [*new.place, text_json(new.raw)], len(new.raw))
 

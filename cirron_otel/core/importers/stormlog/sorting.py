@@ -124,35 +124,36 @@ class Chunks:
 
 
 class SeenIds:
-    """A set of 16-byte ids in bounded memory."""
+    """The 16-byte ids that were seen, and where last, in bounded memory."""
 
-    def __init__(self, folder: Path, *, in_memory: int = 400_000) -> None:
+    def __init__(self, folder: Path, *, in_memory: int = 300_000) -> None:
         """Keep up to `in_memory` ids in memory, and more in a file in `folder`."""
         self._path = folder / "seen.sqlite"
         self._in_memory = in_memory
-        self._ids: set[bytes] = set()
+        self._ids: dict[bytes, int] = {}
         self._database: sqlite3.Connection | None = None
 
-    def add(self, some_id: bytes) -> bool:
-        """Add an id; return whether it is new."""
-        if some_id in self._ids:
-            return False
-        if self._database is not None:
-            known = self._database.execute("SELECT 1 FROM seen WHERE id = ?", (some_id,))
-            if known.fetchone() is not None:
-                return False
-        self._ids.add(some_id)
-        if len(self._ids) >= self._in_memory:
-            self._spill()
-        return True
+    def visit(self, some_id: bytes, place: int) -> int | None:
+        """Record that an id was seen at a place; return the previous place, None if it is new."""
+        previous = self._ids.get(some_id)
+        if previous is None and self._database is not None:
+            query = "SELECT place FROM seen WHERE id = ?"
+            row = self._database.execute(query, (some_id,)).fetchone()
+            previous = None if row is None else row[0]
+        if previous != place:
+            self._ids[some_id] = place
+            if len(self._ids) >= self._in_memory:
+                self._spill()
+        return previous
 
     def _spill(self) -> None:
         if self._database is None:
             self._database = open_database(self._path, *_SETTINGS)
-            self._database.execute("CREATE TABLE seen (id BLOB PRIMARY KEY) WITHOUT ROWID")
+            table = "CREATE TABLE seen (id BLOB PRIMARY KEY, place INTEGER) WITHOUT ROWID"
+            self._database.execute(table)
             self._database.execute("BEGIN")
-        ids = ((some_id,) for some_id in sorted(self._ids))
-        self._database.executemany("INSERT INTO seen VALUES (?)", ids)
+        rows = sorted(self._ids.items())
+        self._database.executemany("INSERT OR REPLACE INTO seen VALUES (?,?)", rows)
         self._ids.clear()
 
     def close(self) -> None:

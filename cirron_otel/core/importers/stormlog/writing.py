@@ -9,18 +9,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
-from .... import exactjson
 from ....errors import InputError, TargetError
 from ...atomic_files import sync_directory, sync_file
 from .collected import CollectedRecords, in_order_of
 from .marks import ARRAY, KEY, LINES, plain_text_of
-from .own_run import OwnRuns
+from .own_events import lines_of
+from .own_run import OwnRuns, OwnSession
 from .sink_files import SinkFiles
 
-MEMORY_NEEDED: Final = (
-    "the run has no sample of its memory, and zeros would be wrong: record it with `sample_interval`"
-    " (docs/memory.md)"
-)
+BUNDLES: Final = "oom_dumps"
+"""The directory in a sink for the bundles of errors for lack of memory."""
 
 
 class StormlogWriter:
@@ -28,10 +26,18 @@ class StormlogWriter:
 
     def __init__(self, folder: Path) -> None:
         """Use temporary files in `folder`."""
+        self._folder = folder
         self._imported = CollectedRecords(folder)
         self._own = OwnRuns(folder)
+        self.spool: Path | None = None
+        """The directory beside whose batches the bundles of our own runs are."""
         self.incomplete: list[str] = []
         """Files of the recording that cannot be written again, since parts are missing."""
+
+    @property
+    def without_samples(self) -> list[str]:
+        """The sessions of our own that were not written, because they have no sample."""
+        return self._own.without_samples
 
     def close(self) -> None:
         """Close the temporary files."""
@@ -80,13 +86,14 @@ class StormlogWriter:
         self.incomplete = [
             layout.name for layout in imported.layouts() if not imported.is_complete(layout)
         ]
-        self.incomplete += [name for name in imported.documents() if imported.document(name) is None]
+        documents = imported.documents()
+        self.incomplete += [name for name in documents if imported.document(name) is None]
         return not self.incomplete and not imported.loose
 
     def _lines(self) -> Iterator[bytes]:
         yield from self._imported.events()
         for session in self._own.sessions():
-            yield from session.lines()
+            yield from lines_of(session, self._folder)
 
     def write_directory(self, target: Path) -> None:
         """Write the files of the recording, or a sink, and a sink for each run of our own.
@@ -130,14 +137,23 @@ class StormlogWriter:
         for session in own:
             place = folder if alone else folder / session.session_id
             place.mkdir(exist_ok=True)
-            session.write(place)
+            self._write_own(session, place)
+
+    def _write_own(self, session: OwnSession, place: Path) -> None:
+        """Write the sink of a session, and its bundles."""
+        sink = SinkFiles(place)
+        lines = lines_of(session, self._folder)
+        sink.add_session(session.session_id, lines, session.summary())
+        sink.finish()
+        for bundle in session.bundles(self.spool) if self.spool is not None else ():
+            shutil.copytree(bundle, place / BUNDLES / bundle.name, symlinks=True)
 
 
 def _write(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
     """Write a file of a recording below `folder`. Raises InputError if its name leads elsewhere."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise InputError(f"a file of the recording has the name {name[:100]!a}: expected a path below it")
+        raise InputError(f"a file is named {name[:100]!a}: expected a path below the recording")
     path = folder.joinpath(*parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
