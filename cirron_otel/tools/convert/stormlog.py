@@ -13,6 +13,7 @@ from ...core.importers.stormlog.importing import StormlogImport
 from ...core.importers.stormlog.reading import copy_stream
 from ...core.importers.stormlog.writing import StormlogWriter
 from ...core.otlp.replacing import replacing
+from ...core.placement.joined_scopes import ScopeTimes
 from ...core.records.findings import Finding
 from ...core.temporary import temporary_folder
 from ...errors import InputError, TargetError
@@ -34,6 +35,7 @@ class StormlogSource(BatchSource):
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
         """Copy standard input into a file, because a recording is read twice."""
         self._path = place.path
+        self._join = context.join
         if place.path == STANDARD:
             folder = context.stack.enter_context(temporary_folder())
             with open_place(place) as stream:
@@ -47,10 +49,17 @@ class StormlogSource(BatchSource):
     ) -> Iterator[NamedBatch]:
         """Yield the batches. Raises InputError if there is no recording."""
         with temporary_folder() as folder, _database_errors():
-            recording = StormlogImport(self._path, folder=folder, on_finding=report.skip)
+            joined = None if self._join is None else ScopeTimes(self._join, folder)
+            recording = StormlogImport(
+                self._path, folder=folder, on_finding=report.skip, joined=joined
+            )
             step = (lambda done: progress(done, None)) if progress is not None else _ignore
-            for batch in recording.batches(step):
-                yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)
+            try:
+                for batch in recording.batches(step):
+                    yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)
+            finally:
+                if joined is not None:
+                    joined.close()
             report.bytes_read += recording.bytes_read
             report.duplicates += recording.duplicates
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ....semconv import SESSION
+from ...placement.joined_scopes import ScopeTimes
 from .batch_text import BatchText, WrittenBatch
 from .exceptions import exceptions_of
 from .ledger import CaptureSession
@@ -35,10 +36,16 @@ class StormlogImport:
     """The batches of one recording; ids are digests, so that importing again gives the same."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, folder: Path, on_finding: OnFinding
-    ) -> None:
-        """Find the recording, and use temporary files in `folder`. Raises InputError."""
-        self._folder = folder
+        self, path: str | os.PathLike[str], *, folder: Path, on_finding: OnFinding,
+        joined: ScopeTimes | None = None,
+    ) -> None:  # fmt: skip
+        """Find the recording, and use temporary files in `folder`. Raises InputError.
+
+        Events are attached to the scopes of `joined`, if it has one of the same process.
+        """
+        self._joined = joined
+        self._joined_sessions: dict[int, str] = {}
+        """The session of the other spool that a mark group's events are attached to."""
         self._prepared = Preparation(
             StormlogReader(path, on_finding=on_finding), folder, on_finding
         )
@@ -96,15 +103,17 @@ class StormlogImport:
         hexadecimal = session_hex(phases.session_id) if phases.session_id else ""
         items.sort()
         if items:
-            self._add_marks(batch, phases, items, hexadecimal)
+            self._add_marks(batch, group, items, hexadecimal)
         ended = self._windows[phases.number].ended() if phases.number in self._windows else []
         for each in ending:
             ended += self._rest(each)
         for stored in ended:
             self._add_phase(batch, group, stored, hexadecimal)
-        if session is not None and self._is_last(phases, ending):
+        is_joined = group.number in self._joined_sessions
+        if session is not None and not is_joined and self._is_last(phases, ending):
             self._add_session(batch, session, hexadecimal)
-        otel = {} if session is None else otel_of(hexadecimal, group.fields)
+        joined = self._joined_sessions.get(group.number)
+        otel = {} if session is None else otel_of(joined or hexadecimal, group.fields)
         return batch.write(otel, self._stormlog_of(group, items, notes))
 
     def _is_last(self, phases: Group, ending: Iterable[Group]) -> bool:
@@ -123,8 +132,9 @@ class StormlogImport:
         return max(numbers, default=-1)
 
     def _add_marks(
-        self, batch: BatchText, phases: Group, items: list[Item], session: str
+        self, batch: BatchText, group: MarkGroup, items: list[Item], session: str
     ) -> None:
+        phases = group.phases
         windows = self._windows.get(phases.number)
         if windows is None:
             windows = self._windows[phases.number] = Windows(self._prepared.store, phases)
@@ -132,10 +142,23 @@ class StormlogImport:
         for item, scope in attributed(items, candidates):
             span_id = session if scope is None else scope.id
             time_ns, mark_id, text, *_ = item
+            if self._joined is not None:
+                thread = None if scope is None else scope.phase.thread_id
+                span_id = self._join(group, thread, time_ns) or span_id
             batch.add_mark(time_ns, mark_id, f'{{"id":"{mark_id}","span_id":"{span_id}{text}')
             ids = self._mark_ids.setdefault(span_id, [])
             if len(ids) <= _MAX_MARK_IDS:
                 ids.append(mark_id)
+
+    def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:
+        """Return the scope of the other spool that was open in a thread of the same process."""
+        if self._joined is None:
+            return None
+        found = self._joined.at(group.fields["pid"], thread_id, time_ns)
+        if found is None:
+            return None
+        self._joined_sessions.setdefault(group.number, found.session)
+        return found.id
 
     def _rest(self, group: Group) -> list[StoredPhase]:
         """Return the phases of a group that were not written yet."""
@@ -165,10 +188,11 @@ class StormlogImport:
     ) -> None:
         phase = stored.phase
         attrs = phase_attributes(stored)
+        parent = stored.parent_id or self._join(group, phase.thread_id, stored.start_ns)
         span: dict[str, Any] = {
             "id": stored.id,
             "name": phase.name,
-            "parent_id": stored.parent_id or session,
+            "parent_id": parent or session,
             "index": index_of(phase),
             "start_ns": stored.start_ns,
             "end_ns": stored.end_ns,
