@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.environments import SITE_PACKAGES, Environment, EnvironmentUnavailableError
+from tests.stormlog.peers import STORMLOG
 
 _PINS = Path(__file__).with_name("pins")
 
@@ -42,8 +43,8 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 def main() -> int:
-    """Make every environment."""
-    for name, environment in ENVIRONMENTS.items():
+    """Make every environment, and those of the peers that need no torch of their own."""
+    for name, environment in {**ENVIRONMENTS, **STORMLOG}.items():
         try:
             environment.make()
         except EnvironmentUnavailableError as error:

@@ -28,8 +28,8 @@ STORMLOG_039 = _release("0.3.9")
 """`import stormlog`, and the commands `bin/gpumemprof` and `bin/stormlog`; schema 3."""
 STORMLOG_043 = _release("0.4.3")
 """The same with schema 4."""
-STORMLOG = {"0.3.9": STORMLOG_039, "0.4.3": STORMLOG_043}
-"""Both releases by version."""
+STORMLOG = {"stormlog-0.3.9": STORMLOG_039, "stormlog-0.4.3": STORMLOG_043}
+"""Both releases by name."""
 
 
 class Peer:
@@ -37,7 +37,8 @@ class Peer:
 
     def __init__(self, version: str) -> None:
         """Start the process. Raises EnvironmentUnavailableError."""
-        python = STORMLOG[version].make()
+        self.version = version
+        python = STORMLOG[f"stormlog-{version}"].make()
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("peer_program.py")],
             stdin=subprocess.PIPE,

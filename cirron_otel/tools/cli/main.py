@@ -27,6 +27,7 @@ from .report import report
 from .run import run as run_command
 from .runs import runs
 from .spool import spool
+from .stormlog import stormlog
 
 PROGRAM = "cirron-otel"
 INTERRUPTED = 130
@@ -47,7 +48,9 @@ def cli() -> None:
     """Convert Cirron's training traces to OpenTelemetry and back, losing nothing."""
 
 
-for _command in (run_command, convert, export, report, diff, runs, spool, demo, doctor, collector):
+for _command in (
+    run_command, convert, export, report, diff, runs, spool, stormlog, demo, doctor, collector,
+):  # fmt: skip
     cli.add_command(_command)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...core.analysis.breakdown import Breakdown, PhaseTimes
 
-_IDS = ("run", "span")
+_IDS = ("run", "session", "span")
 _RIGHT = ("times", "total", "share", "p50", "p95", "max")
 
 

@@ -20,7 +20,8 @@ LEGACY = 0
 """The version of a record without `schema_version`."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+_TEXTS = ("event_type", "collector", "host", "session_id", "job_id")
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -147,6 +148,10 @@ def check_fields(record: Mapping[str, Any], version: int) -> None:
         msgspec.convert(record, _SCHEMAS[version])
     except msgspec.ValidationError as error:
         raise TelemetryRecordError(_reason(str(error))) from None
+    for name in _TEXTS:
+        value = record.get(name)
+        if value is not None and value.isspace():
+            raise TelemetryRecordError(f"{name} is blank: expected text")
     rank = record.get("rank", 0)
     check_ranks(rank, record.get("local_rank", rank), record.get("world_size", 1))
     total = record["device_total_bytes"]

@@ -30,8 +30,8 @@ class CaptureSession:
     event_types: dict[str, int] = field(default_factory=dict)
     sources: dict[str, None] = field(default_factory=dict)
     """The names of the files with its events, in order."""
-    first: Mapping[str, Any] | None = None
-    """The event with the lowest time."""
+    first: Mapping[str, Any] = field(default_factory=dict)
+    """The event with the lowest time; empty if there is no event."""
     last_ns: dict[int, int] = field(default_factory=dict)
     """The time of the last event of each rank, nanoseconds since the epoch."""
     stopped_ns: int | None = None
@@ -43,7 +43,7 @@ class CaptureSession:
         self.event_count += 1
         self.event_types[kind] = self.event_types.get(kind, 0) + 1
         self.sources[file] = None
-        if self.first is None or time < self.first["timestamp_ns"]:
+        if not self.first or time < self.first["timestamp_ns"]:
             self.first = event
         if not self.source:
             self.source = artifact
@@ -59,8 +59,7 @@ class CaptureSession:
         Without a manifest, a `stop` event makes the session `completed`, and its absence
         `incomplete`.
         """
-        if self.manifest is not None or self.first is None:
-            assert self.manifest is not None
+        if self.manifest is not None:
             return self.manifest
         first = self.first
         return CaptureSummary(

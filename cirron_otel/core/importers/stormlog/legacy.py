@@ -13,7 +13,7 @@ from ....ids import digest
 _IDENTITY = ("job_id", "rank", "local_rank", "world_size")
 _COLLECTORS = ("cuda", "rocm", "mps", "cpu")
 _TENSORFLOW = "stormlog.tensorflow.memory_tracker"
-_DEVICE_INDEX = re.compile(r".*:(\d+)", re.DOTALL)
+_DEVICE_INDEX = re.compile(r".*:(\d{1,18})", re.DOTALL)
 
 
 class TelemetryRecordError(InputError, ValueError):
@@ -52,9 +52,8 @@ def legacy_event(
     metadata = _metadata(record)
     allocated = _allocated(record)
     used = record.get("device_used_bytes", allocated)
-    total = _first(record, "device_total_bytes", "device_total", "total_memory")
-    if total is None:
-        total = _first(metadata, "total_memory", "device_total")
+    total = _present(metadata, "total_memory", "device_total", default=None)
+    total = _present(record, "device_total_bytes", "total_memory", "device_total", default=total)
     _check_optional("device_total_bytes", total)
     identity = _distributed(record, metadata)
     return {
@@ -190,14 +189,6 @@ def _distributed(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict
     if found["world_size"] is None:
         found["world_size"] = 1
     return found
-
-
-def _first(fields: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of the values that is not null."""
-    for name in names:
-        if fields.get(name) is not None:
-            return fields[name]
-    return None
 
 
 def _present(fields: Mapping[str, Any], *names: str, default: Any) -> Any:

@@ -21,6 +21,13 @@ from .reading import StormlogReader
 class SessionNotFoundError(InputError, ValueError):
     """The recording has no session with the requested id."""
 
+    def __init__(self, path: str | os.PathLike[str], session_id: str) -> None:
+        """Name the path of the recording and the session."""
+        super().__init__(
+            f"{os.fspath(path)} has no session {session_id[:100]!a}:"
+            " `cirron-otel stormlog sessions` lists them"
+        )
+
 
 @dataclass(slots=True)
 class LoadedTelemetrySession:
@@ -56,9 +63,9 @@ def load_telemetry_sessions(
     events: dict[str, list[TelemetryEvent]] = {}
     files: dict[str, dict[str, str]] = {}
     for record in reader.records():
-        assert record.event is not None
-        ledger.add(record.event, record.artifact, record.file.name)
-        event = TelemetryEvent(**plain(record.event))
+        fields = record.event or {}
+        ledger.add(fields, record.artifact, record.file.name)
+        event = TelemetryEvent(**plain(fields))
         events.setdefault(event.session_id, []).append(event)
         files.setdefault(event.session_id, {})[record.file.name] = str(record.file.path.resolve())
     loaded = []
@@ -93,10 +100,7 @@ def load_telemetry_events(
     for session in sessions:
         if session.summary.session_id == session_id:
             return session.events
-    raise SessionNotFoundError(
-        f"{os.fspath(path)} has no session {session_id[:100]!a}: `cirron-otel stormlog sessions`"
-        " lists them"
-    )
+    raise SessionNotFoundError(path, session_id)
 
 
 def derive_timeline_markers(

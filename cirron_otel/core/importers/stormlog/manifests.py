@@ -41,9 +41,11 @@ class CaptureSummary(msgspec.Struct, frozen=True, kw_only=True):
 def summary_of(value: Any) -> CaptureSummary | None:
     """Return the session that a manifest's entry describes; None if the entry is not valid."""
     try:
-        return msgspec.convert(value, CaptureSummary)
+        summary = msgspec.convert(value, CaptureSummary)
     except msgspec.ValidationError:
         return None
+    texts = (summary.session_id, summary.host, summary.source)
+    return None if any(text.isspace() for text in texts) else summary
 
 
 def entries_of(manifest: dict[str, Any], key: str) -> list[Any]:

@@ -110,8 +110,12 @@ def markers_of(
     *,
     include_phase_markers: bool = True,
     annotations: Iterable[TimelineMarker] = (),
+    last_ns: Mapping[int, int] | None = None,
 ) -> list[TimelineMarker]:
-    """Return the markers of events in their canonical form, in order of time."""
+    """Return the markers of events in their canonical form, in order of time.
+
+    `annotations` are markers that users wrote. `last_ns` is described at `replay`.
+    """
     markers = [marker for event in events if (marker := point_marker(event)) is not None]
     if include_phase_markers:
         identities: dict[tuple[str, int], tuple[int, int]] = {}
@@ -119,7 +123,7 @@ def markers_of(
             identities.setdefault(
                 (event["session_id"], event["rank"]), (event["local_rank"], event["world_size"])
             )
-        for phase in replay(events):
+        for phase in replay(events, last_ns):
             markers.append(phase_marker(phase, *identities[(phase.session_id, phase.rank)]))
     return sort_markers([*markers, *annotations])
 
@@ -129,9 +133,12 @@ def sort_markers(markers: Iterable[TimelineMarker]) -> list[TimelineMarker]:
     return sorted(markers, key=_order)
 
 
-def _order(marker: TimelineMarker) -> tuple[int, int, int, str, str]:
+def _order(marker: TimelineMarker) -> tuple[int, int, int, str, str, int]:
     end = marker.start_ns if marker.end_ns is None else marker.end_ns
-    return (marker.start_ns, end, marker.rank, marker.kind, marker.label)
+    return (
+        marker.start_ns, end, marker.rank, marker.kind, marker.label,
+        marker.metadata.get("sequence", 0) if marker.kind == "phase" else 0,
+    )  # fmt: skip
 
 
 def by_rank(markers: Iterable[TimelineMarker]) -> dict[int, list[TimelineMarker]]:

@@ -178,9 +178,7 @@ class OwnSession:
         run, key = self.database.execute, (self.session,)
         row = run("SELECT attrs FROM resource WHERE session = ?", key).fetchone()
         resource = orjson.loads(row[0]) if row is not None else {}
-        pid, rank = run(
-            "SELECT MAX(pid), MAX(rank) FROM span WHERE session = ?", key
-        ).fetchone()
+        pid, rank = run("SELECT MAX(pid), MAX(rank) FROM span WHERE session = ?", key).fetchone()
         root = run("SELECT start, end, attrs, error FROM span WHERE id = ?", key).fetchone()
         spans = run("SELECT MIN(start) FROM span WHERE session = ?", key).fetchone()[0]
         marks = run("SELECT MIN(ts) FROM mark WHERE session = ?", key).fetchone()[0]

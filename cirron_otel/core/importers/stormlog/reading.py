@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from ...records.findings import Finding
 from ...temporary import writing_temporary_files
 from .discovery import Artifact, OnFinding, SourceFile, discover
+from .duplicates import SeenEvents
 from .events import LEGACY, canonical_event, version_of
 from .exact import Problem, parse_record
 from .legacy import TelemetryRecordError, synthetic_session_id
@@ -46,6 +47,8 @@ class StormlogRecord:
     """The canonical form; None if the record is not valid."""
     problems: tuple[Problem, ...] = ()
     """What was reported."""
+    is_duplicate: bool = False
+    """Whether an earlier recording contains the event."""
 
     @property
     def session_id(self) -> str:
@@ -83,10 +86,21 @@ class StormlogReader:
         self._synthetic: dict[Path, str] = {}
 
     def records(self) -> Iterator[StormlogRecord]:
-        """Yield the telemetry events of all recordings; report what is skipped."""
-        for artifact in self.artifacts:
-            for record in self.pieces(artifact):
-                if record.event is not None:
+        """Yield the telemetry events of all recordings once; report what is skipped."""
+        for record in self.all_pieces():
+            if record.event is not None and not record.is_duplicate:
+                yield record
+
+    def all_pieces(self) -> Iterator[StormlogRecord]:
+        """Yield the pieces of all recordings, and mark events that an earlier one contains."""
+        if len(self.artifacts) == 1:
+            yield from self.pieces(self.artifacts[0])
+            return
+        with SeenEvents() as seen:
+            for number, artifact in enumerate(self.artifacts):
+                for record in self.pieces(artifact):
+                    if record.event is not None:
+                        record.is_duplicate = seen.is_duplicate(record.event, number)
                     yield record
 
     def pieces(self, artifact: Artifact) -> Iterator[StormlogRecord]:

@@ -120,9 +120,9 @@ class PhaseReplay:
         ended = self._ended.setdefault(group, [])
         if ended and ended[-1].end_ns != boundary.timestamp_ns:
             ended.clear()
-        stack = self._stacks.setdefault(group, {}).setdefault(boundary.thread_id, [])
+        stacks = self._stacks.setdefault(group, {})
         if boundary.is_enter:
-            stack.append(
+            stacks.setdefault(boundary.thread_id, []).append(
                 Phase(
                     *group,
                     boundary.timestamp_ns,
@@ -138,9 +138,12 @@ class PhaseReplay:
                 )
             )
             return None
-        if not stack or stack[-1].scope_id != boundary.scope_id:
+        stack = stacks.get(boundary.thread_id)
+        if stack is None or stack[-1].scope_id != boundary.scope_id:
             return None
         phase = stack.pop()
+        if not stack:
+            del stacks[boundary.thread_id]
         phase.end_ns = boundary.timestamp_ns
         ended.append(phase)
         return phase
@@ -159,8 +162,11 @@ class PhaseReplay:
 
         All boundaries up to and including that time must have been fed, and no later one.
         """
-        ended = self._ended.get((session_id, rank), ())
-        return self.open_phases(session_id, rank) + [each for each in ended if each.end_ns == at_ns]
+        ended = [
+            phase for phase in self._ended.get((session_id, rank), ()) if phase.end_ns == at_ns
+        ]
+        phases = ended + self.open_phases(session_id, rank)
+        return sorted(phases, key=lambda phase: phase.start_ns)
 
     def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution | None:
         """Return an event's attribution, under the condition of `active`."""
@@ -177,10 +183,15 @@ class PhaseReplay:
         return phases
 
 
-def replay(events: Iterable[Mapping[str, Any]]) -> list[Phase]:
-    """Return the phases of events in their canonical form, in order of session, rank and start."""
-    boundaries: list[PhaseBoundary] = []
+def replay(
+    events: Iterable[Mapping[str, Any]], last_ns: Mapping[int, int] | None = None
+) -> list[Phase]:
+    """Return the phases of events in their canonical form, in order of session, rank and start.
+
+    `last_ns` has the time of the last event of each rank, if `events` are a part of one session.
+    """
     last: dict[Group, int] = {}
+    boundaries: list[PhaseBoundary] = []
     for event in events:
         group = (event["session_id"], event["rank"])
         last[group] = max(last.get(group, 0), event["timestamp_ns"])
@@ -191,7 +202,7 @@ def replay(events: Iterable[Mapping[str, Any]]) -> list[Phase]:
     state = PhaseReplay()
     phases = [phase for each in boundaries if (phase := state.feed(each)) is not None]
     for group, end in last.items():
-        phases += state.finish(*group, end)
+        phases += state.finish(*group, max(end, (last_ns or {}).get(group[1], end)))
     phases.sort(key=lambda phase: (phase.session_id, phase.rank, phase.start_ns, phase.end_ns))
     return phases
 

@@ -1,0 +1,228 @@
+"""`cirron-otel stormlog`: the sessions and timelines of Stormlog's recordings, and their checks."""
+
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..convert.tables import STANDARD
+from . import output
+from .parameters import json_option
+from .tables import rows_table
+from .text import count, duration, local_moment, printable
+
+if TYPE_CHECKING:
+    from ...core.importers.stormlog.ledger import CaptureSession
+    from ...core.importers.stormlog.session_timelines import SessionTimeline
+    from ...core.records.findings import Finding
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_IN_DOCUMENT = 10_000
+_path_argument: Callable[[F], F] = click.argument("path", metavar="PATH")
+
+
+@contextlib.contextmanager
+def _local(path: str) -> Iterator[Path]:
+    """Yield the path of a recording; standard input and pipes are copied to a file."""
+    if path != STANDARD and not Path(path).is_fifo():
+        yield Path(path)
+        return
+    from ...core.importers.stormlog.reading import copy_stream
+    from ...core.temporary import temporary_folder
+    from ..convert.formats import PathSpec
+    from ..convert.sources import open_place
+
+    with temporary_folder() as folder, open_place(PathSpec(path, "stormlog")) as stream:
+        yield copy_stream(stream, folder)
+
+
+@click.command(short_help="List the sessions of a recording.")
+@_path_argument
+@json_option
+def sessions(path: str, as_json: bool) -> int:
+    """List the sessions of recordings: status, time, identity and events.
+
+    The default session is marked with *. Exit code 1 if a part of the recording was skipped.
+    """
+    from ...core.importers.stormlog.ledger import SessionLedger
+    from ...core.importers.stormlog.reading import StormlogReader
+
+    findings = _Findings()
+    with _local(path) as place:
+        reader = StormlogReader(place, on_finding=findings.add)
+        ledger = SessionLedger(reader.artifacts, place.name or str(place.resolve()))
+        for record in reader.records():
+            ledger.add(record.event or {}, record.artifact, record.file.name)
+    found, default = ledger.sessions(), ledger.default()
+    if as_json:
+        output.document(
+            {
+                "default_session": None if default is None else default.session_id,
+                "sessions": [session.to_json() for session in found],
+            }
+        )
+    elif found:
+        rows = [_session_row(session, session is default) for session in found]
+        output.show(rows_table(_SESSION_HEADS, {"duration", "events"}, rows))
+    else:
+        output.result(f"{printable(path)}: no session")
+    return findings.report()
+
+
+_SESSION_HEADS = ("", "session", "status", "start", "duration", "rank", "pid", "host", "events")
+
+
+def _session_row(session: CaptureSession, is_default: bool) -> tuple[str, ...]:
+    summary = session.summary
+    end = summary.ended_at_ns
+    if end is None:
+        end = max(session.last_ns.values(), default=None)
+    return (
+        "*" if is_default else "",
+        printable(session.session_id),
+        summary.status,
+        local_moment(summary.started_at_ns),
+        "?" if end is None else duration(end - summary.started_at_ns),
+        f"{summary.rank} of {summary.world_size}",
+        str(summary.pid),
+        printable(summary.host),
+        f"{session.event_count:,}",
+    )
+
+
+@click.command(short_help="Show phases, alerts and other landmarks.")
+@_path_argument
+@click.option("--session", "session_id", metavar="ID", help="Only this session.")
+@json_option
+def timeline(path: str, session_id: str | None, as_json: bool) -> int:
+    """Show the markers of each session, and the phases to which samples and alerts belong.
+
+    Exit code 1 if a part of the recording was skipped, 3 if there is no such session.
+    """
+    from ...core.importers.stormlog.loading import SessionNotFoundError
+    from ...core.importers.stormlog.reading import StormlogReader
+    from ...core.importers.stormlog.session_timelines import session_timelines
+
+    findings = _Findings()
+    with _local(path) as place:
+        reader = StormlogReader(place, on_finding=findings.add)
+        timelines = session_timelines(reader, session_id)
+    if session_id is not None and not timelines:
+        raise SessionNotFoundError(path, session_id)
+    if as_json:
+        output.document({"sessions": [each.to_json() for each in timelines]})
+    else:
+        for each in timelines:
+            _show_timeline(each)
+        if not timelines:
+            output.result(f"{printable(path)}: no session")
+    return findings.report()
+
+
+def _show_timeline(found: SessionTimeline) -> None:
+    summary = found.session.summary
+    output.result(
+        f"{printable(summary.session_id)}  {summary.status},"
+        f" {count(found.session.event_count, 'event')},"
+        f" from {local_moment(summary.started_at_ns)}"
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            duration(marker.start_ns - summary.started_at_ns),
+            str(marker.rank),
+            marker.kind,
+            marker.severity,
+            "" if marker.end_ns is None else duration(marker.end_ns - marker.start_ns),
+            printable(marker.label),
+        )
+        for marker in found.markers()
+    ]
+    if rows:
+        output.show(rows_table(_MARKER_HEADS, {"time", "duration"}, rows))
+    sources = Counter(
+        "outside any phase" if attribution is None else attribution.source or "ambiguous"
+        for _, attribution in found.attribution()
+    )
+    if sources:
+        parts = ", ".join(f"{number:,} {name}" for name, number in sorted(sources.items()))
+        output.result(f"samples and alerts: {parts}")
+    output.result("")
+
+
+_MARKER_HEADS = ("time", "rank", "kind", "severity", "duration", "label")
+
+
+@click.command(short_help="Check the records strictly.")
+@_path_argument
+@json_option
+def verify(path: str, as_json: bool) -> int:
+    """Check every record strictly against its schema; exit code 1 if there are errors.
+
+    Notes, such as a torn last line, are listed too; they are not errors.
+    """
+    from ...core.importers.stormlog.strict import verify_recording
+
+    errors = notes = 0
+    listed: list[Finding] = []
+    with _local(path) as place:
+        for finding in verify_recording(place):
+            if finding.severity == "error":
+                errors += 1
+            else:
+                notes += 1
+            if not as_json:
+                output.result(printable(str(finding)))
+            elif len(listed) < _MAX_IN_DOCUMENT:
+                listed.append(finding)
+    if as_json:
+        output.document(
+            {
+                "path": path,
+                "errors": errors,
+                "notes": notes,
+                "findings": [finding.to_json() for finding in listed],
+                "findings_left_out": errors + notes - len(listed),
+            }
+        )
+    else:
+        output.result(f"{printable(path)}: {count(errors, 'error')}, {count(notes, 'note')}")
+    return 1 if errors else 0
+
+
+class _Findings:
+    """The findings of a pass: the first ones, and their number."""
+
+    def __init__(self) -> None:
+        self._found: list[Finding] = []
+        self._count = 0
+
+    def add(self, finding: Finding) -> None:
+        self._count += 1
+        if len(self._found) < _MAX_IN_DOCUMENT:
+            self._found.append(finding)
+
+    def report(self) -> int:
+        """Write the findings to stderr, and return the command's exit code."""
+        output.skipped(self._found, self._count)
+        return 1 if self._count else 0
+
+
+@click.group(short_help="Inspect Stormlog's recordings.")
+def stormlog() -> None:
+    """Inspect recordings of Stormlog, which `convert` and `export` read as stormlog:PATH.
+
+    PATH is a JSON export, a telemetry sink or its manifest, a segment, an OOM or diagnose bundle,
+    a directory that contains several of these, or - for standard input.
+    """
+
+
+for _command in (sessions, timeline, verify):
+    stormlog.add_command(_command)
