@@ -122,7 +122,8 @@ class PhaseReplay:
             ended.clear()
         stacks = self._stacks.setdefault(group, {})
         if boundary.is_enter:
-            stacks.setdefault(boundary.thread_id, []).append(
+            above = stacks.setdefault(boundary.thread_id, [])
+            above.append(
                 Phase(
                     *group,
                     boundary.timestamp_ns,
@@ -134,7 +135,7 @@ class PhaseReplay:
                     boundary.thread_id,
                     boundary.thread_name,
                     boundary.attributes,
-                    parent=stack[-1] if stack else None,
+                    parent=above[-1] if above else None,
                 )
             )
             return None
