@@ -23,6 +23,8 @@ from tests.query.serving import Said, serving
 from tests.storage.helpers import files
 
 SPOOL = RECORDED / "01_torch_basic"
+STORMLOG = RECORDED.parent / "stormlog" / "v039" / "sim_gpu" / "sink"
+"""A recording of Stormlog's, which becomes one batch."""
 SESSION = "session="
 
 
@@ -171,6 +173,22 @@ def _free_port() -> int:
         return port
 
 
+@contextlib.contextmanager
+def _stormlog(spool: Path, folder: Path) -> Iterator[Given]:
+    """Stormlog's files hold events only: the spool is made of them (`spool_for`)."""
+    del spool
+    yield Given(f"stormlog:{shutil.copytree(STORMLOG, folder / 'sink')}")
+
+
+@contextlib.contextmanager
+def _damaged_stormlog(folder: Path) -> Iterator[Given]:
+    copy = shutil.copytree(STORMLOG, folder / "sink")
+    segment = copy / "segment-000001.jsonl"
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join([*lines[:3], b"{ this is not a record\n", *lines[3:]]))
+    yield Given(f"stormlog:{copy}")
+
+
 SOURCES: dict[str, SourceCase] = {
     "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
     "batch": _written("batch", ".json"),
@@ -181,22 +199,39 @@ SOURCES: dict[str, SourceCase] = {
     "tempo": _backend("tempo"),
     "sqlite": _database("sqlite"),
     "postgresql": _database("postgresql"),
+    "stormlog": SourceCase(
+        _stormlog, _damaged_stormlog, lambda folder: Given(f"stormlog:{folder}/absent")
+    ),
     "tar": _written("tar"),
 }
 
 TARGETS: dict[str, str] = {
     "spool": "out",
-    "batch": min(SPOOL.rglob("*.json")).name,
+    "batch": "",
     "otlp-json": "out.jsonl",
     "otlp-proto": "out.binpb",
     "cirron-proto": "out",
+    "stormlog": "out",
     "tar": "out",
 }
-"""By row: the name of a target; that of a batch file is the name under which it is read."""
+"""By row: the name of a target; a batch file has the name of its batch."""
 
 
-def spool_of_one_batch(folder: Path) -> Path:
-    """A spool with one batch, which every row can hold."""
+def name_of_target(name: str, spool: Path) -> str:
+    """The name of a target for the batches of a spool."""
+    return TARGETS[name] or min(spool.rglob("*.json")).name
+
+
+def spool_of_stormlog(folder: Path) -> Path:
+    """A spool that the stormlog row can hold."""
+    convert(ConvertRequest(f"stormlog:{STORMLOG}", f"{folder}/recorded"))
+    return folder / "recorded"
+
+
+def spool_of_one_batch(folder: Path, *names: str) -> Path:
+    """A spool with one batch, which the rows of these names can hold."""
+    if "stormlog" in names:
+        return spool_of_stormlog(folder)
     first = min(SPOOL.rglob("*.json"))
     (folder / "one" / "spool").mkdir(parents=True)
     shutil.copy(first, folder / "one" / "spool")
@@ -205,6 +240,8 @@ def spool_of_one_batch(folder: Path) -> Path:
 
 def spool_for(name: str, folder: Path) -> Path:
     """The largest spool that a row can hold."""
+    if name == "stormlog":
+        return spool_of_stormlog(folder)
     return spool_of_one_batch(folder) if name == "batch" else SPOOL
 
 

@@ -56,7 +56,8 @@ def test_reading_twice_gives_the_same(source_name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(places.TARGETS))
 def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
-    spool, target = spool_for(name, tmp_path), str(tmp_path / places.TARGETS[name])
+    spool = spool_for(name, tmp_path)
+    target = str(tmp_path / places.name_of_target(name, spool))
     report = convert(ConvertRequest(str(spool), target, target_format=name))
     assert report.exit_code == 0
     assert report.written
@@ -68,8 +69,8 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("source_name", sorted(places.SOURCES.keys() - {"postgresql", "tempo"}))
 def test_every_source_reaches_every_target(name: str, source_name: str, tmp_path: Path) -> None:
     """PostgreSQL and Tempo take the code paths of SQLite and Jaeger."""
-    spool = places.spool_of_one_batch(tmp_path)
-    target = str(tmp_path / places.TARGETS[name])
+    spool = places.spool_of_one_batch(tmp_path, name, source_name)
+    target = str(tmp_path / places.name_of_target(name, spool))
     with places.SOURCES[source_name].intact(spool, tmp_path) as source:
         convert(ConvertRequest(source.argument, target, source.format, name))
     assert_same(contents(Given(target, name), tmp_path / "back"), batches(spool))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from pathlib import Path
@@ -145,7 +146,7 @@ def odd_record(random_: random.Random, version: int) -> dict[str, Any]:
         if random_.random() < 0.2:
             result.pop(name, None)
         else:
-            result[name] = random_.choice(ODD_VALUES)
+            result[name] = copy.deepcopy(random_.choice(ODD_VALUES))
     if version == 4 and random_.random() < 0.5 and isinstance(result.get("metadata"), dict):
         capabilities = dict(CAPABILITIES)
         name = random_.choice((*capabilities, "unknown"))

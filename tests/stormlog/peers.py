@@ -37,6 +37,7 @@ class Peer:
 
     def __init__(self, version: str) -> None:
         """Start the process. Raises EnvironmentUnavailableError."""
+        self.version = version
         python = STORMLOG[f"stormlog-{version}"].make()
         self._process = subprocess.Popen(
             [python, Path(__file__).with_name("peer_program.py")],

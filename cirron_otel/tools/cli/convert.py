@@ -48,6 +48,11 @@ if TYPE_CHECKING:
     " epoch=A..B, name=NAME. May be given several times.",
 )
 @click.option(
+    "--join",
+    metavar="SPOOL",
+    help="Attach the records to the scopes of SPOOL that were open in the same process and thread.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
@@ -62,6 +67,7 @@ def convert(
     layout: str,
     run: str | None,
     expressions: tuple[str, ...],
+    join: str | None,
     jobs: int | None,
     as_json: bool,
 ) -> int:
@@ -86,6 +92,7 @@ def convert(
         select=Selection.parse(expressions) if expressions else None,
         run=run,
         jobs=jobs,
+        join=join,
     )
     with output.progress("converting") as progress:
         report = convert_request(request, progress=progress)

@@ -23,7 +23,7 @@ from .report import Report
 from .select import Selection
 from .selecting import sessions_of
 from .sources import BatchSource, Progress, SourceContext, open_source, size_of
-from .tables import STANDARD, TARGETS, TargetRow
+from .tables import SOURCES, STANDARD, TARGETS, TargetRow, joined
 from .targets import MessageTarget, TargetWriter
 from .workers import Chunk, EncodeJob, default_jobs, encode_all
 
@@ -46,6 +46,8 @@ class ConvertRequest:
     """The number of worker processes; None means one for each core."""
     service_name: str = field(default_factory=default_service_name)
     limits: SizeLimits = DEFAULT_LIMITS
+    join: str | None = None
+    """A spool: records of the same process and thread are attached to its scopes."""
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Report:
@@ -58,8 +60,11 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
     before = Report()
     is_selected = bool(request.select) or request.run not in (None, ALL)
     with contextlib.ExitStack() as stack:
-        context = SourceContext(stack, before, progress, request.limits)
+        context = SourceContext(stack, before, progress, request.limits, request.join)
         row, source = open_source(request.source, request.source_format, context)
+        if request.join is not None and not row.can_join:
+            names = [name for name, each in SOURCES.items() if each.can_join]
+            raise UsageError(f"--join needs a source of the kind {joined(names, 'or')}")
         place = target_place(request.target, request.target_format, row)
         target = TARGETS[place.format]
         report = Report(target=place.path)
@@ -114,6 +119,7 @@ def _from_spool(
                     return
                 items = itertools.chain((first,), items)
             with target.open(place, report, request.limits) as writer:
+                writer.use_spool(reader.paths.root)
                 for item in items:
                     writer.take(item)
 

@@ -10,6 +10,7 @@ from ...errors import UsageError
 from ...ids import is_id
 
 _RANGE = re.compile(r"(-?\d{1,18})(?:\.\.(-?\d{1,18}))?")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){0,3}(-[0-9a-f]{0,12})?")
 _MAX_LISTED = 10
 """The maximum number of session ids that an error lists for an ambiguous prefix."""
 _USE = "use session=ID, rank=N, rank=A..B, epoch=N, epoch=A..B or name=NAME"
@@ -39,7 +40,7 @@ class Selection:
                 raise UsageError(f"cannot select by {expression!r}: {_USE}")
             values[key].append(value)
         return cls(
-            frozenset(values["session"]),
+            frozenset(map(_without_dashes, values["session"])),
             tuple(_range("rank", value) for value in values["rank"]),
             tuple(_range("epoch", value) for value in values["epoch"]),
             frozenset(values["name"]),
@@ -67,6 +68,11 @@ def _range(key: str, text: str) -> tuple[int, int]:
         raise UsageError(f"cannot select by {key}={text}: {_USE}")
     low = int(match[1])
     return low, int(match[2]) if match[2] is not None else low
+
+
+def _without_dashes(session: str) -> str:
+    """Return the Cirron id of a session that is named by its UUID, or by the start of it."""
+    return session.replace("-", "") if _UUID.fullmatch(session) else session
 
 
 def _session(value: str, known: Collection[str]) -> str:

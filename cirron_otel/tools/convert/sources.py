@@ -57,6 +57,8 @@ class SourceContext:
     """Lists the problems found before reading begins."""
     progress: Progress | None = None
     limits: SizeLimits = DEFAULT_LIMITS
+    join: str | None = None
+    """The spool whose scopes the records are attached to; only for rows with `can_join`."""
 
 
 class BatchSource(ABC):

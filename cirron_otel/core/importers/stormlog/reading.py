@@ -108,15 +108,16 @@ class StormlogReader:
         for file in artifact.files:
             try:
                 with open_regular(file.path, follow=file.follow) as stream:
-                    for piece in self._cut(file, stream):
-                        yield self._record(artifact, file, piece)
+                    for piece in self.cut(file, stream):
+                        yield self.record(artifact, file, piece)
             except UnreadableFileError as error:
                 self.on_finding(Finding(file.name, "unreadable", str(error)))
             except OSError as error:
                 reason = error.strerror or error
                 self.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
 
-    def _cut(self, file: SourceFile, stream: BinaryIO) -> Iterator[Piece]:
+    def cut(self, file: SourceFile, stream: BinaryIO) -> Iterator[Piece]:
+        """Yield the pieces of a file that is open as `stream`."""
         limit = self.max_record_bytes
         if self.events_key is not None and file.form in ("events", "document"):
             return events_of(stream, self.events_key, limit)
@@ -130,7 +131,8 @@ class StormlogReader:
             return timeline_pieces(stream, limit)
         return _document(stream, limit)
 
-    def _record(self, artifact: Artifact, file: SourceFile, piece: Piece) -> StormlogRecord:
+    def record(self, artifact: Artifact, file: SourceFile, piece: Piece) -> StormlogRecord:
+        """Return the record of a piece, and report its problems."""
         record = StormlogRecord(artifact, file, piece.position, piece.before, piece.raw)
         if piece.problem not in ("", "torn"):
             self._report(record, _problem(piece, self.max_record_bytes))

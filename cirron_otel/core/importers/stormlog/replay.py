@@ -61,6 +61,8 @@ class Phase:
     end_ns: int | None = None
     synthetic_end: bool = False
     """Whether no exit was recorded, so that the end is that of the session's last event."""
+    parent: Phase | None = field(default=None, repr=False, compare=False)
+    """The phase of the same thread that was open at the start."""
 
     @property
     def label(self) -> str:
@@ -120,7 +122,8 @@ class PhaseReplay:
             ended.clear()
         stacks = self._stacks.setdefault(group, {})
         if boundary.is_enter:
-            stacks.setdefault(boundary.thread_id, []).append(
+            above = stacks.setdefault(boundary.thread_id, [])
+            above.append(
                 Phase(
                     *group,
                     boundary.timestamp_ns,
@@ -132,6 +135,7 @@ class PhaseReplay:
                     boundary.thread_id,
                     boundary.thread_name,
                     boundary.attributes,
+                    parent=above[-1] if above else None,
                 )
             )
             return None
@@ -145,18 +149,25 @@ class PhaseReplay:
         ended.append(phase)
         return phase
 
+    def open_phases(self, session_id: str, rank: int) -> list[Phase]:
+        """Return the phases that are open, each after its parent."""
+        stacks = self._stacks.get((session_id, rank), {})
+        return [phase for stack in stacks.values() for phase in stack]
+
+    def last_entered(self, session_id: str, rank: int, thread_id: int) -> Phase:
+        """Return the innermost open phase of a thread, which has one."""
+        return self._stacks[session_id, rank][thread_id][-1]
+
     def active(self, session_id: str, rank: int, at_ns: int) -> list[Phase]:
         """Return the phases that contain a time, ends included.
 
         All boundaries up to and including that time must have been fed, and no later one.
         """
-        group = (session_id, rank)
-        stacks = self._stacks.get(group)
-        if stacks is None:
-            return []
-        open_phases = [phase for stack in stacks.values() for phase in stack]
-        ended = [phase for phase in self._ended[group] if phase.end_ns == at_ns]
-        return sorted(ended + open_phases, key=lambda phase: phase.start_ns)
+        ended = [
+            phase for phase in self._ended.get((session_id, rank), ()) if phase.end_ns == at_ns
+        ]
+        phases = ended + self.open_phases(session_id, rank)
+        return sorted(phases, key=lambda phase: phase.start_ns)
 
     def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution | None:
         """Return an event's attribution, under the condition of `active`."""
