@@ -25,6 +25,26 @@ DEPLOYMENT_ID = "cirron.deployment.id"
 MODEL_ID = "cirron.model.id"
 JOB_ID = "cirron.job.id"
 
+# Resource: the description of a run, which metrics leave out
+ARGUMENTS = "process.command_args"
+DISTRO_NAME = "telemetry.distro.name"
+DISTRO_VERSION = "telemetry.distro.version"
+COMMIT = "vcs.ref.head.revision"
+BRANCH = "vcs.ref.head.name"
+DIRTY = "cirron.git.dirty"
+TORCH_VERSION = "cirron.torch.version"
+CUDA_VERSION = "cirron.cuda.version"
+HYPERPARAMETER = "cirron.config."
+_DESCRIPTIONS = frozenset({
+    ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, COMMIT, BRANCH, DIRTY, TORCH_VERSION, CUDA_VERSION,
+})  # fmt: skip
+
+
+def describes_run(attribute: str) -> bool:
+    """Return whether a resource attribute describes the run, and so is not one of its metrics."""
+    return attribute in _DESCRIPTIONS or attribute.startswith(HYPERPARAMETER)
+
+
 # Scope: the batch's header
 BATCH_ID = "cirron.batch.id"
 BATCH_CREATED = "cirron.batch.created_ns"
@@ -78,6 +98,19 @@ SEGMENT_SPAN = "cirron.segment"
 RUNNING_SPAN = "cirron.running"
 RUNNING_NAME = "cirron.running.name"
 
+# Marks of the sampler: docs/memory.md defines each of them
+MEMORY = "memory"
+MEMORY_WARNING = "memory.warning"
+MEMORY_CRITICAL = "memory.critical"
+MEMORY_DEGRADED = "memory.degraded"
+MEMORY_RECOVERED = "memory.recovered"
+OOM = "oom"
+CPU_UTILIZATION = "process.cpu.utilization"
+GPU_UTILIZATION = "hw.gpu.utilization"
+GPU_TEMPERATURE = "hw.temperature"
+GPU_POWER = "hw.power"
+HW_ID = "hw.id"
+
 # Metrics: docs/metrics.md defines each of them
 STEP_DURATION = "cirron.step.duration"
 PHASE_DURATION = "cirron.phase.duration"
@@ -89,7 +122,15 @@ STEP_MEMORY_PEAK = "cirron.step.memory.peak"
 DROPS = "cirron.drops"
 ERRORS = "cirron.errors"
 MEMORY_USAGE = "process.memory.usage"
-"""OpenTelemetry's own metric, from its semantic conventions for processes."""
+GPU_MEMORY_USAGE = "hw.gpu.memory.usage"
+GPU_MEMORY_LIMIT = "hw.gpu.memory.limit"
+"""OpenTelemetry's own metrics, from its semantic conventions for processes and for hardware. The
+sampler's marks `CPU_UTILIZATION`, `GPU_UTILIZATION`, `GPU_TEMPERATURE` and `GPU_POWER` have the
+names of theirs."""
+MEMORY_ALLOCATOR = "cirron.memory.allocator"
+MEMORY_ALLOCATOR_CHANGE = "cirron.memory.allocator.change"
+MEMORY_GAP = "cirron.memory.gap"
+HW_TYPE = "hw.type"
 PHASE = "cirron.phase"
 MARK_NAME = "cirron.mark.name"
 MEMORY_KIND = "cirron.memory.kind"
