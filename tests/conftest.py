@@ -46,6 +46,8 @@ POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 # loopback must go through a proxy.
 for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n != REQUIRE]:
     del os.environ[_name]
+# Tests compare complete trees and count marks; those of the sampler switch it on.
+os.environ["CIRRON_SAMPLE_INTERVAL"] = "none"
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 

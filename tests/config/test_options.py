@@ -114,13 +114,13 @@ class TestOrder:
 
     @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
     def test_not_given_and_none(self, place: Place, option: Option) -> None:
-        variables = {"snapshots": "full", "detail_every": "3"}
+        variables = {"snapshots": "full", "detail_every": "3", "sample_interval": "0.5"}
         environ = {f"CIRRON_{name.upper()}": text for name, text in variables.items()}
         default = place.resolve(environ=environ)
         assert place.resolve({option.name: NOT_GIVEN}, environ) == default
         explicit = place.resolve({option.name: None}, environ)
         if option.name in variables:
-            assert getattr(default.config, option.name) in ("full", 3)
+            assert getattr(default.config, option.name) in ("full", 3, 0.5)
             assert getattr(explicit.config, option.name) is None
         else:
             assert explicit == default

@@ -33,7 +33,7 @@ def session(
     **options: Any,
 ) -> Iterator[Any]:
     """The profiler of a session with the clock of `device`, that counts copies to `devices`."""
-    patch.setattr(cuda, "clock_of", lambda _: device.clock if device is not None else None)
+    patch.setattr(cuda, "clock_of", lambda *_: device.clock if device is not None else None)
     patch.setattr(cuda, "devices", lambda: devices)
     patch.setattr(cuda, "memory_of", lambda _: memory)
     profiler = ci.profile(

@@ -387,7 +387,7 @@ def test_a_loop_gives_its_tree_with_a_device_that_lags(
     monkeypatch.setattr(device, "is_off", is_off)
     device.on_pause = device.catch_up
     device.is_anyones = True  # threads that a loop has ended are asked for at the end
-    monkeypatch.setattr(cuda, "clock_of", lambda _: device.clock)
+    monkeypatch.setattr(cuda, "clock_of", lambda *_: device.clock)
     outcome = run(loop, Ours(), tmp_path)
     assert faults(loop, outcome, read(tmp_path)[0]) == []
     assert device.violations == []

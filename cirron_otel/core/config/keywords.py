@@ -37,7 +37,8 @@ class SharedOptions(TypedDict, total=False):
     workers: bool | None
     mark_loss: bool | None
     cuda_timing: bool | None
-    cuda_memory: bool | None
+    cuda_memory: bool | Literal["phase"] | None
+    sample_interval: float | Literal["auto"] | None
     otlp_snapshots: Literal["summary", "full"] | None
     metrics: bool | None
     trace_layout: Literal["segmented", "session"] | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from .engine import Key
 from .parsing import (
@@ -28,6 +28,7 @@ from .parsing import (
     one_of,
     optional,
     some_of,
+    word_or,
 )
 
 RUN_DETAILS: Final = (
@@ -179,10 +180,19 @@ class Config:
     cuda_timing: bool = _option(
         True, BOOLEAN, "measure `gpu_ns` of the phases of a step with events on the device's stream"
     )
-    cuda_memory: bool = _option(
+    cuda_memory: bool | Literal["phase"] = _option(
         False,
-        BOOLEAN,
-        "measure the allocator's peaks per step; it resets torch's own peak statistics",
+        word_or("phase", BOOLEAN),
+        "measure the allocator's peaks per step; `phase`: also per phase of a step; it resets"
+        " torch's own peak statistics",
+    )
+    sample_interval: float | Literal["auto"] | None = _option(
+        "auto",
+        optional(word_or("auto", number(0.01, _DAY, "seconds"))),
+        "the time between samples of memory, CPU and GPU ([memory.md](memory.md)); `auto`: 1 if"
+        " torch is hooked or under `cirron-otel run`, else None; None: no samples",
+        unit="s",
+        takes_none=True,
     )
     snapshots: str | None = _option(
         "stats",

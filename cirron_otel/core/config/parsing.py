@@ -167,6 +167,17 @@ def optional(parser: Parser) -> Parser:
     return Parser(f"{parser.type} or None", f"{parser.expected}, or none", parse)
 
 
+def word_or(word: str, parser: Parser) -> Parser:
+    """Return a parser that also accepts one word, in upper or lower case."""
+
+    def parse(value: object) -> Any:
+        if isinstance(value, str) and value.strip().lower() == word:
+            return word
+        return parser.parse(value)
+
+    return Parser(f"{parser.type} or str", f"{word}, or {parser.expected}", parse)
+
+
 def _words(value: object) -> tuple[str, ...]:
     """Return the distinct words of a list or of comma-separated text, in lower case."""
     if isinstance(value, str):

@@ -80,10 +80,15 @@ class BufferDrain:
         _move(buf.spared_scopes, self.scopes)
         until = _portion_end() if is_portion else None
         for buffers in tuple(buf.registry):
+            before = len(self.scopes)
+            with contextlib.suppress(IndexError):
+                buffers.newest = buffers.scopes[-1]
             if until is None:
                 _move(buffers.scopes, self.scopes)
             else:
                 _move_begun(buffers.scopes, self.scopes, until)
+            if until is None and len(self.scopes) > before:
+                buffers.newest = self.scopes[-1]
 
     def take_others(self) -> None:
         """Take the ended spans of other libraries, and the marks made so far.

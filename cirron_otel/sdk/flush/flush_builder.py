@@ -15,9 +15,10 @@ from opentelemetry.trace import StatusCode
 
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
-from ..tracing.buffers import MarkEntry
+from ..tracing.buffers import MarkEntry, forget_newest
 from ..tracing.clock import now, wall, wall_now
 from ..tracing.foreign_spans import ForeignSpans, foreign_row
+from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.step_places import StepPlaces, is_step
@@ -220,6 +221,7 @@ class FlushBuilder:
             self._journalled = {row.id for row in result.open}
             if drained.is_last:
                 self._foreign.open.clear()
+                forget_newest()
         segments = self._origin.segments.new
         while segments and segments[0] in change.segments:
             del segments[0]
@@ -266,6 +268,10 @@ class FlushBuilder:
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)
+        held = pinned.held(ended)
+        if held:
+            ended = [scope for scope in ended if scope not in held]
+            still.update({scope: self._open.get(scope, -1) + 1 for scope in held})
         if is_last:
             ended += self._close_all(still)
             still = {}
@@ -405,8 +411,9 @@ class FlushBuilder:
                 continue
             if row.index is not None and is_step(scope):
                 row.attrs = {**self._change.places.copy().place(scope, row.index), **row.attrs}
-            # A phase that has ended but still waits for a device or its step has an end time.
-            until = getattr(scope, "_until", 0)
+            # A scope that has ended but is not sealed yet has an end time: a phase that waits for a
+            # device or its step, or a scope that a sample is taken in.
+            until = scope._end or getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)
         for begun in () if drained.is_last else list(self._foreign.open.values()):

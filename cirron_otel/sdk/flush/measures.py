@@ -19,7 +19,7 @@ from ..tracing.clock import wall_now
 from ..tracing.coerce import Deferred
 from ..tracing.inference import REQUEST
 from ..tracing.loops import STEP
-from ..tracing.mark import POINT
+from ..tracing.mark import POINT, SampleAttributes
 from ..tracing.scope import NO_SESSION, Scope
 from .duration_histogram import Durations, Lengths
 from .flush_builder import FlushResult
@@ -182,7 +182,7 @@ class Measures:
     def _take_marks(self, entries: Iterable[MarkEntry]) -> None:
         latest: dict[str, MarkEntry] = {}
         for entry in entries:
-            if entry[4] == POINT:
+            if entry[4] == POINT and type(entry[5]) is not SampleAttributes:
                 name = entry[1]
                 if type(name) is not str:
                     name = text_of(name)

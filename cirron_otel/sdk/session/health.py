@@ -26,6 +26,10 @@ _SCOPE_DROPS = (
 )  # fmt: skip
 _MARK_DROPS = ("marks_buffer_full", "marks_without_value_or_scope", "marks_spool_unwritable")
 _RECORDED = ("spans", "marks", "snapshots", "batches")
+_SAMPLING: dict[str, Any] = {
+    "interval": None, "is_alive": False, "samples": 0, "cpu_ns": 0, "failures": 0, "degraded": [],
+    "restarts": 0,
+}  # fmt: skip
 _SNAPSHOTS = {"count": 0, "seconds": 0.0, "longest_seconds": 0.0, "files": 0, "file_bytes": 0}
 
 
@@ -54,6 +58,7 @@ def disabled_health() -> dict[str, Any]:
         "flush": {"count": 0, "last_ns": 0, "seconds": 0.0, "longest_seconds": 0.0,
                   "is_alive": False},
         "snapshots": dict(_SNAPSHOTS),
+        "sampling": dict(_SAMPLING),
         "overhead_ns": 0,
         "uptime_seconds": 0.0,
         "targets": [],
@@ -107,6 +112,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "is_alive": pipeline.is_alive,
         },
         "snapshots": snapshots.stats() if snapshots is not None else dict(_SNAPSHOTS),
+        "sampling": runtime.sampler.stats(),
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,

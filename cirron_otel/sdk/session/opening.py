@@ -140,6 +140,9 @@ def open_profiler(
         instrumentation.install()
     profiler.instrumentation = instrumentation
     runtime.look_after = instrumentation.on_flush
+    hooks = instrumentation.hooks
+    runtime.is_torch_hooked = lambda: "torch" in hooks
+    runtime.ensure_sampling()
     try:
         _prepare_exits(profiler, resolved, joining)
     except Exception as error:
@@ -191,6 +194,7 @@ class WorkerOpening:
         # Torch installs its own handlers for a worker's signals.
         config = replace(
             self.config, frameworks=("none",), capture=(), snapshots=None, handle_signals=False,
+            sample_interval=None,
             exit_timeout=min(self.config.exit_timeout, END_S),
         )  # fmt: skip
         run = self.run and replace(self.run, is_inherited=True)

@@ -12,6 +12,7 @@ from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
+from ..sampling.sampler import Sampler
 from ..snapshots.recorder import Snapshots
 from ..tracing import buffers as buf
 from ..tracing import costs, unwinding
@@ -52,12 +53,15 @@ class Runtime:
     recent: Recent
     drops: DropCounts
     details: LateDetails
+    sampler: Sampler
     started: float = field(default_factory=time.monotonic)
     is_over: bool = False
     inherited_identity: Identity | None = None
     """The identity of child processes, or None if they read it from their environment."""
     look_after: Callable[[], None] = _nothing
     """Called on the flush thread before each flush; the framework hooks set it."""
+    is_torch_hooked: Callable[[], bool] = bool
+    """Returns whether torch is hooked; the framework hooks set it."""
 
     def before_flush(self) -> None:
         """Do the flush thread's periodic work; called before each flush."""
@@ -66,6 +70,12 @@ class Runtime:
         unwinding.release()
         self.resource.add(self.details.found(is_last=self.is_over))
         self.look_after()
+        self.ensure_sampling()
+
+    def ensure_sampling(self) -> None:
+        """Start the sampler if it is wanted and not running."""
+        if not self.is_over:
+            self.sampler.ensure_running(is_torch_hooked=self.is_torch_hooked())
 
     def identify(self, rank: int, world_size: int, source: str) -> None:
         """Use the rank that a framework reports, unless a launcher has set a rank.
@@ -95,6 +105,7 @@ class Runtime:
         deadline = time.monotonic() + timeout
         session = self.origin.session
         try:
+            self.sampler.stop()
             unwinding.release(now=True)
             self.entered.leave()
             self.link.end()
@@ -116,6 +127,7 @@ class Runtime:
     def undo(self) -> None:
         """Release all resources after the start of the session has failed."""
         self.is_over = True
+        self.sampler.stop()
         self.link.end()
         self.entered.leave()
         if self.snapshots is not None:
@@ -141,6 +153,7 @@ class Runtime:
     def abandon(self) -> None:
         """In a forked child: release everything that belongs to the parent."""
         self.is_over = True
+        self.sampler.abandon()
         self.link.end()
         self.pipeline.abandon()
         if self.snapshots is not None:

@@ -20,6 +20,7 @@ from ..flush.flush_builder import FlushBuilder, SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
+from ..sampling.sampler import Sampler
 from ..snapshots.recorder import snapshots_of
 from ..tracing import buffers as buf
 from ..tracing import costs
@@ -40,7 +41,7 @@ from .provider_link import ProviderLink
 from .readback import Recent
 from .resource import SessionResource, batch_attributes, resource_of
 from .run_details import LateDetails
-from .run_identity import RunIdentity, run_identity
+from .run_identity import RUN_ID_VARIABLE, RunIdentity, run_identity
 from .runtime import Runtime
 from .sending import Deliveries, exports_of_session, recover_left, start_metrics
 from .session import Entered, open_session, sampling
@@ -199,7 +200,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     runtime = Runtime(
         config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
         owner, snapshots, recent, DropCounts(collector, sealer, writer, snapshots, thinner),
-        LateDetails(config, identity, run),
+        LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
     )  # fmt: skip
     try:
         state.resource = resource

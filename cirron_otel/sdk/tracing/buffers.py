@@ -71,7 +71,7 @@ class Buffers:
 
     __slots__ = (
         "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident", "ids", "marks",
-        "put", "scopes", "taken_marks",
+        "newest", "put", "scopes", "taken_marks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +80,8 @@ class Buffers:
         self.marks: deque[MarkEntry] = deque()
         self.foreign: deque[Any] = deque()
         self.ident = threading.get_ident()
+        self.newest: OpenScope | None = None
+        """The last scope that the flush thread has taken, until the session ends."""
         self.ids: Iterator[int] = iter(())
         self.drawn = 0
         self.dropped_scopes = 0
@@ -180,6 +182,12 @@ def discard_ids() -> None:
     for buffers in tuple(registry):
         buffers.drawn -= length_hint(buffers.ids)
         buffers.ids = iter(())
+
+
+def forget_newest() -> None:
+    """Release the last scopes that were taken, because their session has ended."""
+    for buffers in tuple(registry):
+        buffers.newest = None
 
 
 def recorded() -> int:

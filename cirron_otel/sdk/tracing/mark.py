@@ -16,6 +16,12 @@ POINT, SUMMARY = "point", "summary"
 _get = CONTEXT.get
 
 
+class SampleAttributes(dict[str, Any]):
+    """The attributes of a mark that the sampler made; by this type it differs from other marks."""
+
+    __slots__ = ()
+
+
 def mark(name: str, value: Any, *, kind: str = POINT, **attrs: Any) -> None:
     """Attach `value` to the innermost open scope, else to the session, else to `root`.
 

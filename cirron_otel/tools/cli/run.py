@@ -169,6 +169,7 @@ def _has_terminal() -> bool:
     return True
 
 
+SAMPLE_INTERVAL = "CIRRON_SAMPLE_INTERVAL"
 _PATIENCE_S = 10.0
 """The time to wait at the end for a target that does not answer, seconds."""
 _MOST = 4000
@@ -182,6 +183,7 @@ class _Options:
     has_arguments: bool
     is_quiet: bool
     name: str | None
+    sample_interval: str | None
 
 
 @click.command(
@@ -206,6 +208,12 @@ class _Options:
 @click.option(
     "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
 )
+@click.option(
+    "--sample-interval",
+    metavar="SECONDS",
+    callback=lambda _context, _parameter, value: _sample_interval(value),
+    help="The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 def run(
@@ -213,6 +221,7 @@ def run(
     no_hooks: bool,
     command_args: bool,
     name: str | None,
+    sample_interval: str | None,
     quiet: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -221,10 +230,12 @@ def run(
     The exit code and the streams are COMMAND's, and signals are forwarded to it. At the end, a
     summary of what the run spent its time on is printed on stderr.
     """
-    options = _Options(command, not no_hooks, command_args, quiet, name)
+    options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval)
     with signals_held() as held:
         job = _open_job(directory, options)
         environ = dict(os.environ)
+        if sample_interval is not None:
+            environ[SAMPLE_INTERVAL] = sample_interval
         if job is not None:
             environ = job.environment(environ, hooks=options.has_hooks)
         begun = time.monotonic_ns()
@@ -244,6 +255,19 @@ def run(
         except Exception as error:  # the exit code is the command's, even if the summary fails
             output.message(f"the run cannot be summarized: {error}")
     return code
+
+
+def _sample_interval(text: str | None) -> str | None:
+    """Check the value of `--sample-interval`. Raises click.BadParameter."""
+    from ...core.config.options import OPTIONS
+
+    option = next(each for each in OPTIONS if each.variable == SAMPLE_INTERVAL)
+    try:
+        if text is not None:
+            option.key.parser.parse(text)
+    except (ValueError, TypeError):
+        raise click.BadParameter(f"{text!a:.60}: expected {option.key.parser.expected}") from None
+    return text
 
 
 def _hint(command: tuple[str, ...]) -> str:

@@ -11,10 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.config.options import Config
-from ...session.errors import record_error
+from ...session.errors import record_error, report_problem
+from ...tracing.graph_captures import captures
 from ..patches import Patches
 from .clock import Clock
 
+PHASE = "phase"
+"""The value of the option `cuda_memory` that also records the peaks of phases."""
+Peaks = tuple[int, int]
+"""The peaks of allocated and of reserved bytes."""
 PEAK = "cuda.memory_peak_bytes"
 RESERVED_PEAK = "cuda.memory_reserved_peak_bytes"
 
@@ -34,9 +39,7 @@ class Cuda:
         self._used: set[int] = set()
         """Devices with a context. An event on another device would create a context, which takes
         hundreds of MB."""
-        self._captures: dict[int, Any] = {}
-        """The graphs being captured, on any thread and stream, by their ids. The references are
-        weak, because `capture_end` may never be called for a capture that failed."""
+        captures.clear()
 
     def event(self) -> Any:
         """Return an event that measures time."""
@@ -53,7 +56,7 @@ class Cuda:
             if not self._has_context(device):
                 return True
             self._used.add(device)
-        return bool(self._captures) or self._is_capturing()
+        return bool(captures) or self._is_capturing()
 
     def install(self, patches: Patches, wait_for_queries: Callable[[], None]) -> None:
         """Track the beginning and end of captures.
@@ -62,7 +65,6 @@ class Cuda:
         """
         import torch  # noqa: PLC0415
 
-        captures = self._captures
         owner = torch.cuda.CUDAGraph
         begin, end = owner.capture_begin, owner.capture_end
 
@@ -113,32 +115,135 @@ class Memory:
         at the end of the previous step.
         """
         try:
-            stats = self._cuda.memory_stats_as_nested_dict()
-            if stats and "allocated_bytes" in stats:
-                attrs = step._attrs
-                if attrs is None:
-                    attrs = step._attrs = {}
-                for key, name in ((PEAK, "allocated_bytes"), (RESERVED_PEAK, "reserved_bytes")):
-                    attrs[key] = max(stats[name]["all"]["peak"], attrs.get(key, 0))
-                self._cuda.reset_peak_memory_stats()
+            peaks = self._take()
+            if peaks is not None:
+                _set_peaks(step, peaks)
         except Exception as error:
             record_error("cuda memory", error)
+
+    def _take(self) -> Peaks | None:
+        """Return the peaks since the last call, and reset them; None without a device in use."""
+        stats = self._cuda.memory_stats_as_nested_dict()
+        if not stats or "allocated_bytes" not in stats:
+            return None
+        peaks = tuple(stats[name]["all"]["peak"] for name in ("allocated_bytes", "reserved_bytes"))
+        self._cuda.reset_peak_memory_stats()
+        return peaks[0], peaks[1]
+
+
+class PhaseMemory(Memory):
+    """Also records the peaks in each phase: torch's statistics are reset at its start and end.
+
+    The peaks of a phase include those of the phases inside it, and so do the peaks of a step.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        """`cuda` is `torch.cuda`."""
+        self._open: dict[Any, Peaks] = {}
+        """The open phases, with their peaks up to the last reset."""
+        self._since_step: Peaks = 0, 0
+        super().__init__(cuda)
+
+    def begin(self, step: Any) -> None:
+        """Reset the peaks at the beginning of a step."""
+        self._since_step = 0, 0
+        super().begin(step)
+
+    def begin_phase(self, phase: Any) -> None:
+        """Reset the peaks at the beginning of a phase."""
+        try:
+            for left in [each for each in self._open if each._until or each._end]:
+                del self._open[left]  # it was dropped
+            if self._take() is not None:
+                self._open[phase] = 0, 0
+        except Exception as error:
+            record_error("cuda memory", error)
+
+    def end_phase(self, phase: Any) -> None:
+        """Set the peaks of a phase at its end; a group of copies may end more than once."""
+        try:
+            peaks = self._take()
+            earlier = self._open.pop(phase, None)
+            if peaks is not None:
+                _set_peaks(phase, peaks if earlier is None else earlier)
+        except Exception as error:
+            record_error("cuda memory", error)
+
+    def end(self, step: Any) -> None:
+        """Set the peaks of a step, those of its phases included."""
+        super().end(step)
+        try:
+            if any(self._since_step):
+                _set_peaks(step, self._since_step)
+            self._since_step = 0, 0
+        except Exception as error:
+            record_error("cuda memory", error)
+
+    def _take(self) -> Peaks | None:
+        peaks = super()._take()
+        if peaks is not None:
+            self._since_step = _higher(self._since_step, peaks)
+            for phase in self._open:
+                self._open[phase] = _higher(self._open[phase], peaks)
+        return peaks
+
+
+class MemoryClock(Clock):
+    """A clock that also records the device's memory in the phases that it measures."""
+
+    def __init__(self, source: Any, memory: PhaseMemory) -> None:
+        """`source` is the source of events."""
+        super().__init__(source)
+        self._memory = memory
+
+    def begin(self, scope: Any) -> None:
+        """Mark the beginning of a phase; nothing is recorded while the device is not in use."""
+        super().begin(scope)
+        if scope._stamps is not None:
+            self._memory.begin_phase(scope)
+
+    def end(self, scope: Any) -> None:
+        """Mark the end of a phase."""
+        super().end(scope)
+        self._memory.end_phase(scope)
+
+
+def _higher(one: Peaks, other: Peaks) -> Peaks:
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+def _set_peaks(scope: Any, peaks: Peaks) -> None:
+    attrs = scope.attrs
+    for key, peak in zip((PEAK, RESERVED_PEAK), peaks, strict=True):
+        attrs[key] = max(peak, attrs.get(key, 0))
 
 
 def _always(_device: int) -> bool:
     return True
 
 
-def clock_of(config: Config) -> Clock | None:
-    """Return the clock of this process's device; None without a device, or if it is turned off."""
-    return Clock(Cuda()) if config.cuda_timing and has_cuda() else None
+def clock_of(config: Config, memory: Memory | None = None) -> Clock | None:
+    """Return the clock of this process's device; None without a device, or if it is turned off.
+
+    It also records the device's memory by phase if `memory` does.
+    """
+    is_by_phase = isinstance(memory, PhaseMemory)
+    if not config.cuda_timing or not has_cuda():
+        if is_by_phase:
+            report_problem(
+                "cuda memory", "cuda_memory=phase needs cuda_timing: only steps have peaks"
+            )
+        return None
+    return MemoryClock(Cuda(), memory) if isinstance(memory, PhaseMemory) else Clock(Cuda())
 
 
 def memory_of(config: Config) -> Memory | None:
     """Return the recorder of the device's memory; None without a device, or if it is turned off."""
     import torch  # noqa: PLC0415
 
-    return Memory(torch.cuda) if config.cuda_memory and has_cuda() else None
+    if not config.cuda_memory or not has_cuda():
+        return None
+    return (PhaseMemory if config.cuda_memory == PHASE else Memory)(torch.cuda)
 
 
 def devices() -> frozenset[str]:

@@ -103,7 +103,7 @@ class TorchHooks(FrameworkHooks):
         self._marks_loss = config.mark_loss
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
-        self._install_torch(cuda.clock_of(config), cuda.devices())
+        self._install_torch(cuda.clock_of(config, torch_state.memory), cuda.devices())
         use_engine(self._engine, close_abandoned)
         for module, install in self._later().items():
             context.on_import(module, install)

@@ -1,0 +1,1 @@
+"""Samples of memory, CPU and GPU as marks on the scope that is open in the training thread."""

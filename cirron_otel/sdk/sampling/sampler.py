@@ -1,0 +1,174 @@
+"""The sampler's thread: takes a sample at each interval and makes its marks.
+
+It is started and supervised by the flush thread. Its errors are counted and reach no other thread.
+docs/memory.md defines the marks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from ...core.config.options import Config
+from ..session.errors import record_error
+from ..tracing.buffers import MarkEntry, limits, local
+from ..tracing.mark import POINT, SampleAttributes, check_room
+from ..tracing.open_scopes import TrainingThread, pinned
+from .sample import SampleReader
+
+AUTO: Final = "auto"
+AUTOMATIC_S: Final = 1.0
+"""The interval if the option is `auto`, seconds."""
+DEATHS: Final = 3
+DEATHS_WITHIN_S: Final = 60.0
+STOP_S: Final = 1.0
+"""The longest time that the end of the session waits for a sample in progress, seconds."""
+LAST_SAMPLES: Final = 256
+
+
+class Sampler:
+    """Samples of one session. Its methods raise nothing."""
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        run_variable: str,
+        make_reader: Callable[[], SampleReader] = SampleReader,
+    ) -> None:
+        """Create the sampler without starting it.
+
+        `run_variable` is the variable that `cirron-otel run` sets in its processes.
+        """
+        interval = config.sample_interval
+        self._is_auto = interval == AUTO
+        self.interval = AUTOMATIC_S if interval == AUTO else interval
+        """Seconds between samples; None if sampling is off."""
+        self._is_under_run = bool(environ.get(run_variable))
+        self._make_reader = make_reader
+        self._reader: SampleReader | None = None
+        self._training = TrainingThread(threading.get_ident())
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._is_over = False
+        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self.restarts = 0
+        self.samples = 0
+        self.cpu_ns = 0
+        """CPU time of the sampler's thread so far, ns."""
+        self.last: deque[MarkEntry] = deque(maxlen=LAST_SAMPLES)
+        """The last marks, for the record of an out-of-memory error."""
+
+    def ensure_running(self, *, is_torch_hooked: bool) -> None:
+        """Start the thread if samples are wanted, or start it again if it has ended."""
+        thread = self._thread
+        is_wanted = not self._is_auto or self._is_under_run or is_torch_hooked
+        if self.interval is None or self._is_over or os.getpid() != self._pid:
+            return
+        if (thread is None and not is_wanted) or (thread is not None and thread.is_alive()):
+            return
+        try:
+            if thread is not None and not self._may_restart():
+                return
+            self._thread = threading.Thread(
+                target=self._run, name="cirron-otel-sampler", daemon=True
+            )  # fmt: skip
+            self._thread.start()
+        except Exception as error:  # no thread can be started now
+            self._thread = thread
+            record_error("sampler", error)
+
+    def stop(self) -> None:
+        """End the thread; wait a limited time for a sample in progress."""
+        self._is_over = True
+        self._wake.put(None)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            thread.join(STOP_S)
+        pinned.scope = None
+
+    def abandon(self) -> None:
+        """In a forked child: stop; the thread belongs to the parent."""
+        self._is_over = True
+        pinned.scope = None
+
+    def stats(self) -> dict[str, Any]:
+        """Return the state for `health()`."""
+        thread, reader = self._thread, self._reader
+        states = {} if reader is None else dict(reader.states)
+        return {
+            "interval": self.interval if thread is not None else None,
+            "is_alive": thread is not None and thread.is_alive(),
+            "samples": self.samples,
+            "cpu_ns": self.cpu_ns,
+            "failures": 0 if reader is None else reader.failures,
+            "degraded": [name for name, state in states.items() if state.failures],
+            "restarts": self.restarts,
+        }
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _may_restart(self) -> bool:
+        record_error("sampler", "the thread ended unexpectedly")
+        now = time.monotonic()
+        self._deaths.append(now)
+        lately = [death for death in self._deaths if now - death < DEATHS_WITHIN_S]
+        if len(lately) >= DEATHS:
+            self.interval = None
+            record_error("sampler", "the thread ended three times in 60 s: sampling stops")
+            return False
+        self.restarts += 1
+        return True
+
+    def _run(self) -> None:
+        if self._reader is None:
+            self._reader = self._make_reader()
+        due = time.monotonic()
+        while not self._is_over and self.interval is not None:
+            try:
+                self._sample(self._reader)
+            except Exception as error:
+                record_error("sampler", error)
+            finally:
+                pinned.scope = None
+            due = max(due + self.interval, time.monotonic())
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=min(due - time.monotonic(), threading.TIMEOUT_MAX))
+        self._close()
+
+    def _sample(self, reader: SampleReader) -> None:
+        begun = time.thread_time_ns()
+        scope, at = self._training.pin()
+        marks = reader.take()
+        # After the end of the session, its scopes are sealed.
+        if not self._is_over:
+            for name, value, attributes in marks:
+                self._mark(scope, name, value, at, attributes)
+            self.samples += 1
+        pinned.scope = None
+        self.cpu_ns += time.thread_time_ns() - begun
+
+    def _mark(
+        self, scope: Any, name: str, value: Any, at: int, attributes: SampleAttributes
+    ) -> None:
+        buffers = local.b
+        waiting = len(buffers.marks)
+        if waiting >= limits.marks_checked:
+            check_room(buffers, waiting)
+        entry: MarkEntry = (scope, name, value, at, POINT, attributes)
+        buffers.marks.append(entry)
+        self.last.append(entry)
+
+    def _close(self) -> None:
+        try:
+            if self._reader is not None:
+                self._reader.close()
+        except Exception as error:
+            record_error("sampler", error)
