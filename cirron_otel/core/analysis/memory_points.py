@@ -19,10 +19,6 @@ Number = int | float
 Attributes = tuple[tuple[str, str], ...]
 """The attributes of a point, which identify its series within an instrument and a resource."""
 
-_NO_READINGS: Final = frozenset(
-    {sc.MEMORY_WARNING, sc.MEMORY_CRITICAL, sc.MEMORY_DEGRADED, sc.MEMORY_RECOVERED}
-)
-"""The names of the sampler's marks that are no readings."""
 STORMLOG_PREFIX: Final = "stormlog."
 
 
@@ -130,24 +126,11 @@ _PROCESS_COLLECTORS: Final = frozenset(
 """The trackers whose samples without a device are the resident set of the process."""
 
 
-def is_sampler_mark(name: str, attrs: Mapping[str, Any] | None) -> bool:
-    """Return whether the SDK's sampler made a mark, rather than the user.
-
-    Such a mark becomes points of the instruments above, and no gauge named after the mark.
-    """
-    if name == sc.CPU_UTILIZATION:
-        return True
-    if name in _OF_DEVICE:
-        return attrs is not None and isinstance(attrs.get(sc.HW_ID), str)
-    if name == sc.MEMORY or name in _NO_READINGS:
-        return attrs is not None and isinstance(attrs.get("backend"), str)
-    return False
-
-
 def memory_points(mark: Mapping[str, Any]) -> list[MemoryPoint]:
     """Return the points of a mark of a batch; empty if the mark is not a reading.
 
-    `mark` has `name`, `value`, `attrs` and `ts_ns`, as in the spool. All points are at `ts_ns`.
+    `mark` has `name`, `value`, `attrs` and `ts_ns`, as in the spool. All points are at `ts_ns`, and
+    belong to the resource of the mark's session.
     """
     name, attrs, time_ns = mark.get("name"), mark.get("attrs"), mark.get("ts_ns")
     if type(name) is not str or not isinstance(attrs, Mapping):
@@ -157,16 +140,16 @@ def memory_points(mark: Mapping[str, Any]) -> list[MemoryPoint]:
     value = _number(mark.get("value"))
     if name.startswith(STORMLOG_PREFIX):
         return _stormlog_points(name.removeprefix(STORMLOG_PREFIX), value, attrs, time_ns)
-    if not is_sampler_mark(name, attrs):
-        return []
     if name == sc.MEMORY:
         return _sampled_points(value, attrs, time_ns)
-    if value is None or name in _NO_READINGS:
+    if value is None:
         return []
     if name == sc.CPU_UTILIZATION:
         return [MemoryPoint(CPU_UTILIZATION, (), time_ns, value)]
-    instrument = _OF_DEVICE[name]
-    device: Attributes = ((sc.HW_ID, attrs[sc.HW_ID]),)
+    instrument, hw_id = _OF_DEVICE.get(name), attrs.get(sc.HW_ID)
+    if instrument is None or type(hw_id) is not str:
+        return []
+    device: Attributes = ((sc.HW_ID, hw_id),)
     if instrument in _TYPED:
         device = (*device, _GPU)
     return [MemoryPoint(instrument, device, time_ns, value)]
@@ -175,8 +158,10 @@ def memory_points(mark: Mapping[str, Any]) -> list[MemoryPoint]:
 def _sampled_points(
     value: Number | None, attrs: Mapping[str, Any], time_ns: int
 ) -> list[MemoryPoint]:
-    """Return the points of one of the sampler's `memory` marks."""
-    backend = attrs["backend"]
+    """Return the points of a `memory` mark; only the sampler's have the attribute `backend`."""
+    backend = attrs.get("backend")
+    if type(backend) is not str:
+        return []
     resident = _number(attrs.get(_RESIDENT))
     if backend == _CPU:
         resident = value if resident is None else resident

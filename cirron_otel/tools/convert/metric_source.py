@@ -36,11 +36,16 @@ POINTS = 5000
 """The number of points from which on a message is complete; each takes about 100 bytes."""
 
 
+_NO_TIME = -1
+"""The time of a record whose own is not an integer."""
+_LATEST = 2**63 - 1
+
+
 class _Process(msgspec.Struct, gc=False):
     """The fields of a span that identify its process."""
 
     id: str = ""
-    start_ns: int = 0
+    start_ns: int = _NO_TIME
     pid: int | None = None
     rank: int | None = None
 
@@ -52,7 +57,7 @@ class _Reading(msgspec.Struct, gc=False):
     name: str = ""
     value: Any = None
     attrs: dict[str, Any] = {}
-    ts_ns: int = 0
+    ts_ns: int = _NO_TIME
 
 
 class _Batch(msgspec.Struct, gc=False):
@@ -138,8 +143,9 @@ class MetricSource:
     def _origin(self, session: str, time_ns: int, attributes: dict[str, Any]) -> MetricOrigin:
         origin = self._origins.get(session)
         if origin is None:
-            origin = self._origins[session] = MetricOrigin(session, time_ns)
-        origin.start_ns = min(origin.start_ns, time_ns)
+            origin = self._origins[session] = MetricOrigin(session, _LATEST)
+        if time_ns >= 0:
+            origin.start_ns = min(origin.start_ns, time_ns)
         for key, value in attributes.items():
             if key not in origin.attributes and not sc.describes_run(key):
                 origin.attributes[key] = value

@@ -100,7 +100,8 @@ class HttpTransport:
             try:
                 body, warnings = _ENCODERS[self._config.signal](request)
             except DecodeError:
-                raise InputError(f"{len(request)} bytes are not an OTLP request") from None
+                kind = "TracesData" if self._config.signal is Signal.TRACES else "MetricsData"
+                raise InputError(f"{len(request)} bytes are not a {kind} in protobuf") from None
         if self._config.compression is OtlpCompression.GZIP:
             body = gzip.compress(body, 6, mtime=0)
         elif self._config.compression is OtlpCompression.DEFLATE:
