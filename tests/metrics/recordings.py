@@ -149,9 +149,10 @@ def required(records: Iterable[Record]) -> Points:
         for kind in _KINDS:
             value = record[f"allocator_{kind}_bytes"]
             add(record, "cirron.memory.allocator", value, **device, cirron_memory_kind=kind)
-        gap = {"device": used - reserved, "allocator": reserved - allocated}
-        for kind, value in gap.items():
-            add(record, "cirron.memory.gap", value, **device, cirron_memory_kind=kind)
+        for kind, whole, part in (("device", used, reserved), ("allocator", reserved, allocated)):
+            if None not in (whole, part):
+                gap = whole - part
+                add(record, "cirron.memory.gap", gap, **device, cirron_memory_kind=kind)
     return points
 
 
