@@ -22,6 +22,7 @@ from tests.metrics.recordings import (
     RECORDINGS,
     SIM_GPU,
     Points,
+    Record,
     attributes_of,
     batch_of,
     points_of,
@@ -49,6 +50,13 @@ def read(path: Path) -> list[dict[str, Any]]:
         ]
         return [json_format.MessageToDict(each) for each in parsed]
     return [json.loads(line) for line in data.splitlines()]
+
+
+def spool_batches(records: list[Record], spool: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(path.read_bytes())
+        for path in sorted((spool_of(records, spool) / "spool").iterdir())
+    ]
 
 
 def total(points: Points) -> int:
@@ -197,6 +205,30 @@ class TestConvert:
         assert points_of(messages) == {(session, "process.memory.usage", ()): [(70, 5), (90, 6)]}
         (group,) = messages[0]["resourceMetrics"]
         assert attributes_of(group["resource"])["cirron.rank"] == "2"
+
+    def test_processes_of_one_session_have_resources_of_their_own(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        first = records_of([CLI_TRACK])
+        second = [record | {"rank": 1, "pid": 9} for record in first]
+        batches = [
+            *spool_batches(first, tmp_path / "first"),
+            *(
+                batch | {"batch_id": batch["batch_id"][::-1]}
+                for batch in spool_batches(second, tmp_path / "second")
+            ),
+        ]
+        write_batches(tmp_path / "run", batches)
+        result = run("convert", "run", "m.jsonl", "--signal", "metrics")
+        assert (result.returncode, result.stderr) == (0, "")
+        (message,) = read(tmp_path / "m.jsonl")
+        by_rank = {
+            attributes_of(group["resource"])["cirron.rank"]: points_of(
+                [{"resourceMetrics": [group]}]
+            )
+            for group in message["resourceMetrics"]
+        }
+        assert by_rank == {"0": required(first), "1": required(first)}
 
     def test_a_torn_batch_is_reported(self, run: Run, tmp_path: Path) -> None:
         spool_of(records_of([SIM_GPU]), tmp_path / "run")

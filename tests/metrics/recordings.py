@@ -113,7 +113,8 @@ def _batches(records: list[Record], marks_in_batch: int) -> Iterator[dict[str, A
             part = marks[start : start + marks_in_batch]
             is_last = start + marks_in_batch >= len(marks)
             spans = [session_span(session, own)] if is_last else []
-            yield batch_of(session, number, spans, part, **{"host.name": own[0]["host"]})
+            batch = batch_of(session, number, spans, part, **{"host.name": own[0]["host"]})
+            yield batch | {"stormlog": {"session": {key: own[0].get(key) for key in OF_SESSION}}}
 
 
 # --- what the records require ---------------------------------------------------------------------

@@ -7,7 +7,6 @@ In memory are one message and, for each series, the last point.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from ... import exactjson
 from ... import semconv as sc
-from ...core.analysis.memory_points import STORMLOG_PREFIX, memory_points
+from ...core.analysis.memory_points import memory_points
 from ...core.analysis.run_selection import choose_run
 from ...core.placement.batch_outline import read_outline
 from ...core.placement.session_index import SessionIndex
@@ -38,7 +37,9 @@ POINTS = 5000
 
 _NO_TIME = -1
 """The time of a record whose own is not an integer."""
-_LATEST = 2**63 - 1
+
+_Identity = tuple[int | None, int | None]
+"""A process id and a rank."""
 
 
 class _Process(msgspec.Struct, gc=False):
@@ -66,6 +67,19 @@ class _Batch(msgspec.Struct, gc=False):
     spans: list[_Process] = []
     marks: list[_Reading] = []
     otel: Any = None
+    stormlog: Any = None
+
+    @property
+    def process(self) -> _Identity | None:
+        """The process id and the rank of all events, if the batch was imported from Stormlog.
+
+        Processes of one session have batches of their own. None for any other batch.
+        """
+        session = self.stormlog.get("session") if isinstance(self.stormlog, dict) else None
+        if not isinstance(session, dict):
+            return None
+        pid, rank = session.get("pid"), session.get("rank")
+        return pid if type(pid) is int else None, rank if type(rank) is int else None
 
 
 _decoder = msgspec.json.Decoder(_Batch)
@@ -92,7 +106,8 @@ class MetricSource:
         self._directory = directory
         self._builder = MetricsBuilder(service_name)
         self._selection = selection or Selection()
-        self._origins: dict[str, MetricOrigin] = {}
+        self._origins: dict[tuple[str, _Identity | None], MetricOrigin] = {}
+        self._starts: dict[str, int] = {}
 
     def messages(
         self, report: Report, progress: Progress | None
@@ -109,6 +124,8 @@ class MetricSource:
                 self._selection = self._selection.with_sessions(sessions)
             for file in self._reader:
                 self._add_origins(file.data, index)
+            for origin in self._origins.values():
+                origin.start_ns = self._starts.get(origin.session_id, 0)
             selector = Selector(self._selection, index)
             reader = SpoolReader(self._directory, on_finding=report.skip, only=self._reader.only)
             for file in reader:
@@ -132,20 +149,22 @@ class MetricSource:
         session_of = _sessions(data, index)
         attributes = resource_attributes(batch.otel)
         for span in batch.spans:
-            origin = self._origin(session_of(span.id), span.start_ns, attributes)
-            if origin.pid is None:
-                origin.pid = span.pid
-            if origin.rank is None:
-                origin.rank = span.rank
+            origin = self._origin(session_of(span.id), batch.process, span.start_ns, attributes)
+            if batch.process is None:
+                origin.pid = span.pid if origin.pid is None else origin.pid
+                origin.rank = span.rank if origin.rank is None else origin.rank
         for mark in batch.marks:
-            self._origin(session_of(mark.span_id), mark.ts_ns, attributes)
+            self._origin(session_of(mark.span_id), batch.process, mark.ts_ns, attributes)
 
-    def _origin(self, session: str, time_ns: int, attributes: dict[str, Any]) -> MetricOrigin:
-        origin = self._origins.get(session)
-        if origin is None:
-            origin = self._origins[session] = MetricOrigin(session, _LATEST)
+    def _origin(
+        self, session: str, process: _Identity | None, time_ns: int, attributes: dict[str, Any]
+    ) -> MetricOrigin:
         if time_ns >= 0:
-            origin.start_ns = min(origin.start_ns, time_ns)
+            self._starts[session] = min(self._starts.get(session, time_ns), time_ns)
+        origin = self._origins.get((session, process))
+        if origin is None:
+            pid, rank = process or (None, None)
+            origin = self._origins[session, process] = MetricOrigin(session, 0, pid, rank)
         for key, value in attributes.items():
             if key not in origin.attributes and not sc.describes_run(key):
                 origin.attributes[key] = value
@@ -161,14 +180,13 @@ class MetricSource:
                 return
             data = batch_bytes(chosen)
         session_of: Callable[[str], str] | None = None
-        for mark in _decoded(data).marks:
+        batch = _decoded(data)
+        for mark in batch.marks:
             points = memory_points(msgspec.structs.asdict(mark))
             if not points:
                 continue
             session_of = session_of or _sessions(data, index)
-            origin = self._origins[session_of(mark.span_id)]
-            if mark.name.startswith(STORMLOG_PREFIX):
-                origin = _of_event(origin, mark.attrs)
+            origin = self._origins[session_of(mark.span_id), batch.process]
             if added := self._builder.add(origin, points):
                 report.marks += 1
                 report.points = (report.points or 0) + added
@@ -179,17 +197,6 @@ class MetricSource:
 
 def _reported_later(_: Finding) -> None:
     """Ignore a problem that the last pass over the same files finds again."""
-
-
-def _of_event(origin: MetricOrigin, attrs: dict[str, Any]) -> MetricOrigin:
-    """Return the origin of an imported event, whose process may differ from its session's."""
-    pid, rank = (
-        value if type(value) is int else known
-        for value, known in ((attrs.get("pid"), origin.pid), (attrs.get("rank"), origin.rank))
-    )
-    if (pid, rank) == (origin.pid, origin.rank):
-        return origin
-    return replace(origin, pid=pid, rank=rank)
 
 
 def _sessions(data: bytes, index: SessionIndex) -> Callable[[str], str]:
@@ -225,7 +232,7 @@ def _decoded(data: bytes) -> _Batch:
         return _Batch()
     spans = [_struct(_Process, each) for each in _objects(batch.get("spans"))]
     marks = [_struct(_Reading, each) for each in _objects(batch.get("marks"))]
-    return _Batch(spans, marks, batch.get("otel"))
+    return _Batch(spans, marks, batch.get("otel"), batch.get("stormlog"))
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
