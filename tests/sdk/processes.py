@@ -19,11 +19,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a training process: nothing that would place it in a job or a trace."""
+    """The environment of a training process: nothing that would place it in a job or a trace.
+
+    The sampler is off, because its marks depend on time; `CIRRON_SAMPLE_INTERVAL` in `more`
+    switches it on.
+    """
     taken = ("OTEL_", "CIRRON_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM", "OMPI", "TRACE")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(taken)}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, **more}
+    return {**kept, "PYTHONPATH": path, "CIRRON_SAMPLE_INTERVAL": "none", **more}
 
 
 def start(

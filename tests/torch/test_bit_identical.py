@@ -21,7 +21,7 @@ def _start(directory: Path, mode: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         program,
         cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES=""),
+        env=environment(CUDA_VISIBLE_DEVICES="", CIRRON_SAMPLE_INTERVAL="0.02"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,6 +46,13 @@ def test_losses_weights_and_generators_are_the_same(
     mode: str, runs: dict[str, tuple[Path, str]]
 ) -> None:
     assert json.loads(runs[mode][1]) == json.loads(runs[UNTRACED][1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_run_was_sampled(mode: str, runs: dict[str, tuple[Path, str]]) -> None:
+    spool = read_spool(runs[mode][0])
+    assert spool.lost == []
+    assert sum(mark["name"] == "memory" for mark in spool.marks) >= 10
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
+from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, rows_of, shown
 from ..spool.reader import BatchFile
 from ..state_database import open_database
@@ -24,7 +25,7 @@ CREATE TABLE file (no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLO
 CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
-    error TEXT, gpu_ns INTEGER
+    error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -34,6 +35,10 @@ CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
     blob_uri BLOB
 );
+CREATE TABLE sample (
+    file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
+    device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
+) WITHOUT ROWID;
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """
 _INDEXES = """
@@ -44,9 +49,10 @@ CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
+_ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
@@ -116,6 +122,7 @@ class SpoolIndex:
             add(_ADD_FILE, [(number, name, len(batch.data), key_of(rows.batch_id))])
             add(_ADD_SPAN, _spans(number, rows))
             add(_ADD_MARK, _mark_rows(number, rows))
+            add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
 
@@ -169,6 +176,7 @@ def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
+            _int64(span.memory_peak_bytes), _int64(span.device_peak),
         )  # fmt: skip
 
 
@@ -179,6 +187,15 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
             shown(mark.kind), _int64(mark.ts_ns),
         )  # fmt: skip
+
+
+def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    for position, mark in enumerate(rows.marks):
+        if kind_of(mark.name) is not None:
+            memory = memory_mark(mark.name, mark.value, mark.attributes)
+            if memory is not None:
+                kind, device, *sizes, detail = memory
+                yield (file, position, kind, shown(device), *sizes, shown(detail))
 
 
 def _snapshots(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -30,7 +30,9 @@ SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
     mark.value, mark.ts_ns
 FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
 LEFT JOIN span AS c ON c.id = b.parent
-WHERE mark.name IS NOT 'cirron.overhead_ns';
+WHERE mark.name IS NOT 'cirron.overhead_ns' AND NOT EXISTS (
+    SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
+);
 """
 _MARKS_OF_RUN = """
 SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eval, ts_ns, no
@@ -146,7 +148,7 @@ def step_points(index: SpoolIndex, rank: int | None, count: int, limit: int) -> 
 
     `count` is the number of the rank's steps. `report_run` must have been called with the index.
     """
-    return list(_points(index.rows(_STEPS, rank), count, limit))
+    return list(points_of(index.rows(_STEPS, rank), count, limit))
 
 
 def epoch_starts(index: SpoolIndex, rank: int | None, limit: int) -> list[int]:
@@ -167,10 +169,10 @@ def mark_points(
         series = wanted(name, rank, bool(is_eval))
         if series is not None:
             values = ((number_of(row[3]), row[4]) for row in records)
-            yield series, list(_points(values, series.count, limit))
+            yield series, list(points_of(values, series.count, limit))
 
 
-def _points(
+def points_of(
     records: Iterable[tuple[float | None, int | None]], count: int, limit: int
 ) -> Iterator[Point]:
     """Divide `count` records (value, time) into at most `limit` points of nearly equal size."""

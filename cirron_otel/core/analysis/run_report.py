@@ -16,6 +16,7 @@ from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, 
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
+from .memory_series import MemoryReport, memory_report
 from .metrics import LossMetric, losses
 from .run_time import RankReport, wall_time
 from .run_traces import records_of
@@ -195,6 +196,7 @@ class RunReport:
     """The records that the recording processes dropped."""
     verdict: Verdict | None = None
     straggler: Straggler | None = None
+    memory: MemoryReport = field(default_factory=MemoryReport)
 
     @property
     def metrics(self) -> list[LossMetric]:
@@ -216,6 +218,7 @@ class RunReport:
             "marks": [asdict(each) for each in self.marks],
             "marks_left_out": self.marks_left_out,
             "gpu": [asdict(each) for each in self.gpu],
+            "memory": self.memory.to_json(),
         }
 
 
@@ -268,6 +271,7 @@ def report_run(
         drops_of(index, reader, sessions) if reader is not None else [],
         verdict,
         straggler,
+        memory_report(index),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, get_origin
+from typing import Any, TypeAlias, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,12 @@ _ERROR = 2
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 MAX_TEXT = 500
 """Longer names and values are truncated: rows are for display, never for conversion."""
+
+
+DEVICE_PEAK = "cuda.memory_peak_bytes"
+_DEVICE_PEAK_TEXT = DEVICE_PEAK.encode()
+Attributes: TypeAlias = msgspec.Raw
+"""The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
 
 class IndexedSpan(Struct):
@@ -33,7 +39,9 @@ class IndexedSpan(Struct):
     rank: int | None = None
     thread_id: int | None = None
     gpu_ns: int | None = None
+    memory_peak_bytes: int | None = None
     mark_ids: list[str] = []
+    attrs: Attributes = msgspec.Raw()
     otel: Any = None
 
     @property
@@ -44,6 +52,15 @@ class IndexedSpan(Struct):
             return None
         message = status.get("message")
         return message if isinstance(message, str) and message else "error"
+
+    @property
+    def device_peak(self) -> int | None:
+        """The attribute with the peak of the device's memory, in bytes."""
+        if isinstance(self.attrs, msgspec.Raw) and _DEVICE_PEAK_TEXT not in bytes(self.attrs):
+            return None  # most spans: parsing would take longer than everything else
+        attributes = _parsed(self.attrs)
+        peak = attributes.get(DEVICE_PEAK) if isinstance(attributes, dict) else None
+        return peak if type(peak) is int else None
 
 
 class IndexedMark(Struct):
@@ -56,6 +73,12 @@ class IndexedMark(Struct):
     value_nonfinite: str | None = None
     kind: str | None = None
     ts_ns: int | None = None
+    attrs: Attributes = msgspec.Raw()
+
+    @property
+    def attributes(self) -> Any:
+        """The attributes, parsed; None if they are not valid JSON."""
+        return _parsed(self.attrs)
 
 
 class IndexedSnapshot(Struct):
@@ -122,6 +145,15 @@ def number_of(value: str | None) -> float | None:
         return None
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _parsed(attrs: Any) -> Any:
+    if not isinstance(attrs, msgspec.Raw):
+        return attrs
+    try:
+        return msgspec.json.decode(attrs) if bytes(attrs) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _objects(batch: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -16,6 +17,7 @@ from ..tracing import buffers as buf
 from ..tracing.buffers import MarkEntry
 from ..tracing.enclosing import EnclosingSpan
 from ..tracing.foreign_spans import Ended
+from ..tracing.open_scopes import end_of
 from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
 
@@ -69,6 +71,8 @@ class BufferDrain:
         self.foreign: list[Ended] = []
         self.marks: list[MarkEntry] = []
         self.snapshots: list[Any] = []
+        self.waiting: Set[Scope] = frozenset()
+        """The scopes that were in the buffers after the last drain."""
         self._is_portion = False
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
@@ -108,8 +112,21 @@ class BufferDrain:
             else:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
+            if buffers.are_samples:
+                self._limit_times(before)
             if is_dead and not (buffers.scopes or buffers.marks or buffers.foreign):
                 buf.release(buffers)
+
+    def _limit_times(self, first: int) -> None:
+        """Limit the times of the marks from `first` on to the ends of their scopes.
+
+        A scope's end is determined before it is stored, and a sample may be taken in between.
+        """
+        for place in range(first, len(self.marks)):
+            entry = self.marks[place]
+            end = end_of(entry[0])
+            if 0 < end < entry[3]:
+                self.marks[place] = (*entry[:3], end, *entry[4:])
 
     def late(self, ended: list[Scope]) -> dict[Scope, None]:
         """Return the scopes that began after `take_scopes` and that the journal must contain.
@@ -120,6 +137,7 @@ class BufferDrain:
         be in the journal and must not be dropped.
         """
         begun: dict[Any, None] = dict.fromkeys(buf.spared_scopes.copy())
+        self.waiting = begun.keys()
         for buffers in tuple(buf.registry):
             begun.update(dict.fromkeys(buffers.scopes.copy()))
         buf.undroppable.scopes = begun.keys()

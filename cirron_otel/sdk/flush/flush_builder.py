@@ -281,7 +281,9 @@ class FlushBuilder:
         late = drain.late(ended)
         marks = drain.marks
         if self._thinner is not None:
-            ended, marks = self._thinner.filter(ended, marks, is_last)
+            ended, marks = self._thinner.filter(
+                ended, marks, is_last, drain.waiting | held if held else drain.waiting
+            )
         return Drained(ended, drain.foreign, marks, still, late, is_last, drain.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:

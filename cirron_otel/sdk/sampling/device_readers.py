@@ -7,7 +7,7 @@ torch's allocator has been active are read.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 DEVICE_ID: Final = "device_id"
@@ -21,7 +21,8 @@ DEVICE_TOTAL: Final = "device_total_bytes"
 CPU: Final = "cpu"
 CPU_ID: Final = -1
 
-Capturing = Callable[[], bool]
+Allocation = tuple[int, dict[str, int]]
+"""The allocated bytes of a device, and the allocator's other values as attributes."""
 
 
 class StatisticsAllocator:
@@ -31,25 +32,22 @@ class StatisticsAllocator:
         """`module` is `torch.cuda` or `torch.xpu`."""
         self.backend = backend
         self._module = module
-        self._totals: dict[int, int] = {}
-        self._used: set[int] = set()
+        self.used: set[int] = set()
+        """The devices on which the allocator has been active."""
 
-    def devices(self) -> list[int]:
-        """Return the devices on which the allocator has been active."""
+    def read(self) -> dict[int, Allocation]:
+        """Return the allocation on each device on which the allocator has been active."""
         if not self._module.is_initialized():
-            return []
+            return {}
+        found = {}
         for device in range(self._module.device_count()):
-            if device not in self._used and _was_active(self._statistics(device)):
-                self._used.add(device)
-        return sorted(self._used)
+            statistics: dict[str, Any] = self._module.memory_stats_as_nested_dict(device)
+            if device in self.used or _was_active(statistics):
+                self.used.add(device)
+                found[device] = self._allocation(statistics)
+        return found
 
-    def _statistics(self, device: int) -> dict[str, Any]:
-        statistics: dict[str, Any] = self._module.memory_stats_as_nested_dict(device)
-        return statistics
-
-    def allocated(self, device: int) -> tuple[int, dict[str, int]]:
-        """Return the allocated bytes, and the other values of the allocator as attributes."""
-        statistics = self._statistics(device)
+    def _allocation(self, statistics: dict[str, Any]) -> Allocation:
         allocated, reserved, active = (
             int(statistics[f"{name}_bytes"]["all"]["current"])
             for name in ("allocated", "reserved", "active")
@@ -71,15 +69,19 @@ class MpsAllocator:
     def __init__(self, module: Any) -> None:
         """`module` is `torch.mps`."""
         self._module = module
+        self.used: set[int] = set()
 
-    def devices(self) -> list[int]:
-        """Return the one device once memory is allocated on it."""
-        return [0] if self._module.current_allocated_memory() else []
+    def read(self) -> dict[int, Allocation]:
+        """Return the allocation on the one device once memory is allocated on it.
 
-    def allocated(self, _device: int) -> tuple[int, dict[str, int]]:
-        """Return the allocated bytes; the driver's bytes are those that the allocator reserves."""
-        reserved = int(self._module.driver_allocated_memory())
-        return int(self._module.current_allocated_memory()), {RESERVED: reserved}
+        The driver's bytes are those that the allocator reserves.
+        """
+        allocated = int(self._module.current_allocated_memory())
+        if allocated:
+            self.used.add(0)
+        if not self.used:
+            return {}
+        return {0: (allocated, {RESERVED: int(self._module.driver_allocated_memory())})}
 
     def memory(self, _device: int) -> dict[str, int]:
         """Return the memory that Metal recommends not to exceed."""

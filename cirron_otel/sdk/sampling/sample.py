@@ -127,17 +127,16 @@ class SampleReader:
         devices = []
         for allocator in self._allocators:
             backend = allocator.backend
-            for number in self._read(f"{backend} devices", allocator.devices) or ():
-                device = _Device(backend, number)
+            found = self._read(f"{backend} allocator", allocator.read) or {}
+            for number in sorted(found.keys() | allocator.used):
+                allocated, values = found.get(number, (None, {}))
+                device = _Device(backend, number, allocated, values)
                 self._read_device(allocator, device)
                 devices.append(device)
         return devices
 
     def _read_device(self, allocator: dev.Allocator, device: _Device) -> None:
         number, name = device.number, f"{device.backend}:{device.number}"
-        read = self._read(f"{name} allocator", lambda: allocator.allocated(number))
-        if read is not None:
-            device.allocated, device.values = read
         # A call of the CUDA runtime from another thread can break the capture of a graph.
         if not self._is_capturing():
             device.values |= self._read(f"{name} memory", lambda: allocator.memory(number)) or {}

@@ -130,6 +130,7 @@ class Sampler:
     def _run(self) -> None:
         if self._reader is None:
             self._reader = self._make_reader()
+        local.b.are_samples = True
         due = time.monotonic()
         while not self._is_over and self.interval is not None:
             try:
@@ -138,9 +139,12 @@ class Sampler:
                 record_error("sampler", error)
             finally:
                 pinned.scope = None
-            due = max(due + self.interval, time.monotonic())
+            now = time.monotonic()
+            due += self.interval
+            if due < now:
+                due = now + self.interval  # skip the samples that were missed
             with contextlib.suppress(Empty):
-                self._wake.get(timeout=min(due - time.monotonic(), threading.TIMEOUT_MAX))
+                self._wake.get(timeout=due - now)
         self._close()
 
     def _sample(self, reader: SampleReader) -> None:

@@ -70,8 +70,8 @@ class Buffers:
     """One thread's records. `ids` yields the first halves of ids as integers, never zero."""
 
     __slots__ = (
-        "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident", "ids", "marks",
-        "newest", "put", "scopes", "taken_marks",
+        "are_samples", "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident",
+        "ids", "marks", "newest", "put", "scopes", "taken_marks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -90,6 +90,8 @@ class Buffers:
         """Number of marks that the flush thread has taken."""
         self.dead = False
         """Whether the thread has ended."""
+        self.are_samples = False
+        """Whether the marks are the sampler's, whose scopes another thread may have ended."""
 
     def next_id(self) -> int:
         """Return the next id; if none is left, draw more and check the limits."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Set
 from operator import attrgetter
 from typing import Any
 
@@ -74,9 +75,15 @@ class DetailSampler:
         return sum(inside.size for inside in self._held.values())
 
     def filter(
-        self, ended: list[Scope], entries: list[MarkEntry], is_last: bool
+        self,
+        ended: list[Scope],
+        entries: list[MarkEntry],
+        is_last: bool,
+        waiting: Set[Scope] = frozenset(),
     ) -> tuple[list[Scope], list[MarkEntry]]:
         """Return the scopes and marks to record now: new ones, and those held back earlier.
+
+        `waiting` are scopes that the next flushes take, although they may have ended.
 
         A scope whose span context was requested is retained: it may be the parent of another span,
         or part of a traceparent that left the process. A discarded scope loses its id, so retained
@@ -98,7 +105,7 @@ class DetailSampler:
             else:
                 self._inside(step).entries.append(entry)
         self._judge(ended)
-        self._release(out, marks, is_last)
+        self._release(out, marks, is_last, waiting)
         for step in list(self._verdicts)[: max(len(self._verdicts) - _REMEMBERED, 0)]:
             del self._verdicts[step]
         return out, marks
@@ -152,7 +159,9 @@ class DetailSampler:
         if len(self._durations) > RECENT_STEPS:
             del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
 
-    def _release(self, out: list[Scope], marks: list[MarkEntry], is_last: bool) -> None:
+    def _release(
+        self, out: list[Scope], marks: list[MarkEntry], is_last: bool, waiting: Set[Scope]
+    ) -> None:
         """Release the records of decided steps, and of steps that must be decided now.
 
         A step must be decided if it is overdue, if it is one of the oldest steps on overflow, or at
@@ -166,7 +175,7 @@ class DetailSampler:
                 # verdict was discarded.
                 stays = self._verdicts[step] = True
             if stays is None:
-                inside.is_overdue = bool(step._end)
+                inside.is_overdue = bool(step._end) and step not in waiting
                 continue
             del self._held[step]
             size -= inside.size

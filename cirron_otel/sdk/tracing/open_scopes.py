@@ -47,7 +47,7 @@ pinned = PinnedScope()
 
 def is_open(scope: Any) -> bool:
     """Return whether a scope is entered and not left; a phase may be left before it ends."""
-    return not scope._end and not getattr(scope, "_until", 0)
+    return not end_of(scope)
 
 
 def open_in(buffers: Any) -> list[Any]:
@@ -103,14 +103,23 @@ class TrainingThread:
         return best[2]
 
     def pin(self) -> tuple[Any, int]:
-        """Pin the innermost scope; return it with a time (monotonic ns) at which it was open."""
-        session = state.session
+        """Pin the innermost scope; return it with a time (monotonic ns) at which it was that.
+
+        If the thread enters and leaves scopes so fast that none is innermost for long enough, the
+        session is pinned.
+        """
         for _ in range(_ATTEMPTS):
             scope = pinned.scope = self.innermost()
             at = now()
             # The flush looks at the pin after it has seen that a scope has ended. If the scope is
-            # open now, that is later than the pin.
-            if scope is session or is_open(scope):
+            # still open here, the flush sees the pin.
+            if self.innermost() is scope:
                 return scope, at
-        pinned.scope = session
-        return session, now()
+        scope = pinned.scope = state.session
+        return scope, now()
+
+
+def end_of(scope: Any) -> int:
+    """Return the end of a scope (monotonic ns), 0 while it is open."""
+    end: int = scope._end or getattr(scope, "_until", 0)
+    return end

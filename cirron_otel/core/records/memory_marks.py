@@ -1,0 +1,128 @@
+"""Recognise the marks about memory: those of the sampler, and those of imported Stormlog events.
+
+Both have the same attributes (docs/memory.md), and the allocated bytes as their value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ... import semconv as sc
+
+STORMLOG: Final = "stormlog."
+"""The prefix of the names of imported Stormlog events."""
+SAMPLE, WARNING, CRITICAL, OOM = "sample", "warning", "critical", "oom"
+DEGRADED, RECOVERED = "degraded", "recovered"
+_KINDS: Final = {
+    sc.MEMORY: SAMPLE,
+    sc.MEMORY_WARNING: WARNING,
+    sc.MEMORY_CRITICAL: CRITICAL,
+    sc.MEMORY_DEGRADED: DEGRADED,
+    sc.MEMORY_RECOVERED: RECOVERED,
+    sc.OOM: OOM,
+    STORMLOG + "sample": SAMPLE,
+    STORMLOG + "allocation": SAMPLE,
+    STORMLOG + "deallocation": SAMPLE,
+    STORMLOG + "peak": SAMPLE,
+    STORMLOG + "warning": WARNING,
+    STORMLOG + "critical": CRITICAL,
+    STORMLOG + "collector_degraded": DEGRADED,
+    STORMLOG + "collector_recovered": RECOVERED,
+}
+_ERROR: Final = STORMLOG + "error"
+_TRACKER = re.compile(r"stormlog\.(?:[a-z]+\.)?([a-z]+)_tracker")
+_CPU = "cpu"
+_ALERTS: Final = frozenset({WARNING, CRITICAL, OOM, DEGRADED, RECOVERED})
+_TEXT = 200
+
+
+class MemoryMark(NamedTuple):
+    """A mark about memory. Unknown sizes are None; sizes are in bytes."""
+
+    kind: str
+    device: str
+    """`cpu`, or a device such as `cuda:0`."""
+    allocated: int | None
+    """None for an alert, whose value may be another size."""
+    reserved: int | None
+    device_used: int | None
+    device_total: int | None
+    detail: str | None
+    """For alerts: the limit, the reader, or the reason."""
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether the mark is not a sample."""
+        return self.kind in _ALERTS
+
+
+def kind_of(name: object) -> str | None:
+    """Return the kind of a mark by its name; None for a mark that is not about memory."""
+    if not isinstance(name, str):
+        return None
+    return OOM if name == _ERROR else _KINDS.get(name)
+
+
+def memory_mark(name: object, value: object, attrs: object) -> MemoryMark | None:
+    """Return a mark's fields about memory; None if it is not one of these marks.
+
+    A mark of a program may have the same name as one of the sampler's, but not its attributes.
+    """
+    kind = kind_of(name)
+    if kind is None or not isinstance(attrs, Mapping):
+        return None
+    is_foreign = isinstance(name, str) and name.startswith(STORMLOG)
+    detail = _detail(kind, value, attrs, is_foreign=is_foreign)
+    if kind == SAMPLE:
+        if _size(value) is None or type(attrs.get("device_id")) is not int:
+            return None
+    elif detail is None and not is_foreign:
+        return None
+    elif kind == OOM and is_foreign and detail is None:
+        return None  # an error other than an exhausted memory
+    return MemoryMark(
+        kind, _device(attrs, is_foreign=is_foreign), _size(value) if kind == SAMPLE else None,
+        *(_size(attrs.get(key)) for key in
+          ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")),
+        detail if kind != SAMPLE else None,
+    )  # fmt: skip
+
+
+def _size(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:
+    number = attrs.get("device_id")
+    if not isinstance(number, int):
+        return str(attrs.get("limit", _CPU))[:_TEXT]
+    if number < 0:
+        return _CPU
+    backend = attrs.get("backend")
+    if is_foreign:
+        match = _TRACKER.fullmatch(str(attrs.get("collector", "")))
+        backend = match[1] if match else None
+    return f"{backend if isinstance(backend, str) else 'device'}:{number}"[:_TEXT]
+
+
+def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: bool) -> str | None:
+    metadata = attrs.get("metadata")
+    if kind == OOM:
+        reason = metadata.get("oom_reason") if isinstance(metadata, Mapping) else None
+        if not is_foreign:
+            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("reason")
+    elif is_foreign:
+        reason = attrs.get("context")
+        if isinstance(metadata, Mapping):
+            reason = reason or metadata.get("collector_last_error")
+    elif kind in (DEGRADED, RECOVERED):
+        reason = value if "error" in attrs or "failures" in attrs else None
+        if isinstance(reason, str) and "error" in attrs:
+            reason = f"{reason}: {attrs['error']}"
+    else:
+        share, limit = attrs.get("share"), attrs.get("limit")
+        is_ours = isinstance(share, float) and isinstance(limit, str)
+        reason = f"{limit}: {share:.0%} of the limit" if is_ours else None
+    return str(reason)[:_TEXT] if reason is not None else None

@@ -1,0 +1,65 @@
+"""Train a small network on the CPU for some seconds; print what the sampler is doing.
+
+python train.py DIRECTORY SECONDS [fork]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import cirron_otel as ci
+
+
+def train(seconds: float) -> None:
+    torch.set_num_threads(1)
+    net = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for x in DataLoader(torch.ones(16, 64), 1):
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+
+
+def main() -> None:
+    directory, seconds = sys.argv[1], float(sys.argv[2])
+    if directory != "-":
+        ci.profile(output_dir=directory, exporters="none", snapshots=None, flush_interval=0.1)
+    train(seconds)
+    child = 0
+    if "fork" in sys.argv:
+        child = os.fork()
+        train(0.5)
+    health = ci.health()
+    ci.shutdown()
+    names = [thread.name for thread in threading.enumerate()]
+    if "fork" in sys.argv and not child:
+        os._exit(int("cirron-otel-sampler" in names or not health["sampling"]["samples"]))
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+    print(
+        json.dumps(
+            {
+                "sampling": health["sampling"],
+                "errors": health["swallowed_errors"],
+                "threads": names,
+                "is_cuda_initialised": torch.cuda.is_initialized(),
+                "child": child,
+                "modules": [m for m in ("pynvml",) if m in sys.modules],
+            }
+        ),
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
