@@ -171,6 +171,7 @@ def _from_spool(
                     return
                 items = itertools.chain((first,), items)
             with target.open(place, report, request.limits) as writer:
+                writer.use_spool(reader.paths.root)
                 for item in items:
                     writer.take(item)
 

@@ -62,6 +62,8 @@ class SourceRow:
     """Whether the source is a spool directory, which is read without a copy and can be followed."""
     stdout_format: str | None = "otlp-json"
     """The target's format if it is `-` and `--to` is not given; None if `--to` is required."""
+    can_join: bool = False
+    """Whether the source attaches its records to the scopes of another spool (`--join`)."""
     locator: Loaded | None = None
     """A function `(source) -> object with shown and path`; None if the source is a path."""
 
@@ -141,6 +143,13 @@ SOURCES: dict[str, SourceRow] = {
         accepts_from=False,
         stdout_format=None,
     ),
+    "stormlog": SourceRow(
+        "cirron_otel.tools.convert.stormlog:StormlogSource",
+        "a recording of Stormlog's: stormlog:PATH; an export, a sink, a segment, or a bundle",
+        prefixes=("stormlog:",),
+        reads_stdin=True,
+        can_join=True,
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -183,6 +192,11 @@ TARGETS: dict[str, TargetRow] = {
     "cirron-proto": TargetRow(
         "cirron_otel.tools.convert.wire_files:open_wire_file",
         "batches as protobuf, each cirron.v1.Batch after its length; only if --to names it",
+    ),
+    "stormlog": TargetRow(
+        "cirron_otel.tools.convert.stormlog:open_target",
+        "Stormlog's files: stormlog:DST; .json is an array, .jsonl a segment, others a directory",
+        prefixes=("stormlog:",),
     ),
 }
 """Every kind of target by its name."""

@@ -9,6 +9,7 @@ import contextlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from ...core.otlp.files import TracesWriter
@@ -38,6 +39,12 @@ class TargetWriter(ABC):
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
         """Write the bytes of a batch under its file name; an existing batch stays unchanged."""
+
+    def use_spool(self, root: Path) -> None:  # noqa: B027 - most targets need batches only
+        """Take notice of the directory whose spool contains the batches, before the first one.
+
+        Bundles and snapshots are beside the spool.
+        """
 
     def take(self, item: Encoded) -> None:
         """Write a batch that was encoded for the target (`TargetRow.encoding`)."""

@@ -1,0 +1,56 @@
+"""Write batches as text: valid by construction, in the canonical order and encoding."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ...._version import SDK_VERSION
+from ....ids import digest, uuid4_shaped
+from ...spool.paths import file_name
+from .marks import json_text
+
+BATCH_MARKS: Final = 2_000
+"""The number of marks after which a batch is complete."""
+_NO_ID: Final = "0" * 32
+
+
+class WrittenBatch(NamedTuple):
+    """A batch, its file name, and the numbers of its records."""
+
+    name: str
+    data: bytes
+    spans: int
+    marks: int
+
+
+class BatchText:
+    """One batch that is being put together."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, str, str]] = []
+        self._marks: list[tuple[int, str, str]] = []
+
+    def add_span(self, end_ns: int, span_id: str, span: dict[str, Any]) -> None:
+        """Add a span."""
+        self._spans.append((end_ns, span_id, json_text(span)))
+
+    def add_mark(self, time_ns: int, mark_id: str, text: str) -> None:
+        """Add the JSON text of a mark. Marks are added in the order (time, id)."""
+        self._marks.append((time_ns, mark_id, text))
+
+    def write(self, otel: dict[str, Any], stormlog: dict[str, Any]) -> WrittenBatch:
+        """Return the batch. Its id is a digest of its content, its time that of its last record."""
+        self._spans.sort()
+        last = (records[-1][0] for records in (self._spans, self._marks) if records)
+        created = max(last, default=0)
+        spans = ",".join(text for _, _, text in self._spans)
+        marks = ",".join(text for _, _, text in self._marks)
+        parts = (
+            f'{{"schema_version":1,"sdk_version":{json_text(SDK_VERSION)},"batch_id":"',
+            f'","created_ns":{created},"spans":[{spans}],"marks":[{marks}],"snapshots":[]'
+            f'{f""","otel":{json_text(otel)}""" if otel else ""}'
+            f',"stormlog":{json_text(stormlog)}}}',
+        )
+        batch_id = uuid4_shaped(digest("stormlog", parts[1]))
+        data = batch_id.join(parts).encode()
+        return WrittenBatch(file_name(created, batch_id), data, len(self._spans), len(self._marks))

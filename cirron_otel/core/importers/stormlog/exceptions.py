@@ -1,0 +1,58 @@
+"""The exceptions of out-of-memory events, from the bundles that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from ....errors import InputError
+from .discovery import Artifact
+from .exact import parse_record
+from .prepared import OutOfMemory
+from .safe_files import read_regular
+
+_METADATA: Final = "metadata.json"
+_MAX_BYTES: Final = 16 * 2**20
+
+
+def exceptions_of(
+    artifacts: Iterable[Artifact], errors: Sequence[OutOfMemory]
+) -> list[dict[str, Any]]:
+    """Return an `exception` event for each error, with type and message from its bundle.
+
+    Errors and bundles of a session with the same reason belong together in order. Without a bundle,
+    the type is the reason that the event reports, and the message is its context.
+    """
+    bundles: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for artifact in artifacts:
+        if artifact.kind == "oom":
+            key, description = _described(artifact)
+            if description is not None:
+                bundles.setdefault(key, []).append(description)
+    events = []
+    for error in sorted(errors, key=lambda each: each.item[0]):
+        waiting = bundles.get((error.session_id, error.reason))
+        type_, message = waiting.pop(0) if waiting else (error.reason, error.context)
+        attributes = {"exception.type": type_, "exception.message": message}
+        event = {"name": "exception", "time_ns": error.item[0], "attributes": attributes}
+        events.append((id(error), event))
+    by_error = dict(events)
+    return [by_error[id(error)] for error in errors]
+
+
+def _described(artifact: Artifact) -> tuple[tuple[str, str], tuple[str, str] | None]:
+    """Return a bundle's session and reason, and the exception's type and message."""
+    for path in artifact.attachments:
+        if path.name != _METADATA:
+            continue
+        try:
+            metadata = parse_record(read_regular(path, _MAX_BYTES)).data or {}
+        except InputError:
+            break
+        name, module = metadata.get("exception_type"), metadata.get("exception_module")
+        message = metadata.get("exception_message")
+        if isinstance(name, str) and isinstance(message, str):
+            is_qualified = isinstance(module, str) and module not in ("", "builtins")
+            key = (str(metadata.get("session_id")), str(metadata.get("reason")))
+            return key, (f"{module}.{name}" if is_qualified else name, message)
+    return ("", ""), None

@@ -1,0 +1,271 @@
+"""Phase replay in bounded memory: boundaries and samples in, phases with their peaks out.
+
+The rules are those of `replay`. Boundaries and samples of a recording of any size are sorted,
+replayed in the order of time, and the phases are read again in windows.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .... import exactjson
+from ....ids import digest
+from .replay import Phase, PhaseBoundary, PhaseReplay
+from .sorting import Row, SortedRows
+
+_SLACK_NS: Final = 10_000_000_000
+"""Phases that ended this much earlier are still at hand for events that are out of order."""
+_INT64: Final = range(-(2**63), 2**63)
+
+
+class Sample(NamedTuple):
+    """The memory that a `sample` event reports, bytes; -1 if it is unknown."""
+
+    allocated: int
+    reserved: int
+    is_cpu: bool
+    """Whether it is the CPU tracker's: the resident set of the process."""
+
+
+@dataclass(slots=True)
+class _Peaks:
+    """The details of an open phase, and the largest samples since its start."""
+
+    data: bytes
+    allocated: int = -1
+    reserved: int = -1
+    samples: int = 0
+    is_cpu: bool = True
+
+    def add(self, sample: Sample) -> None:
+        self.samples += 1
+        self.is_cpu = self.is_cpu and sample.is_cpu
+        self.allocated = max(self.allocated, sample.allocated)
+        self.reserved = max(self.reserved, sample.reserved)
+
+
+class StoredPhase(NamedTuple):
+    """A phase, the ids of its span, and the peaks of the samples while it was open."""
+
+    phase: Phase
+    start_ns: int
+    end_ns: int
+    id: str
+    parent_id: str | None
+    """The id of its parent's span; None for a phase directly below the session."""
+    allocated_peak: int
+    """Bytes; -1 without a sample."""
+    reserved_peak: int
+    samples: int
+    is_cpu: bool
+
+
+@dataclass(slots=True)
+class Group:
+    """The events of one session and rank."""
+
+    number: int
+    session: int
+    """The number of its session."""
+    session_id: str
+    """Stormlog's id."""
+    rank: int
+    half: str
+    """The second half of the ids of the session's spans."""
+    last_ns: int = 0
+    """The time of the last event."""
+    emitted_to: int = -1
+    """`Windows.ended` has returned the phases that ended until then."""
+
+
+class PhaseStore:
+    """Collects boundaries and samples, and replays them into phases."""
+
+    def __init__(self, folder: Path, *, in_memory: int = 100_000) -> None:
+        """Use temporary files in `folder` for more than `in_memory` rows of a kind."""
+        self._boundaries = SortedRows(folder, "boundaries", in_memory=in_memory)
+        self._samples = SortedRows(folder, "samples", in_memory=in_memory)
+        self._phases = SortedRows(folder, "phases", in_memory=in_memory)
+        self._scopes = SortedRows(folder, "scopes", in_memory=in_memory)
+        self._used: dict[tuple[int, bytes], int] = {}
+        """How many spans have been named after a scope id; only of those used several times."""
+
+    def close(self) -> None:
+        """Close the temporary files."""
+        for rows in (self._boundaries, self._samples, self._phases, self._scopes):
+            rows.close()
+
+    def add_boundary(self, group: Group, boundary: PhaseBoundary, number: int) -> bool:
+        """Add a boundary of a group; `number` increases from event to event.
+
+        Return whether it takes part in the replay: numbers beyond 64 bits cannot be sorted.
+        """
+        if boundary.sequence not in _INT64 or boundary.thread_id not in _INT64:
+            return False
+        scope_id, is_enter = _scope_bytes(boundary.scope_id), boundary.is_enter
+        data = _data_of(boundary) if is_enter else b""
+        row = (group.number, boundary.timestamp_ns, boundary.sequence, scope_id)
+        self._boundaries.add((*row, number, is_enter, boundary.thread_id, data))
+        if is_enter:
+            self._scopes.add((group.session, scope_id, *row[:3]))
+        return True
+
+    def add_sample(self, group: Group, time_ns: int, number: int, sample: Sample) -> None:
+        """Add a sample of a group."""
+        if sample.allocated in _INT64 and sample.reserved in _INT64:
+            self._samples.add((group.number, time_ns, number, *sample))
+
+    def replay(self, groups: list[Group]) -> None:
+        """Replay the boundaries of all groups."""
+        previous: Row = ()
+        for row in self._scopes.rows():
+            if row[:2] == previous:
+                self._used[previous] = 0
+            previous = row[:2]
+        for group in groups:
+            self._replay(group)
+
+    def _replay(self, group: Group) -> None:
+        state, key = PhaseReplay(), (group.session_id, group.rank)
+        samples = _Samples(self._samples.rows(group.number))
+        peaks: dict[int, _Peaks] = {}
+        """The peaks of the open phases, by `id(phase)`."""
+        ids: dict[int, bytes] = {}
+        now: list[Sample] = []
+        """The samples at the time of the boundary."""
+        previous: Row = ()
+        for row in self._boundaries.rows(group.number):
+            if (*row[:4], *row[5:7]) == previous:  # also in the bundle of an OOM
+                continue
+            if row[:2] != previous[:2]:
+                now = samples.until(row[1], peaks)
+            previous = (*row[:4], *row[5:7])
+            closed = state.feed(_boundary_of_row(group, row))
+            if closed is not None:
+                self._add(group, closed, ids, peaks)
+            elif row[5]:
+                phase = state.last_entered(*key, row[6])
+                ids[id(phase)] = self._new_id(group, row[3])
+                peaks[id(phase)] = mine = _Peaks(row[7])
+                for sample in now:
+                    mine.add(sample)
+        samples.until(group.last_ns, peaks)
+        for phase in reversed(state.finish(*key, group.last_ns)):
+            self._add(group, phase, ids, peaks)
+
+    def _add(
+        self, group: Group, phase: Phase, ids: dict[int, bytes], peaks: dict[int, _Peaks]
+    ) -> None:
+        mine = peaks.pop(id(phase))
+        parent = None if phase.parent is None else ids[id(phase.parent)]
+        row = (group.number, phase.start_ns, phase.sequence, ids.pop(id(phase)), phase.end_ns)
+        more = (_scope_bytes(phase.scope_id), phase.thread_id, phase.synthetic_end, parent or b"")
+        self._phases.add((*row, *more, mine.data, mine.allocated, mine.reserved,
+                          mine.samples, mine.is_cpu))  # fmt: skip
+
+    def _new_id(self, group: Group, scope_id: bytes) -> bytes:
+        """Return the first half of a span's id; for a scope id that is used again, numbered."""
+        key = (group.session, scope_id)
+        number, text = self._used.get(key, 0), scope_id.decode("utf-8", "surrogatepass")
+        if key in self._used:
+            self._used[key] = number + 1
+        parts = (group.session_id, text, number) if number else (group.session_id, text)
+        return digest(*parts)[:8]
+
+    def phases(self, group: Group) -> Iterator[StoredPhase]:
+        """Yield the phases of a group in the order of their starts."""
+        for row in self._phases.rows(group.number):
+            _, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, *more = row
+            data, allocated, reserved, samples, is_cpu = more
+            name, path, parent_scope, thread_name, attributes = marshal.loads(data)  # noqa: S302 - see `_data_of`
+            if isinstance(attributes, str):
+                attributes = exactjson.loads(attributes)
+            phase = Phase(
+                group.session_id, group.rank, start_ns, sequence,
+                scope_id.decode("utf-8", "surrogatepass"), name, path, parent_scope, thread,
+                thread_name, attributes, end_ns, bool(is_synthetic),
+            )  # fmt: skip
+            parent_id = parent.hex() + group.half if parent else None
+            yield StoredPhase(phase, start_ns, end_ns, half.hex() + group.half, parent_id,
+                              allocated, reserved, samples, bool(is_cpu))  # fmt: skip
+
+
+def _scope_bytes(scope_id: str) -> bytes:
+    return scope_id.encode("utf-8", "surrogatepass")
+
+
+def _data_of(boundary: PhaseBoundary) -> bytes:
+    values = (boundary.name, boundary.path, boundary.parent_scope_id, boundary.thread_name)
+    try:
+        return marshal.dumps((*values, dict(boundary.attributes)))
+    except ValueError:  # there is an `exactjson.Raw`
+        return marshal.dumps((*values, exactjson.dumps_ascii(boundary.attributes)))
+
+
+def _boundary_of_row(group: Group, row: Row) -> PhaseBoundary:
+    """Return a boundary without its details, which the replay does not need."""
+    _, time_ns, sequence, scope_id, _, is_enter, thread_id, _ = row
+    return PhaseBoundary(
+        group.session_id, group.rank, time_ns, sequence,
+        scope_id.decode("utf-8", "surrogatepass"), bool(is_enter), "", (), None, thread_id, "", {},
+    )  # fmt: skip
+
+
+class _Samples:
+    """The samples of a group in the order of time."""
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+        self._next = next(rows, None)
+
+    def until(self, time_ns: int, peaks: dict[int, _Peaks]) -> list[Sample]:
+        """Count the samples until a time for the open phases; return those at that time."""
+        now = []
+        while self._next is not None and self._next[1] <= time_ns:
+            sample = Sample(self._next[3], self._next[4], bool(self._next[5]))
+            for each in peaks.values():
+                each.add(sample)
+            if self._next[1] == time_ns:
+                now.append(sample)
+            self._next = next(self._rows, None)
+        return now
+
+
+class Windows:
+    """The phases of a group around the times of one chunk of events after another."""
+
+    def __init__(self, store: PhaseStore, group: Group) -> None:
+        self._store, self._group = store, group
+        self._held: list[StoredPhase] = []
+        self._dropped_before = -1
+        self._rows = store.phases(group)
+        self._next = next(self._rows, None)
+        self._ended: list[StoredPhase] = []
+
+    def around(self, first_ns: int, last_ns: int) -> list[StoredPhase]:
+        """Return the phases that are open at some time of a chunk, in the order of their starts."""
+        group = self._group
+        if first_ns < self._dropped_before:
+            self._dropped_before = max(first_ns - _SLACK_NS, -1)
+            self._held = []
+            self._rows = self._store.phases(group)
+            self._next = next(self._rows, None)
+        needed_from = min(group.emitted_to + 1, self._dropped_before)
+        while self._next is not None and self._next.start_ns <= last_ns:
+            if self._next.end_ns >= needed_from:
+                self._held.append(self._next)
+            self._next = next(self._rows, None)
+        self._ended += (p for p in self._held if group.emitted_to < p.end_ns <= last_ns)
+        group.emitted_to = max(group.emitted_to, last_ns)
+        self._dropped_before = max(self._dropped_before, first_ns - _SLACK_NS)
+        self._held = [phase for phase in self._held if phase.end_ns >= self._dropped_before]
+        return [phase for phase in self._held if phase.end_ns >= first_ns]
+
+    def ended(self) -> list[StoredPhase]:
+        """Return the phases that ended until the end of the last chunk, each once."""
+        ended, self._ended = self._ended, []
+        return ended

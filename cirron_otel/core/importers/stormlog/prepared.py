@@ -1,0 +1,491 @@
+"""Prepare the events of a recording as marks whose scopes are still to be found.
+
+Files are read once, in order. Each event becomes the text of a mark without its scope; boundaries
+and samples go into the phase store. What is needed to write the files again is noted beside the
+marks of the same session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ....errors import InputError
+from ....ids import digest
+from ...records.findings import Finding
+from .batch_text import BATCH_MARKS
+from .discovery import Artifact, SourceFile
+from .fast_lines import FastLine, LineParser, Metadata
+from .ledger import SessionLedger
+from .marks import (
+    ARRAY,
+    COUNTERS,
+    LINES,
+    SESSION_FIELDS,
+    MarkWriter,
+    identity_of,
+    in_order,
+    is_text_of,
+    json_text,
+    session_of,
+    text_json,
+)
+from .phase_store import Group, PhaseStore, Sample
+from .pieces import Piece
+from .reading import StormlogReader
+from .replay import PHASE_ENTER, PHASE_EXIT, boundary_of
+from .safe_files import UnreadableFileError, open_regular, read_regular
+from .session_ids import session_hex
+from .sorting import Chunks, SeenIds
+
+OnFinding = Callable[[Finding], None]
+MAX_DOCUMENT_BYTES: Final = 16 * 2**20
+DOCUMENT_PART: Final = 200_000
+"""The size of the parts that a document is stored in, characters."""
+_MAX_OOMS: Final = 10_000
+_MAX_COPIES: Final = 200_000
+_MAX_TIME: Final = 2**63
+ROLLUPS: Final = "rollups.json"
+"""Stormlog derives this file from the segments of a sink."""
+CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
+_BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
+_SAMPLE, _ERROR = "sample", "error"
+_RARE: Final = ("stop",)
+_NOWHERE: Final = (-1, 0)
+"""The place of an event that is in no file by itself."""
+
+Item = tuple[int, str, str, int, int, Any]
+"""Time, mark id, the mark's text after its scope, file, position in the file, cue.
+
+The cue is None, a boundary's scope id, or a pair of the origin's scope id and thread id.
+"""
+
+
+@dataclass(slots=True)
+class OutOfMemory:
+    """An event that reports that memory ran out."""
+
+    group: int
+    """The number of its phase group."""
+    session_id: str
+    item: Item
+    reason: str
+    context: str
+
+
+@dataclass(slots=True)
+class MarkGroup:
+    """The events whose session fields are equal; each batch contains those of one group."""
+
+    number: int
+    fields: dict[str, Any]
+    phases: Group
+    first_ns: int = _MAX_TIME
+    """The time of the earliest event."""
+    items: list[Item] = field(default_factory=list)
+    size: int = 0
+    notes: dict[str, list[Any]] = field(default_factory=dict)
+    notes_size: int = 0
+
+
+class NewEvent(NamedTuple):
+    """An event that is added, with its text as a mark."""
+
+    artifact: Artifact
+    file: SourceFile
+    place: tuple[int, int]
+    """The number of the file, and the position in it."""
+    group: MarkGroup
+    identity: bytes
+    time_ns: int
+    kind: str
+    sample: Sample
+    raw: bytes
+    """The record's text in the file."""
+    is_kept: bool
+    """Whether the text does not follow from the mark, and is kept in it."""
+    text: str
+    metadata: dict[str, Any]
+
+
+class Preparation:
+    """Reads all files of a recording; the results are its attributes."""
+
+    def __init__(self, reader: StormlogReader, folder: Path, on_finding: OnFinding) -> None:
+        """Use temporary files in `folder`."""
+        self.reader, self.on_finding = reader, on_finding
+        self.store = PhaseStore(folder)
+        self.chunks = Chunks(folder / "chunks")
+        """`(mark group, items, notes)`, in the order in which they became complete."""
+        self.ledger = SessionLedger(reader.artifacts, reader.path.name)
+        self.phase_groups: list[Group] = []
+        self.groups: list[MarkGroup] = []
+        self.last_chunk: dict[int, int] = {}
+        """The number of the last chunk of each mark group."""
+        self.out_of_memory: list[OutOfMemory] = []
+        self.files: list[str] = []
+        """The names of the files that records refer to by number."""
+        self.bytes_read = 0
+        self.duplicates = 0
+        self._seen = SeenIds(folder)
+        self.lines = LineParser()
+        self.writer = MarkWriter()
+        self._by_fields: dict[tuple[Any, ...], MarkGroup] = {}
+        self._by_rank: dict[tuple[str, int], Group] = {}
+        self._sessions: dict[str, int] = {}
+        self._copies: dict[tuple[str, int, str, int], bool] = {}
+        """The events of the bundles, and whether another file contains them."""
+        self._artifact = 0
+        """The number of the recording that is being read."""
+        self._repeated: dict[bytes, int] = {}
+        """How often an event of this recording was repeated, by its id."""
+        self._current: MarkGroup | None = None
+        self._chunk_count = 0
+        self._event_count = 0
+
+    def close(self) -> None:
+        """Close the temporary files."""
+        for each in (self.store, self.chunks, self._seen):
+            each.close()
+
+    def read(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Read everything; `progress` receives the number of bytes read so far."""
+        artifacts = self.reader.artifacts
+        bundles = [each for each in artifacts if each.kind == "oom"]
+        if len(bundles) < len(artifacts):
+            self._find_in_bundles(bundles)
+        for artifact in sorted(artifacts, key=lambda each: each.kind == "oom"):
+            self._current = None
+            self._artifact += 1
+            self._repeated.clear()
+            for file in artifact.files:
+                self._read_file(artifact, file)
+                progress(self.bytes_read)
+            for path in artifact.attachments:
+                if path.name != ROLLUPS:
+                    self._attach(artifact, path)
+        for group in self.groups:
+            self._seal(group)
+        self.store.replay(self.phase_groups)
+
+    def _find_in_bundles(self, bundles: list[Artifact]) -> None:
+        """Collect the keys of the bundles' events, which are copies of other files' events."""
+        quiet = StormlogReader(self.reader.path, on_finding=lambda _: None)
+        for bundle in bundles:
+            for record in quiet.pieces(bundle):
+                if record.event is not None and len(self._copies) < _MAX_COPIES:
+                    self._copies[_copy_key(record.event)] = False
+
+    def _read_file(self, artifact: Artifact, file: SourceFile) -> None:
+        reading = FileReading(self, artifact, file)
+        try:
+            with open_regular(file.path, follow=file.follow) as stream:
+                for piece in self.reader.cut(file, stream):
+                    self.bytes_read += len(piece.before) + piece.size
+                    reading.take(piece)
+        except UnreadableFileError as error:
+            self.on_finding(Finding(file.name, "unreadable", str(error)))
+        except OSError as error:
+            reason = error.strerror or error
+            self.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
+        reading.finish()
+
+    def _attach(self, artifact: Artifact, path: Path) -> None:
+        """Keep a file without records verbatim."""
+        name = f"{artifact.name}/{path.name}" if artifact.name else path.name
+        try:
+            data = read_regular(path, MAX_DOCUMENT_BYTES)
+        except InputError as error:
+            self.on_finding(Finding(name, "not-kept", str(error)))
+            return
+        self.bytes_read += len(data)
+        self.document(artifact, name, data)
+
+    def document(self, artifact: Artifact, name: str, data: bytes) -> None:
+        """Note the content of a file, in parts."""
+        group = self.group_of(artifact)
+        text = text_json(data)
+        pieces: list[Any] = _parts(text) if isinstance(text, str) else [text]
+        for number, piece in enumerate(pieces):
+            self.note(group, "documents", [name, number, len(pieces), piece], DOCUMENT_PART)
+
+    def note(self, group: MarkGroup, kind: str, value: Any, size: int = 50) -> None:
+        """Add a note to the next batch of a group."""
+        group.notes.setdefault(kind, []).append(value)
+        group.notes_size += size
+        if group.notes_size > 4 * DOCUMENT_PART:
+            self._seal(group)
+
+    def group_of(self, artifact: Artifact) -> MarkGroup:
+        """Return the group of the artifact's last event, or of its first session."""
+        if self._current is not None:
+            return self._current
+        if not artifact.summaries:
+            return self.groups[-1] if self.groups else self.group((None,) * len(SESSION_FIELDS))
+        summary = artifact.summaries[0]
+        for group in reversed(self.groups):
+            if group.fields["session_id"] == summary.session_id:
+                return group
+        values = (None, summary.session_id, summary.pid, summary.host, summary.job_id,
+                  summary.rank, summary.local_rank, summary.world_size)  # fmt: skip
+        return self.group(values)
+
+    def group(self, values: tuple[Any, ...]) -> MarkGroup:
+        """Return the group of the events with these session fields."""
+        group = self._by_fields.get(values)
+        if group is None:
+            fields = dict(zip(SESSION_FIELDS, values, strict=True))
+            group = MarkGroup(len(self.groups), fields, self._phase_group(fields))
+            self._by_fields[values] = group
+            self.groups.append(group)
+        return group
+
+    def _phase_group(self, fields: dict[str, Any]) -> Group:
+        session_id, rank = fields["session_id"] or "", fields["rank"] or 0
+        group = self._by_rank.get((session_id, rank))
+        if group is None:
+            session = self._sessions.setdefault(session_id, len(self._sessions))
+            half = session_hex(session_id)[16:] if session_id else ""
+            group = Group(len(self.phase_groups), session, session_id, rank, half)
+            self._by_rank[session_id, rank] = group
+            self.phase_groups.append(group)
+        return group
+
+    def _seal(self, group: MarkGroup) -> None:
+        """Finish the chunk that is being collected for a group."""
+        if not group.items and not group.notes:
+            return
+        size = group.size + group.notes_size
+        self.chunks.append((group.number, group.items, group.notes), size)
+        self.last_chunk[group.number] = self._chunk_count
+        self._chunk_count += 1
+        group.items, group.notes, group.size, group.notes_size = [], {}, 0, 0
+
+    def group_of_line(self, line: FastLine) -> MarkGroup | None:
+        """Return the group of a line; None before the exact parser has seen its session fields."""
+        return self._by_fields.get(line.session)
+
+    def add(self, new: NewEvent, event: Callable[[], dict[str, Any]]) -> None:
+        """Add an event; `event` returns its canonical form, which is rarely needed."""
+        group = self._current = new.group
+        identity = new.identity
+        previous = self._seen.visit(identity, self._artifact)
+        if previous == self._artifact:
+            # An equal event of the same recording is another one, whose id is numbered.
+            number = self._repeated[identity] = self._repeated.get(identity, 0) + 1
+            identity = digest("stormlog-repeated", identity, number)[:16]
+            previous = self._seen.visit(identity, self._artifact)
+        if previous is not None:
+            self._note_duplicate(new, None if new.is_kept else identity)
+            return
+        phases, time_ns, kind = group.phases, new.time_ns, new.kind
+        if self._copies:
+            key = (phases.session_id, time_ns, kind, new.sample.allocated)
+            if new.artifact.kind != "oom":
+                if key in self._copies:
+                    self._copies[key] = True
+            elif self._copies.get(key):
+                self._note_duplicate(new, None)
+                return
+        self._event_count += 1
+        if kind in _RARE or time_ns < group.first_ns:
+            group.first_ns = min(group.first_ns, time_ns)
+            self.ledger.add(event(), new.artifact, new.file.name)
+        phases.last_ns = max(phases.last_ns, time_ns)
+        cue: Any = None
+        if kind == _SAMPLE:
+            self.store.add_sample(phases, time_ns, self._event_count, new.sample)
+        elif kind in _BOUNDARIES:
+            boundary = boundary_of(event())
+            if boundary is not None:
+                self.store.add_boundary(phases, boundary, self._event_count)
+                cue = boundary.scope_id
+        if cue is None and "origin_phase_scope_id" in new.metadata:
+            cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
+        elif cue is None and "origin_thread_id" in new.metadata:
+            cue = (None, new.metadata["origin_thread_id"])
+        item = (time_ns, identity.hex(), new.text, *new.place, cue)
+        if kind == _ERROR and "oom_reason" in new.metadata:
+            self._note_out_of_memory(group, item, event())
+        group.items.append(item)
+        group.size += len(new.text) + 300
+        if len(group.items) >= BATCH_MARKS:
+            self._seal(group)
+
+    def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
+        """Note the place of an event that is known already.
+
+        `known` is the id of its mark, None if its text does not follow from the mark.
+        """
+        self.duplicates += 1
+        if new.place == _NOWHERE:
+            return
+        if known is not None:
+            self.note(new.group, "repeats", [*new.place, known.hex()])
+        else:
+            self.note(new.group, "texts", [*new.place, text_json(new.raw)], len(new.raw))
+
+    def _note_out_of_memory(self, group: MarkGroup, item: Item, event: dict[str, Any]) -> None:
+        if len(self.out_of_memory) < _MAX_OOMS:
+            reason, context = event["metadata"]["oom_reason"], event["context"] or ""
+            self.out_of_memory.append(
+                OutOfMemory(
+                    group.phases.number, group.phases.session_id, item, str(reason), context
+                )
+            )
+
+
+class FileReading:
+    """The state of reading one file: its text around the records, and where it differs."""
+
+    def __init__(self, preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:
+        """Begin with the first piece of the file."""
+        self._preparation, self._artifact, self._file = preparation, artifact, file
+        self._form = LINES if file.form == "lines" else ARRAY
+        self._is_timeline = file.form == "timeline"
+        self._number = len(preparation.files)
+        preparation.files.append(file.name)
+        self._count = 0
+        self._head = b""
+        self._separator: bytes | None = None
+        self._tail = b""
+        self._is_complete = True
+        self._lines, self._writer = preparation.lines, preparation.writer
+
+    def take(self, piece: Piece) -> None:
+        """Add the next piece of the file."""
+        if self._is_timeline:
+            self._take_of_timeline(piece)
+            return
+        raw = piece.raw
+        if not raw:
+            self._tail = piece.before
+            self._is_complete = self._is_complete and not piece.problem
+            self._report(piece)
+            return
+        place = (self._number, self._count)
+        self._place(piece.before)
+        self._count += 1
+        if self._form == LINES and not piece.problem:
+            parsed = self._lines.parse(raw)
+            group = None if parsed is None else self._preparation.group_of_line(parsed[0])
+            if parsed is not None and group is not None:
+                self._add_fast(place, raw, *parsed, group)
+                return
+        record = self._preparation.reader.record(self._artifact, self._file, piece)
+        event = record.event
+        if event is not None and event["timestamp_ns"] < _MAX_TIME:
+            self._add_exact(place, raw, event)
+            return
+        if event is not None:
+            self._preparation.on_finding(
+                Finding(self._file.name, "out-of-range", f"timestamp_ns is {event['timestamp_ns']}:"
+                        " expected less than 2^63", path=record.path)
+            )  # fmt: skip
+        self._note("texts", [*place, text_json(raw)], len(raw))
+
+    def _report(self, piece: Piece) -> None:
+        if piece.problem:
+            self._preparation.reader.record(self._artifact, self._file, piece)
+
+    def _take_of_timeline(self, piece: Piece) -> None:
+        """Add a record of a timeline, whose text is in no file, or the file's own text."""
+        if not piece.raw:
+            self._report(piece)
+            self._preparation.document(self._artifact, self._file.name, piece.before)
+            return
+        event = self._preparation.reader.record(self._artifact, self._file, piece).event
+        if event is not None and event["timestamp_ns"] < _MAX_TIME:
+            self._add_exact(_NOWHERE, b"", event)
+
+    def _place(self, before: bytes) -> None:
+        """Note the text before a record if it is not the usual one."""
+        if self._count == 0:
+            self._head = before
+        elif self._separator is None:
+            self._separator = before
+        elif before != self._separator:
+            self._note("gaps", [self._number, self._count, text_json(before)], len(before))
+
+    def _note(self, kind: str, value: Any, size: int) -> None:
+        preparation = self._preparation
+        preparation.note(preparation.group_of(self._artifact), kind, value, size + 50)
+
+    def _add_fast(
+        self, place: tuple[int, int], raw: bytes, line: FastLine, metadata: Metadata,
+        group: MarkGroup,
+    ) -> None:  # fmt: skip
+        text = self._writer.write(
+            line.timestamp_ns, line.event_type, line.allocator_allocated_bytes, line.counters,
+            line.collector, line.sampling_interval_ms, line.context, metadata.json,
+        )  # fmt: skip
+        sizes = (line.allocator_allocated_bytes, line.allocator_reserved_bytes)
+        new = NewEvent(
+            self._artifact, self._file, place, group, hashlib.sha256(raw).digest()[:16],
+            line.timestamp_ns, line.event_type, _sample(*sizes, line.collector), raw,
+            False, text, metadata.values,
+        )  # fmt: skip
+        self._preparation.add(new, lambda: event_of(line, metadata))
+
+    def _add_exact(self, place: tuple[int, int], raw: bytes, event: dict[str, Any]) -> None:
+        event = in_order(event)
+        metadata = event["metadata"]
+        kept = b"" if not raw or is_text_of(event, raw, self._form) else raw
+        text = self._writer.write(
+            event["timestamp_ns"], event["event_type"], event["allocator_allocated_bytes"],
+            tuple(event[key] for key in COUNTERS), event["collector"],
+            event["sampling_interval_ms"], event["context"],
+            json_text(metadata) if metadata else "", kept,
+        )  # fmt: skip
+        sizes = (event["allocator_allocated_bytes"], event["allocator_reserved_bytes"])
+        new = NewEvent(
+            self._artifact, self._file, place, self._preparation.group(session_of(event)),
+            identity_of(event), event["timestamp_ns"], event["event_type"],
+            _sample(*sizes, event["collector"]), raw, bool(kept), text, metadata,
+        )  # fmt: skip
+        self._preparation.add(new, lambda: event)
+
+    def finish(self) -> None:
+        """Note the text around the records."""
+        if self._is_timeline:
+            return
+        default = "\n" if self._form == LINES else ",\n  "
+        layout = {
+            "file": self._number,
+            "form": self._form,
+            "records": self._count,
+            "head": text_json(self._head),
+            "separator": default if self._separator is None else text_json(self._separator),
+            "tail": text_json(self._tail),
+        }
+        self._note("layouts", layout, len(self._head) + len(self._tail))
+
+
+def _copy_key(event: dict[str, Any]) -> tuple[str, int, str, int]:
+    """Return what an event of a bundle has in common with the same event in another file."""
+    allocated = event["allocator_allocated_bytes"]
+    return (event["session_id"], event["timestamp_ns"], event["event_type"],
+            -1 if allocated is None else allocated)  # fmt: skip
+
+
+def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:
+    """Return the canonical form of a fast line."""
+    return {**msgspec.structs.asdict(line), "metadata": metadata.values}
+
+
+def _sample(allocated: int | None, reserved: int | None, collector: str) -> Sample:
+    return Sample(
+        -1 if allocated is None else allocated,
+        -1 if reserved is None else reserved,
+        collector == CPU_COLLECTOR,
+    )
+
+
+def _parts(text: str) -> list[str]:
+    size = DOCUMENT_PART
+    return [text[begin : begin + size] for begin in range(0, len(text), size)] or [""]

@@ -1,0 +1,169 @@
+"""Write the events of batches as Stormlog's files: an array, a segment, or a directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+
+from ....errors import InputError, TargetError
+from ...atomic_files import sync_directory, sync_file
+from .collected import CollectedRecords, in_order_of
+from .marks import ARRAY, KEY, LINES, plain_text_of
+from .own_events import lines_of
+from .own_run import OwnRuns, OwnSession
+from .sink_files import SinkFiles
+
+BUNDLES: Final = "oom_dumps"
+"""The directory in a sink for the bundles of errors for lack of memory."""
+
+
+class StormlogWriter:
+    """Collects batches, and writes them as files of Stormlog's when all are there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use temporary files in `folder`."""
+        self._folder = folder
+        self._imported = CollectedRecords(folder)
+        self._own = OwnRuns(folder)
+        self.spool: Path | None = None
+        """The directory beside whose batches the bundles of our own runs are."""
+        self.incomplete: list[str] = []
+        """Files of the recording that cannot be written again, since parts are missing."""
+
+    @property
+    def without_samples(self) -> list[str]:
+        """The sessions of our own that were not written, because they have no sample."""
+        return self._own.without_samples
+
+    def close(self) -> None:
+        """Close the temporary files."""
+        self._imported.close()
+        self._own.close()
+
+    def add(self, batch: dict[str, Any]) -> None:
+        """Add a batch. Raises InputError if it contains Stormlog's data in an unexpected form."""
+        if isinstance(batch.get(KEY), dict):
+            self._imported.add(batch)
+        else:
+            self._own.add(batch)
+
+    def write_array(self, stream: BinaryIO) -> None:
+        """Write a JSON array of all events, or the only such file of the recording."""
+        only = self._only(ARRAY)
+        if only is not None:
+            stream.writelines(only)
+            return
+        is_first = True
+        for line in self._lines():
+            stream.write(b"[\n  " if is_first else b",\n  ")
+            stream.write(plain_text_of(in_order_of(line), ARRAY))
+            is_first = False
+        stream.write(b"[]" if is_first else b"\n]")
+
+    def write_lines(self, stream: BinaryIO) -> None:
+        """Write a segment with all events, or the only segment of the recording."""
+        only = self._only(LINES)
+        if only is not None:
+            stream.writelines(only)
+            return
+        for line in self._lines():
+            stream.write(line + b"\n")
+
+    def _only(self, form: str) -> Iterator[bytes] | None:
+        """Return the content of the only file with records, if it is complete and of this form."""
+        layouts = self._imported.layouts()
+        if len(layouts) != 1 or layouts[0].form != form or self._own.has_runs:
+            return None
+        return self._imported.pieces(layouts[0]) if self._is_restorable() else None
+
+    def _is_restorable(self) -> bool:
+        """Return whether every file of the recording is complete."""
+        imported = self._imported
+        self.incomplete = [
+            layout.name for layout in imported.layouts() if not imported.is_complete(layout)
+        ]
+        documents = imported.documents()
+        self.incomplete += [name for name in documents if imported.document(name) is None]
+        return not self.incomplete and not imported.loose
+
+    def _lines(self) -> Iterator[bytes]:
+        yield from self._imported.events()
+        for session in self._own.sessions():
+            yield from lines_of(session, self._folder)
+
+    def write_directory(self, target: Path) -> None:
+        """Write the files of the recording, or a sink, and a sink for each run of our own.
+
+        The directory appears with all its files or not at all. Raises TargetError if it exists and
+        is not empty, or if it cannot be written.
+        """
+        if target.is_dir() and any(target.iterdir()):
+            raise TargetError(f"{target} is not empty: name a new directory")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(".tmp", f"{target.name[:200]}.", target.parent))
+        except OSError as error:
+            raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
+        try:
+            self._fill(temporary)
+            _sync(temporary)
+            temporary.replace(target)
+        except OSError as error:
+            raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _fill(self, folder: Path) -> None:
+        imported = self._imported
+        names = [layout.name for layout in imported.layouts()]
+        is_directory = bool(imported.documents()) or any("/" in name for name in names)
+        is_directory = is_directory or any(name.startswith("segment-") for name in names)
+        if is_directory and self._is_restorable():
+            for layout in imported.layouts():
+                _write(folder, layout.name, imported.pieces(layout))
+            for name in imported.documents():
+                _write(folder, name, (imported.document(name) or b"",))
+        else:
+            sink = SinkFiles(folder)
+            for session_id in imported.sessions():
+                sink.add_session(session_id, imported.events(session_id))
+            sink.finish()
+        own = self._own.sessions()
+        alone = not names and not imported.documents() and len(own) == 1
+        for session in own:
+            place = folder if alone else folder / session.session_id
+            place.mkdir(exist_ok=True)
+            self._write_own(session, place)
+
+    def _write_own(self, session: OwnSession, place: Path) -> None:
+        """Write the sink of a session, and its bundles."""
+        sink = SinkFiles(place)
+        lines = lines_of(session, self._folder)
+        sink.add_session(session.session_id, lines, session.summary())
+        sink.finish()
+        for bundle in session.bundles(self.spool) if self.spool is not None else ():
+            shutil.copytree(bundle, place / BUNDLES / bundle.name, symlinks=True)
+
+
+def _write(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
+    """Write a file of a recording below `folder`. Raises InputError if its name leads elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+        raise InputError(f"a file is named {name[:100]!a}: expected a path below the recording")
+    path = folder.joinpath(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        file.writelines(pieces)
+
+
+def _sync(folder: Path) -> None:
+    """Wait until all files are on disk."""
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with (Path(directory) / name).open("rb") as file:
+                sync_file(file.fileno())
+        sync_directory(Path(directory))

@@ -1,0 +1,128 @@
+"""Stormlog's recordings as a source, and its files as a target (docs/stormlog.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from ... import exactjson
+from ...core.importers.stormlog.importing import StormlogImport
+from ...core.importers.stormlog.reading import copy_stream
+from ...core.importers.stormlog.writing import StormlogWriter
+from ...core.otlp.replacing import replacing
+from ...core.records.findings import Finding
+from ...core.temporary import temporary_folder
+from ...errors import InputError, TargetError
+from .formats import PathSpec
+from .messages import SizeLimits
+from .report import Report
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place
+from .tables import STANDARD
+from .targets import TargetWriter, open_stream
+
+_ARRAY, _LINES = ".json", ".jsonl"
+
+
+class StormlogSource(BatchSource):
+    """A recording of Stormlog's."""
+
+    is_streamed: ClassVar[bool] = True
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Copy standard input into a file, because a recording is read twice."""
+        self._path = place.path
+        if place.path == STANDARD:
+            folder = context.stack.enter_context(temporary_folder())
+            with open_place(place) as stream:
+                self._path = str(copy_stream(stream, folder))
+
+    def batches(
+        self,
+        report: Report,
+        recall: Recall,  # noqa: ARG002 - every batch is complete
+        progress: Progress | None = None,
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches. Raises InputError if there is no recording."""
+        with temporary_folder() as folder, _database_errors():
+            recording = StormlogImport(self._path, folder=folder, on_finding=report.skip)
+            step = (lambda done: progress(done, None)) if progress is not None else _ignore
+            for batch in recording.batches(step):
+                yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)
+            report.bytes_read += recording.bytes_read
+            report.duplicates += recording.duplicates
+
+
+def _ignore(_done: int) -> None:
+    """Report no progress."""
+
+
+class StormlogTarget(TargetWriter):
+    """Collects batches, and writes Stormlog's files at the end."""
+
+    def __init__(self, writer: StormlogWriter, report: Report) -> None:
+        """Collect in `writer`."""
+        self._writer, self._report = writer, report
+
+    def use_spool(self, root: Path) -> None:
+        """Copy the bundles beside the spool."""
+        self._writer.spool = root
+
+    def write(self, name: str, data: bytes) -> None:
+        """Add a batch; one that cannot be written is reported."""
+        try:
+            self._writer.add(exactjson.loads(data))
+        except InputError as error:
+            self._report.skip(Finding(name, "not-written", str(error)))
+
+
+@contextlib.contextmanager
+def open_target(
+    place: PathSpec,
+    report: Report,
+    limits: SizeLimits,  # noqa: ARG001 - Stormlog has no limit
+) -> Iterator[StormlogTarget]:
+    """Open a target: `.json` is an array, `.jsonl` a segment, and anything else a directory.
+
+    Raises InputError at the end if a run of our own has no sample of its memory.
+    """
+    with temporary_folder() as folder, _database_errors():
+        writer = StormlogWriter(folder)
+        try:
+            yield StormlogTarget(writer, report)
+            _write(writer, place)
+        finally:
+            writer.close()
+        report.written += 1
+        report.incomplete += [
+            f"{name}: parts of the file are not in the source" for name in writer.incomplete
+        ]
+        for session in writer.without_samples:
+            message = "not written: the session has no sample of its memory"
+            report.skip(Finding(session, "no-samples", message))
+
+
+def _write(writer: StormlogWriter, place: PathSpec) -> None:
+    suffix = Path(place.path).suffix.lower()
+    if place.path == STANDARD or suffix == _ARRAY:
+        with open_stream(place) as stream:
+            writer.write_array(stream)
+    elif suffix == _LINES:
+        with replacing(place.path) as stream:
+            writer.write_lines(stream)
+    else:
+        writer.write_directory(Path(place.path))
+
+
+@contextlib.contextmanager
+def _database_errors() -> Iterator[None]:
+    """Convert a failure of a temporary database to a TargetError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise TargetError(
+            f"temporary files cannot be used: {error};"
+            " free some space, or set TMPDIR to a directory with enough space"
+        ) from None
