@@ -21,6 +21,7 @@ from tests.metrics.recordings import (
     CLI_TRACK,
     RECORDINGS,
     SIM_GPU,
+    SOURCES,
     Points,
     Record,
     attributes_of,
@@ -78,6 +79,14 @@ class TestConvert:
         assert report["marks"] == sum(record["event_type"] in used for record in records)
         assert report["spans"] == 0
         assert report["bytes_written"] == (tmp_path / "m.jsonl").stat().st_size
+
+    @pytest.mark.parametrize("name", SOURCES)
+    def test_a_recording_of_stormlog(self, name: str, run: Run, tmp_path: Path) -> None:
+        result = run("convert", SOURCES[name], "m.jsonl", "--signal", "metrics", "--json")
+        assert (result.returncode, result.stderr) == (0, "")
+        expected = required(records_of(RECORDINGS[name]))
+        assert points_of(read(tmp_path / "m.jsonl")) == expected
+        assert json.loads(result.stdout)["points"] == total(expected)
 
     @pytest.mark.parametrize("name", NAMES)
     def test_formats(self, name: str, run: Run, tmp_path: Path) -> None:
@@ -252,6 +261,7 @@ class TestConvert:
         [(["out"], "format spool"), (["out/"], "format spool"),
          (["m.json", "--to", "batch"], "format batch"),
          (["m.pb", "--to", "cirron-proto"], "format cirron-proto"),
+         (["stormlog:sink"], "format stormlog"),
          (["m.txt"], "no known suffix"),
          (["m.jsonl", "--trace-layout", "session"], "--trace-layout does not apply to metrics"),
          (["m.jsonl", "--trace-layout", "segmented"], "--trace-layout does not apply"),

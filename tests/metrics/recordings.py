@@ -20,6 +20,12 @@ RANKS = [
     for rank in (0, 1)
 ]
 RECORDINGS = {"sim_gpu": [SIM_GPU], "cli_track": [CLI_TRACK], "distributed": RANKS}
+SOURCES = {
+    "sim_gpu": f"stormlog:{SIM_GPU.parent}",
+    "cli_track": f"stormlog:{CLI_TRACK.parent}",
+    "distributed": f"stormlog:{RANKS[0].parents[1]}",
+}
+"""The address of each recording as a source."""
 
 OF_SESSION = (
     "schema_version", "session_id", "pid", "host", "job_id", "rank", "local_rank", "world_size",
@@ -164,7 +170,7 @@ _KINDS = ("allocated", "reserved", "active", "inactive")
 
 
 def points_of(messages: Iterable[dict[str, Any]]) -> Points:
-    """The points of OTLP/JSON messages, by series."""
+    """The points of the gauges and sums in OTLP/JSON messages, by series."""
     points: Points = {}
     for message in messages:
         for group in message["resourceMetrics"]:

@@ -28,14 +28,15 @@ from .conftest import OpenSession
 from .metrics_sink import GRPC, HTTP, SINKS, Sink
 from .processes import environment
 from .test_measures import measured
+from .test_metrics import to
 
 PROGRAM = Path(__file__).parent / "programs" / "metrics" / "sampled.py"
 SAMPLED = {"process.memory.usage", "process.cpu.utilization"}
 CUDA = {"backend": "cuda", "process_rss_bytes": 70, "device_used_bytes": 30}
 
 
-def run(directory: Path, sink: Sink, protocol: str, **options: Any) -> dict[str, Any]:
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+def run(directory: Path, env: dict[str, str], **options: Any) -> dict[str, Any]:
+    """Run the program, and return its health."""
     done = subprocess.run(
         [sys.executable, PROGRAM, directory, json.dumps(options)],
         env=environment(OTEL_METRIC_EXPORT_INTERVAL="200", **env),
@@ -62,7 +63,7 @@ def numbers_of(sink: Sink) -> Points:
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])
 def test_each_sample_is_sent_once(protocol: str, tmp_path: Path) -> None:
     with SINKS[protocol](Sink()) as sink:
-        health = run(tmp_path, sink, protocol, sample_interval=0.02, samples=30)
+        health = run(tmp_path, to(sink, protocol), sample_interval=0.02, samples=30)
     assert health["swallowed_errors"] == {}
     assert len(sink.metrics) > 1
     source = MetricSource(str(tmp_path), "cirron")
@@ -90,7 +91,7 @@ def test_each_sample_is_sent_once(protocol: str, tmp_path: Path) -> None:
 
 def test_without_a_sampler_the_resident_set_is_that_of_the_export(tmp_path: Path) -> None:
     with SINKS[HTTP](Sink()) as sink:
-        run(tmp_path, sink, HTTP, sample_interval=None, samples=-1)
+        run(tmp_path, to(sink, HTTP), sample_interval=None, samples=-1)
     ((usage, points),) = numbers_of(sink).items()
     assert usage[1] == "process.memory.usage"
     assert len(points) == len(sink.metrics)

@@ -182,8 +182,9 @@ class Instruments:
             "Errors that were caught and not raised, by cause: health()['swallowed_errors']",
         )  # fmt: skip
         meter.create_observable_up_down_counter(
-            sc.MEMORY_USAGE, [_read(self._resident)], "By", PROCESS_USAGE.description
-        )
+            PROCESS_USAGE.name, [_read(self._resident)], PROCESS_USAGE.unit,
+            PROCESS_USAGE.description,
+        )  # fmt: skip
 
     def _resident(self) -> list[Observation]:
         """Return the current resident set, unless the sampler records it."""
