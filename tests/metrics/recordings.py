@@ -176,8 +176,8 @@ def points_of(messages: Iterable[dict[str, Any]]) -> Points:
         for group in message["resourceMetrics"]:
             session = attributes_of(group["resource"])["cirron.session.id"]
             for metric in group["scopeMetrics"][0]["metrics"]:
-                data = metric.get("gauge") or metric["sum"]
-                for point in data["dataPoints"]:
+                data = metric.get("gauge") or metric.get("sum") or {}
+                for point in data.get("dataPoints", []):
                     attributes = tuple(sorted(attributes_of(point).items()))
                     series = points.setdefault((session, metric["name"], attributes), [])
                     value = int(point["asInt"]) if "asInt" in point else point["asDouble"]
