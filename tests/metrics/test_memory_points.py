@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.memory_points import INSTRUMENTS, MemoryPoint, memory_points
+from cirron_otel.core.records.memory_marks import memory_mark
 from cirron_otel.exactjson import Raw
 
 from .recordings import RECORDINGS, mark_of, records_of, required
@@ -152,6 +153,14 @@ class TestStormlog:
     def test_the_name_of_the_device(self, collector: str, hw_id: str) -> None:
         points = of_stormlog(collector=collector, device_id=3, device_used_bytes=1)
         assert points[0] == ("hw.gpu.memory.usage", {"hw.id": hw_id}, 1)
+
+    @pytest.mark.parametrize("collector", ["cuda", "rocm", "mps", "tensorflow.memory"])
+    def test_reports_name_the_device_alike(self, collector: str) -> None:
+        attrs = {"collector": f"stormlog.{collector}_tracker", "device_id": 3}
+        points = of_stormlog(**attrs, **READINGS)
+        in_report = memory_mark("stormlog.sample", 400, attrs)
+        assert in_report is not None
+        assert {attributes["hw.id"] for _, attributes, _ in points} == {in_report.device}
 
     def test_an_unknown_device(self) -> None:
         points = of_stormlog(collector="legacy.unknown", device_id=-1, device_used_bytes=400)

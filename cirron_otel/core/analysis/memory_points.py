@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from ... import semconv as sc
+from ..records.memory_devices import CPU, device_name, stormlog_backend
 
 Number = int | float
 Attributes = tuple[tuple[str, str], ...]
@@ -111,20 +112,6 @@ _KINDS: Final = {
 _FIELDS: Final = (_RESERVED, *list(_KINDS)[2:], _USED, _TOTAL, _CHANGED)
 """The fields of a sample that are attributes of its mark."""
 
-_CPU: Final = "cpu"
-_COLLECTORS: Final = {
-    "stormlog.cuda_tracker": "cuda",
-    "stormlog.rocm_tracker": "cuda",
-    "stormlog.mps_tracker": "mps",
-    "stormlog.cpu_tracker": _CPU,
-}
-"""The backends of Stormlog's trackers, as PyTorch names them: ROCm's devices are `cuda:N`."""
-_ANY_DEVICE: Final = "gpu"
-_PROCESS_COLLECTORS: Final = frozenset(
-    {"stormlog.cpu_tracker", "stormlog.tensorflow.memory_tracker"}
-)
-"""The trackers whose samples without a device are the resident set of the process."""
-
 
 def memory_points(mark: Mapping[str, Any]) -> list[MemoryPoint]:
     """Return the points of a mark of a batch; empty if the mark is not a reading.
@@ -163,7 +150,7 @@ def _sampled_points(
     if type(backend) is not str:
         return []
     resident = _number(attrs.get(_RESIDENT))
-    if backend == _CPU:
+    if backend == CPU:
         resident = value if resident is None else resident
         return [] if resident is None else [MemoryPoint(PROCESS_USAGE, (), time_ns, resident)]
     points = _device_points(_device(backend, attrs), _readings(value, attrs), time_ns)
@@ -188,12 +175,12 @@ def _stormlog_points(
     readings = _readings(value, attrs)
     for field in unknown:
         readings.pop(field, None)
-    backend = _stormlog_backend(attrs)
-    device = () if backend == _CPU else _device(backend, attrs)
+    backend = stormlog_backend(attrs)
+    device = () if backend == CPU else _device(backend, attrs)
     if event_type != "sample":
         changed = readings.get(_CHANGED)
         return [] if changed is None else [MemoryPoint(CHANGE, device, time_ns, changed)]
-    if backend == _CPU:
+    if backend == CPU:
         resident = readings.get(_ALLOCATED)
         return [] if resident is None else [MemoryPoint(PROCESS_USAGE, (), time_ns, resident)]
     return _device_points(device, readings, time_ns)
@@ -246,23 +233,10 @@ def _unknown_fields(metadata: Any) -> frozenset[str] | None:
     return frozenset(field for field in fields if isinstance(field, str))
 
 
-def _stormlog_backend(attrs: Mapping[str, Any]) -> str | None:
-    """Return the backend of an event's device; None if the device is unknown."""
-    collector = attrs.get("collector")
-    device_id = attrs.get("device_id")
-    if type(device_id) is not int or device_id < 0:
-        return _CPU if collector in _PROCESS_COLLECTORS else None
-    if isinstance(collector, str) and collector in _COLLECTORS:
-        return _COLLECTORS[collector]
-    return _ANY_DEVICE
-
-
 def _device(backend: str | None, attrs: Mapping[str, Any]) -> Attributes:
-    """Return the attribute `hw.id` of a device, such as `cuda:0`; empty if it is unknown."""
-    device_id = attrs.get("device_id")
-    if backend is None or type(device_id) is not int or device_id < 0:
-        return ()
-    return ((sc.HW_ID, f"{backend}:{device_id}"),)
+    """Return the attribute `hw.id` of a device; empty if the device is unknown."""
+    name = device_name(backend, attrs)
+    return () if name is None else ((sc.HW_ID, name),)
 
 
 def _number(value: Any) -> Number | None:
