@@ -25,6 +25,26 @@ DEPLOYMENT_ID = "cirron.deployment.id"
 MODEL_ID = "cirron.model.id"
 JOB_ID = "cirron.job.id"
 
+# Resource: the description of a run, which metrics leave out
+ARGUMENTS = "process.command_args"
+DISTRO_NAME = "telemetry.distro.name"
+DISTRO_VERSION = "telemetry.distro.version"
+COMMIT = "vcs.ref.head.revision"
+BRANCH = "vcs.ref.head.name"
+DIRTY = "cirron.git.dirty"
+TORCH_VERSION = "cirron.torch.version"
+CUDA_VERSION = "cirron.cuda.version"
+HYPERPARAMETER = "cirron.config."
+_DESCRIPTIONS = frozenset({
+    ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, COMMIT, BRANCH, DIRTY, TORCH_VERSION, CUDA_VERSION,
+})  # fmt: skip
+
+
+def describes_run(attribute: str) -> bool:
+    """Return whether a resource attribute describes the run, and so is not one of its metrics."""
+    return attribute in _DESCRIPTIONS or attribute.startswith(HYPERPARAMETER)
+
+
 # Scope: the batch's header
 BATCH_ID = "cirron.batch.id"
 BATCH_CREATED = "cirron.batch.created_ns"
@@ -114,7 +134,15 @@ STEP_MEMORY_PEAK = "cirron.step.memory.peak"
 DROPS = "cirron.drops"
 ERRORS = "cirron.errors"
 MEMORY_USAGE = "process.memory.usage"
-"""OpenTelemetry's own metric, from its semantic conventions for processes."""
+GPU_MEMORY_USAGE = "hw.gpu.memory.usage"
+GPU_MEMORY_LIMIT = "hw.gpu.memory.limit"
+"""OpenTelemetry's own metrics, from its semantic conventions for processes and for hardware. The
+sampler's marks `CPU_UTILIZATION`, `GPU_UTILIZATION`, `GPU_TEMPERATURE` and `GPU_POWER` have the
+names of theirs."""
+MEMORY_ALLOCATOR = "cirron.memory.allocator"
+MEMORY_ALLOCATOR_CHANGE = "cirron.memory.allocator.change"
+MEMORY_GAP = "cirron.memory.gap"
+HW_TYPE = "hw.type"
 PHASE = "cirron.phase"
 MARK_NAME = "cirron.mark.name"
 MEMORY_KIND = "cirron.memory.kind"

@@ -34,6 +34,8 @@ class Sink:
     """Requests with metrics are not answered before it is set."""
     told: Path | None = None
     """A file that is made when the first metrics have come."""
+    rejected: int = 0
+    """The number of points of each request that are rejected, as a partial success."""
     metrics: list[Any] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     spans: int = 0
@@ -45,6 +47,14 @@ class Sink:
             self.told.touch()
         if self.hangs is not None:
             self.hangs.wait(60)
+
+    def answer(self) -> Any:
+        """The response to a request that is accepted."""
+        response = metrics_service_pb2.ExportMetricsServiceResponse()
+        if self.rejected:
+            response.partial_success.rejected_data_points = self.rejected
+            response.partial_success.error_message = "too old"
+        return response
 
     def of(self, session: str) -> list[Any]:
         """The requests of one session."""
@@ -132,18 +142,20 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        status = 200
+        status, answer = 200, b""
         if self.path != "/v1/metrics":
             request = trace_service_pb2.ExportTraceServiceRequest.FromString(body)
             self.sink.spans += count(request)
         elif self.sink.takes_metrics:
             self.sink.take(ExportMetrics.FromString(body), dict(self.headers.items()))
+            answer = self.sink.answer().SerializeToString()
         else:
             status = 404
         self.send_response(status)
         self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
+        self.wfile.write(answer)
 
     def log_message(self, *args: object) -> None:
         pass
@@ -178,7 +190,7 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         headers = {str(key): str(value) for key, value in context.invocation_metadata()}
         self._sink.take(request, headers)
-        return metrics_service_pb2.ExportMetricsServiceResponse()
+        return self._sink.answer()
 
 
 class _Traces(trace_service_pb2_grpc.TraceServiceServicer):

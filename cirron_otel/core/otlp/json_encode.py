@@ -53,7 +53,7 @@ def traces_to_json(message: TracesData) -> bytes:
 def _resource_spans(message: ResourceSpans) -> Json:
     out: Json = {}
     if message.HasField("resource"):
-        out["resource"] = _resource(message.resource)
+        out["resource"] = resource_json(message.resource)
     if message.scope_spans:
         out["scopeSpans"] = [_scope_spans(m) for m in message.scope_spans]
     if message.schema_url:
@@ -61,10 +61,11 @@ def _resource_spans(message: ResourceSpans) -> Json:
     return out
 
 
-def _resource(message: Resource) -> Json:
+def resource_json(message: Resource) -> Json:
+    """Return a resource as OTLP/JSON."""
     out: Json = {}
     if message.attributes:
-        out["attributes"] = _key_values(message.attributes)
+        out["attributes"] = key_values_json(message.attributes)
     if message.dropped_attributes_count:
         out["droppedAttributesCount"] = message.dropped_attributes_count
     if message.entity_refs:
@@ -88,7 +89,7 @@ def _entity_ref(message: EntityRef) -> Json:
 def _scope_spans(message: ScopeSpans) -> Json:
     out: Json = {}
     if message.HasField("scope"):
-        out["scope"] = _scope(message.scope)
+        out["scope"] = scope_json(message.scope)
     if message.spans:
         out["spans"] = [orjson.Fragment(orjson.dumps(_span(m))) for m in message.spans]
     if message.schema_url:
@@ -96,14 +97,15 @@ def _scope_spans(message: ScopeSpans) -> Json:
     return out
 
 
-def _scope(message: InstrumentationScope) -> Json:
+def scope_json(message: InstrumentationScope) -> Json:
+    """Return an instrumentation scope as OTLP/JSON."""
     out: Json = {}
     if message.name:
         out["name"] = message.name
     if message.version:
         out["version"] = message.version
     if message.attributes:
-        out["attributes"] = _key_values(message.attributes)
+        out["attributes"] = key_values_json(message.attributes)
     if message.dropped_attributes_count:
         out["droppedAttributesCount"] = message.dropped_attributes_count
     return out
@@ -130,7 +132,7 @@ def _span(message: Span) -> Json:
     if number := message.end_time_unix_nano:
         out["endTimeUnixNano"] = str(number)
     if message.attributes:
-        out["attributes"] = _key_values(message.attributes)
+        out["attributes"] = key_values_json(message.attributes)
     if number := message.dropped_attributes_count:
         out["droppedAttributesCount"] = number
     if message.events:
@@ -162,7 +164,7 @@ def _event(message: Span.Event) -> Json:
     if text := message.name:
         out["name"] = text
     if message.attributes:
-        out["attributes"] = _key_values(message.attributes)
+        out["attributes"] = key_values_json(message.attributes)
     if number := message.dropped_attributes_count:
         out["droppedAttributesCount"] = number
     return out
@@ -177,7 +179,7 @@ def _link(message: Span.Link) -> Json:
     if text := message.trace_state:
         out["traceState"] = text
     if message.attributes:
-        out["attributes"] = _key_values(message.attributes)
+        out["attributes"] = key_values_json(message.attributes)
     if number := message.dropped_attributes_count:
         out["droppedAttributesCount"] = number
     if number := message.flags:
@@ -185,7 +187,8 @@ def _link(message: Span.Link) -> Json:
     return out
 
 
-def _key_values(messages: Iterable[KeyValue]) -> list[Json]:
+def key_values_json(messages: Iterable[KeyValue]) -> list[Json]:
+    """Return attributes as OTLP/JSON."""
     return [_key_value(m) for m in messages]
 
 
@@ -205,7 +208,7 @@ def _any_value(message: AnyValue) -> Json:
     return {} if kind is None else _ANY_VALUE[kind](message)
 
 
-def _double(value: float) -> float | str:
+def double_json(value: float) -> float | str:
     """Return a number, or proto3 JSON's string for a value that is not finite."""
     if value - value == 0.0:
         return value
@@ -221,14 +224,14 @@ def _array(message: AnyValue) -> Json:
 
 def _kvlist(message: AnyValue) -> Json:
     values = message.kvlist_value.values
-    return {"kvlistValue": {"values": _key_values(values)} if values else {}}
+    return {"kvlistValue": {"values": key_values_json(values)} if values else {}}
 
 
 _ANY_VALUE: dict[str, Callable[[AnyValue], Json]] = {
     "string_value": lambda m: {"stringValue": m.string_value},
     "bool_value": lambda m: {"boolValue": m.bool_value},
     "int_value": lambda m: {"intValue": str(m.int_value)},
-    "double_value": lambda m: {"doubleValue": _double(m.double_value)},
+    "double_value": lambda m: {"doubleValue": double_json(m.double_value)},
     "array_value": _array,
     "kvlist_value": _kvlist,
     "bytes_value": lambda m: {"bytesValue": b64encode(m.bytes_value).decode("ascii")},

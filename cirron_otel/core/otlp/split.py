@@ -1,7 +1,8 @@
 """Split serialized requests at span boundaries, without parsing the spans or losing content.
 
 A request is a TracesData or ExportTraceServiceRequest, which have the same wire format. Every part
-repeats the content around its spans: resource, scope, schema URLs, and unknown fields.
+repeats the content around its spans: resource, scope, schema URLs, and unknown fields. A request of
+metrics has the same structure, so it is split between its metrics.
 Unknown fields of the request itself go into the first part.
 """
 
@@ -12,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from .wire import LEN, encode_varint, fields, varint_size
@@ -60,6 +62,20 @@ def count_spans(data: bytes) -> int:
     except DecodeError:  # for example, the parser refuses invalid UTF-8, which a server may accept
         return sum(unit.size > 0 for unit in _Request(data).units)
     return sum(len(scope.spans) for rs in message.resource_spans for scope in rs.scope_spans)
+
+
+def count_points(data: bytes) -> int:
+    """Count the points of gauges and sums in a request of metrics.
+
+    Raises DecodeError if `data` is not a request.
+    """
+    message = MetricsData.FromString(data)
+    return sum(
+        len(metric.gauge.data_points) + len(metric.sum.data_points)
+        for group in message.resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+    )
 
 
 class _Around(NamedTuple):

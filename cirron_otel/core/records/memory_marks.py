@@ -5,11 +5,11 @@ Both have the same attributes (docs/memory.md), and the allocated bytes as their
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ... import semconv as sc
+from .memory_devices import CPU, device_name, stormlog_backend
 
 STORMLOG: Final = "stormlog."
 """The prefix of the names of imported Stormlog events."""
@@ -33,8 +33,6 @@ _KINDS: Final = {
 }
 _SIZES: Final = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
 _ERROR: Final = STORMLOG + "error"
-_TRACKER = re.compile(r"stormlog\.(?:[a-z]+\.)?([a-z]+)_tracker")
-_CPU = "cpu"
 _ALERTS: Final = frozenset({WARNING, CRITICAL, OOM, DEGRADED, RECOVERED})
 _TEXT = 200
 
@@ -97,14 +95,10 @@ def _size(value: object) -> int | None:
 def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:
     number = attrs.get("device_id")
     if not isinstance(number, int):
-        return str(attrs.get("limit", _CPU))[:_TEXT]
-    if number < 0:
-        return _CPU
-    backend = attrs.get("backend")
-    if is_foreign:
-        match = _TRACKER.fullmatch(str(attrs.get("collector", "")))
-        backend = match[1] if match else None
-    return f"{backend if isinstance(backend, str) else 'device'}:{number}"[:_TEXT]
+        return str(attrs.get("limit", CPU))[:_TEXT]
+    backend = stormlog_backend(attrs) if is_foreign else attrs.get("backend")
+    name = device_name(backend if isinstance(backend, str) else "device", attrs)
+    return CPU if name is None else name[:_TEXT]
 
 
 def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: bool) -> str | None:

@@ -12,10 +12,11 @@ from numbers import Integral
 from typing import Any, Final
 
 from ... import semconv as sc
+from ...core.analysis.memory_points import Attributes, MemoryPoint, memory_points
 from ...semconv import MICRO_STEP
 from ..session.errors import report_problem
 from ..tracing.buffers import MarkEntry
-from ..tracing.clock import wall_now
+from ..tracing.clock import wall, wall_now
 from ..tracing.coerce import Deferred
 from ..tracing.inference import REQUEST
 from ..tracing.loops import STEP
@@ -30,6 +31,8 @@ SAMPLES: Final = "samples"
 """The attribute of a step that contains its number of samples."""
 MOST_NAMES: Final = 100
 """Maximum number of phase names, and of mark names, with separate series."""
+MOST_POINTS: Final = 20_000
+"""Maximum number of points of samples that wait for an export."""
 MEMORY: Final = {
     "cuda.allocated": "cuda.memory_peak_bytes",
     "cuda.reserved": "cuda.memory_reserved_peak_bytes",
@@ -51,7 +54,8 @@ class Measures:
         self.is_off = False
         """Whether collection has stopped because nothing reads the values."""
         self.is_exponential, self._examples = is_exponential, examples
-        self._start_ns = wall_now()
+        self.start_ns = wall_now()
+        """The start of all cumulative values, Unix ns."""
         self._series: dict[Key, Durations] = {}
         self._phases: set[str] = set()
         self._marks: dict[str, tuple[int, float]] = {}
@@ -59,6 +63,10 @@ class Measures:
         self._memory: dict[str, int] = {}
         self._is_memory_told = True
         self._samples = 0
+        self._points: list[MemoryPoint] = []
+        self._sampled: dict[tuple[str, Attributes], int] = {}
+        """The time of the last point of each series of samples, Unix ns."""
+        self._are_points_lost = False
 
     def __call__(self, result: FlushResult) -> None:
         """Add the values of a flush."""
@@ -93,6 +101,17 @@ class Measures:
         with self._lock:
             self._is_memory_told = True
             return dict(self._memory)
+
+    def points(self) -> list[MemoryPoint]:
+        """Return the points of the samples since the last call."""
+        with self._lock:
+            points, self._points = self._points, []
+        return points
+
+    @property
+    def is_process_sampled(self) -> bool:
+        """Whether samples contain the process's memory."""
+        return (sc.MEMORY_USAGE, ()) in self._sampled
 
     @property
     def samples(self) -> int:
@@ -153,7 +172,7 @@ class Measures:
     def _add(self, key: Key, scopes: list[Scope], lengths: list[Any] | None = None) -> None:
         series = self._series.get(key)
         if series is None:
-            series = Durations(self._start_ns, is_exponential=self.is_exponential)
+            series = Durations(self.start_ns, is_exponential=self.is_exponential)
             self._series[key] = series
         if lengths is None:
             lengths = [scope._end - scope._start for scope in scopes]
@@ -182,7 +201,9 @@ class Measures:
     def _take_marks(self, entries: Iterable[MarkEntry]) -> None:
         latest: dict[str, MarkEntry] = {}
         for entry in entries:
-            if entry[4] == POINT and type(entry[5]) is not SampleAttributes:
+            if type(entry[5]) is SampleAttributes:
+                self._take_sample(entry)
+            elif entry[4] == POINT:
                 name = entry[1]
                 if type(name) is not str:
                     name = text_of(name)
@@ -194,6 +215,25 @@ class Measures:
             known = self._marks.get(name)
             if value is not None and (known is None or known[0] <= entry[3]):
                 self._take_mark(name, entry[3], value)
+
+    def _take_sample(self, entry: MarkEntry) -> None:
+        _, name, value, at, _, attrs = entry
+        mark = {"name": name, "value": value, "attrs": attrs, "ts_ns": wall(at)}
+        for point in memory_points(mark):
+            series = point.instrument.name, point.attributes
+            if self._sampled.get(series) == point.time_ns:
+                continue  # the marks of several devices repeat the process's memory
+            self._sampled[series] = point.time_ns
+            self._points.append(point)
+        if len(self._points) > MOST_POINTS:
+            del self._points[: len(self._points) - MOST_POINTS]
+            if not self._are_points_lost:
+                self._are_points_lost = True
+                report_problem(
+                    "metrics",
+                    f"more than {MOST_POINTS} points of samples in one interval: the oldest are not"
+                    " sent; the spool contains all samples",
+                )
 
     def _take_mark(self, name: str, at: int, value: float) -> None:
         if name in self._marks or len(self._marks) < MOST_NAMES:

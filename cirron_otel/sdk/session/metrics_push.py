@@ -3,8 +3,8 @@
 Counters and memory gauges are OpenTelemetry instruments of a separate MeterProvider. Histograms are
 already aggregated, like those of a MetricProducer (metrics SDK specification, "MetricProducer").
 The Python SDK has no MetricProducer, so `Reader` adds them to the collected metrics. It also adds
-the gauges of marks: the SDK's gauges drop NaN and infinities and log a line for each, but users
-need to see a loss that became NaN.
+the points of samples, which have times of their own, and the gauges of marks: the SDK's gauges drop
+NaN and infinities and log a line for each, but users need to see a loss that became NaN.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from ... import semconv as sc
 from ..._version import __version__
+from ...core.analysis.memory_points import PROCESS_USAGE
 from ...core.config.exporters import are_metrics_named
 from ...core.targets.otlp.metrics import OtlpMetricExporter
 from ..flush.duration_histogram import BOUNDS_NS, Lengths, exponential
@@ -35,6 +36,7 @@ from ..tracing.clock import wall_now
 from ..tracing.costs import resident_now
 from .errors import errors, logger, record_error, report_problem
 from .run_details import without_details
+from .sampled_metrics import sampled_metrics
 
 _INTERVAL_MS = 60_000.0
 _TIMEOUT_MS = 30_000.0
@@ -78,9 +80,12 @@ class Reader(sdk.PeriodicExportingMetricReader):
         is_delta = self._temporality is sdk.AggregationTemporality.DELTA
         histograms = self._measures.collect(is_delta=is_delta)
         metrics = [*self._histograms(histograms, is_exponential=self._measures.is_exponential)]
+        sampled = sampled_metrics(self._measures.points(), self._measures.start_ns)
+        sampled_names = {metric.name for metric in sampled}
         for group in metrics_data.resource_metrics:
             for scope in group.scope_metrics:
-                metrics += scope.metrics
+                metrics += (each for each in scope.metrics if each.name not in sampled_names)
+        metrics += sampled
         metrics += _marks(self._measures.marks(), wall_now())
         scope_ = InstrumentationScope(sc.SCOPE_NAME, __version__)
         scope_metrics = sdk.ScopeMetrics(scope_, metrics, "")
@@ -177,8 +182,14 @@ class Instruments:
             "Errors that were caught and not raised, by cause: health()['swallowed_errors']",
         )  # fmt: skip
         meter.create_observable_up_down_counter(
-            sc.MEMORY_USAGE, [_read(_resident)], "By", "The resident set of the process"
-        )
+            PROCESS_USAGE.name, [_read(self._resident)], PROCESS_USAGE.unit,
+            PROCESS_USAGE.description,
+        )  # fmt: skip
+
+    def _resident(self) -> list[Observation]:
+        """Return the current resident set, unless the sampler records it."""
+        resident = None if self._measures.is_process_sampled else resident_now()
+        return [Observation(resident)] if resident is not None else []
 
     def look(self) -> None:
         """Create instruments for values that have appeared since the last call."""
@@ -199,11 +210,6 @@ class Instruments:
 
 def _by(key: str, counts: Callable[[], Mapping[str, int]]) -> Observed:
     return lambda: [Observation(value, {key: each}) for each, value in counts().items()]
-
-
-def _resident() -> list[Observation]:
-    resident = resident_now()
-    return [Observation(resident)] if resident is not None else []
 
 
 def _read(observed: Observed) -> Callable[[CallbackOptions], list[Observation]]:

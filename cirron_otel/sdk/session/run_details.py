@@ -23,17 +23,24 @@ from opentelemetry.sdk.resources import Resource
 
 from ..._version import __version__
 from ...core.config.options import Config
-from ...semconv import RUN_ID
+from ...semconv import (
+    ARGUMENTS,
+    BRANCH,
+    COMMIT,
+    CUDA_VERSION,
+    DIRTY,
+    DISTRO_NAME,
+    DISTRO_VERSION,
+    HYPERPARAMETER,
+    RUN_ID,
+    TORCH_VERSION,
+    describes_run,
+)
 from ..flush.json_attributes import text_of
 from .errors import record_error
 from .identity import Identity
 from .redaction import REDACTED, names_a_secret, redacted
 from .run_identity import RunIdentity
-
-COMMIT: Final = "vcs.ref.head.revision"
-"""`COMMIT` and `BRANCH` are OpenTelemetry's attribute names (semantic conventions, VCS)."""
-BRANCH: Final = "vcs.ref.head.name"
-DIRTY: Final = "cirron.git.dirty"
 
 _MOST_BYTES = 4096
 _MOST_PACKED_BYTES = 16 * 2**20
@@ -152,13 +159,6 @@ def _read(path: Path, most: int = _MOST_BYTES) -> str:
 
 RUN_NAME: Final = "cirron.run.name"
 SCRIPT: Final = "cirron.run.script"
-ARGUMENTS: Final = "process.command_args"
-"""OpenTelemetry's attribute name, like the `telemetry.distro` names below."""
-DISTRO_NAME: Final = "telemetry.distro.name"
-DISTRO_VERSION: Final = "telemetry.distro.version"
-TORCH_VERSION: Final = "cirron.torch.version"
-CUDA_VERSION: Final = "cirron.cuda.version"
-HYPERPARAMETER: Final = "cirron.config."
 
 COMMAND, GIT, VERSIONS, HOST, DEVICES, LAUNCHER, HYPERPARAMETERS = (
     "command", "git", "versions", "host", "devices", "launcher", "hyperparameters",
@@ -170,9 +170,6 @@ _OTHERS: Final = {
     "cirron.launcher": LAUNCHER,
 }
 """The kind of detail of each attribute that every resource has, by attribute name prefix."""
-_DESCRIPTIONS: Final = frozenset({
-    ARGUMENTS, DISTRO_NAME, DISTRO_VERSION, TORCH_VERSION, CUDA_VERSION, COMMIT, BRANCH, DIRTY,
-})  # fmt: skip
 _MOST_ARGUMENTS = 100
 _MOST_ITEMS = 200
 _MOST_DEPTH = 8
@@ -206,11 +203,8 @@ def is_wanted(attribute: str, config: Config) -> bool:
 
 def without_details(resource: Resource) -> Resource:
     """Return the resource for metrics: `resource` without attributes that describe the run."""
-    return Resource({
-        key: value
-        for key, value in resource.attributes.items()
-        if key not in _DESCRIPTIONS and not key.startswith(HYPERPARAMETER)
-    })  # fmt: skip
+    items = resource.attributes.items()
+    return Resource({key: value for key, value in items if not describes_run(key)})
 
 
 _announced: deque[tuple[bool, Mapping[str, Any]]] = deque(maxlen=100)

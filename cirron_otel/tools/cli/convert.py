@@ -18,6 +18,8 @@ from .parameters import (
     json_option,
     layout_option,
     run_option,
+    signal_of,
+    signal_option,
 )
 from .text import count, printable, size
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     type=FormatChoice(lambda: list(tables.TARGETS)),
     help="The format of DST, whatever its suffix.",
 )
+@signal_option
 @layout_option
 @run_option
 @click.option(
@@ -64,6 +67,7 @@ def convert(
     target: str,
     source_format: str | None,
     target_format: str | None,
+    signal: str,
     layout: str,
     run: str | None,
     expressions: tuple[str, ...],
@@ -93,6 +97,7 @@ def convert(
         run=run,
         jobs=jobs,
         join=join,
+        signal=signal_of(signal, "layout", "jobs"),
     )
     with output.progress("converting") as progress:
         report = convert_request(request, progress=progress)
@@ -124,7 +129,12 @@ def summary(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """Return the records of a report, as in `173 spans, 105 marks, 24 snapshots`."""
+    """Return the records of a report, as in `173 spans, 105 marks, 24 snapshots`.
+
+    For metrics, return the points, as in `152 points of 19 marks`.
+    """
+    if report.points is not None:
+        return f"{count(report.points, 'point')} of {count(report.marks, 'mark')}"
     return ", ".join(
         (
             count(report.spans, "span"),

@@ -12,7 +12,15 @@ import click
 
 from . import output, signals
 from .convert import counts
-from .parameters import PlacesCommand, from_option, json_option, layout_option, run_option
+from .parameters import (
+    PlacesCommand,
+    from_option,
+    json_option,
+    layout_option,
+    run_option,
+    signal_of,
+    signal_option,
+)
 from .text import added, count, size
 
 if TYPE_CHECKING:
@@ -27,6 +35,7 @@ _INTERRUPTED = 130
     "--follow", is_flag=True, help="Continue to send batches as they arrive, until Ctrl-C."
 )
 @from_option
+@signal_option
 @layout_option
 @run_option
 @json_option
@@ -34,21 +43,27 @@ def export(
     source: str,
     follow: bool,
     source_format: str | None,
+    signal: str,
     layout: str,
     run: str | None,
     as_json: bool,
 ) -> int:
     """Push SRC to OTEL_EXPORTER_OTLP_ENDPOINT.
 
-    All OTEL_EXPORTER_OTLP_* variables and their _TRACES_ forms are honoured. With --follow, a
-    cursor file records which batches were accepted: after a stop or an outage, export continues
-    there.
+    All OTEL_EXPORTER_OTLP_* variables and their _TRACES_ forms are honoured, or their _METRICS_
+    forms with --signal metrics. With --follow, a cursor file records which batches were accepted:
+    after a stop or an outage, export continues there.
     """
     from ..convert.export import ExportRequest
     from ..convert.export import export as export_request
 
     request = ExportRequest(
-        source=source, source_format=source_format, layout=layout, follow=follow, run=run
+        source=source,
+        source_format=source_format,
+        layout=layout,
+        follow=follow,
+        run=run,
+        signal=signal_of(signal, "layout"),
     )
     stop = threading.Event()
     with signals.stopping(stop), output.progress("exporting") as progress:
@@ -76,8 +91,9 @@ def _summary(report: ExportReport) -> str:
         content = f"{count(report.batches, 'batch', 'batches')} ({counts(report)})"
     else:
         content = count(report.messages, "message")
+    unit = "span" if report.points is None else "point"
     return (
         f"{content}, {size(report.bytes_written)} sent to {report.target}:"
-        f" {count(report.accepted, 'span')} accepted, {report.rejected:,} rejected"
+        f" {count(report.accepted, unit)} accepted, {report.rejected:,} rejected"
         + added(report.spans, report.synthetic)
     )

@@ -8,9 +8,12 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ...core.durations import UNIT_SECONDS
 from ...core.spool.directories import DEFAULT_NAME
+from ...core.targets.otlp.config import Signal
+from ...errors import UsageError
 from ..convert import tables
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,3 +111,27 @@ layout_option: Callable[[F], F] = click.option(
     show_default=True,
     help="How sessions become traces: a chain that any backend can store, or one trace each.",
 )
+signal_option: Callable[[F], F] = click.option(
+    "--signal",
+    type=click.Choice([each.value for each in Signal]),
+    default=Signal.TRACES.value,
+    show_default=True,
+    help="traces: the records; metrics: a point for each reading of a memory sample.",
+)
+
+
+def signal_of(name: str, *of_traces: str) -> Signal:
+    """Return the chosen signal.
+
+    Raises UsageError if it is metrics, and the current command has one of the options `of_traces`
+    (the names of parameters), which only apply to traces.
+    """
+    signal = Signal(name)
+    if signal is not Signal.METRICS:
+        return signal
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        is_default = context.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT
+        if parameter.name in of_traces and not is_default:
+            raise UsageError(f"{parameter.opts[0]} does not apply to metrics: leave it out")
+    return signal

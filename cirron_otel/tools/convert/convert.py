@@ -8,17 +8,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
 from ...core.analysis.run_selection import ALL, choose_run
 from ...core.otlp.formats import Encoding
+from ...core.otlp.json_metrics import metrics_to_json
+from ...core.otlp.wire import encode_varint
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
-from ...core.targets.otlp.config import default_service_name
+from ...core.targets.otlp.config import Signal, default_service_name
 from ...core.translator.codec import Encoded
 from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import UsageError
-from .formats import PathSpec, target_place
+from .formats import PathSpec, source_place, target_place
 from .indexing import read_sessions, temporary_index
 from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
+from .metric_source import MetricSource
 from .report import Report
 from .select import Selection
 from .selecting import sessions_of
@@ -48,6 +53,9 @@ class ConvertRequest:
     limits: SizeLimits = DEFAULT_LIMITS
     join: str | None = None
     """A spool: records of the same process and thread are attached to its scopes."""
+    signal: Signal = Signal.TRACES
+    """`metrics` writes the points of memory samples instead of records; `layout` and `jobs` do not
+    apply."""
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Report:
@@ -55,6 +63,8 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
 
     Raises UsageError, InputError and TargetError.
     """
+    if request.signal is Signal.METRICS:
+        return _convert_metrics(request, progress)
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     before = Report()
@@ -82,6 +92,53 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
     report.add_problems(before)
     report.backend = before.backend
     return report
+
+
+def _convert_metrics(request: ConvertRequest, progress: Progress | None) -> Report:
+    source_row = SOURCES[source_place(request.source, request.source_format).format]
+    place = target_place(request.target, request.target_format, source_row)
+    target = TARGETS[place.format]
+    if not target.takes_messages:
+        formats = joined((name for name, row in TARGETS.items() if row.takes_messages), "or")
+        raise UsageError(
+            f"--signal metrics writes OTLP, but {place.path} would be in the format {place.format}:"
+            f" name a .jsonl or .binpb file, or use --to {formats}"
+        )
+    before, report = Report(), Report(target=place.path, points=0)
+    with contextlib.ExitStack() as stack:
+        context = SourceContext(stack, before, progress, request.limits)
+        _, source = open_source(request.source, request.source_format, context)
+        points = MetricSource(
+            source.directory(context),
+            request.service_name,
+            selection=request.select,
+            run=request.run,
+        )
+        messages = stack.enter_context(contextlib.closing(points.messages(report, progress)))
+        first = next(messages, None)
+        if first is None:
+            report.skip(no_samples(request.source, f"{request.target} is unchanged"))
+        else:
+            with target.open(place, report, request.limits) as writer:
+                for message in itertools.chain((first,), messages):
+                    data = _metrics_framed(message, place)
+                    report.bytes_written += len(data)
+                    writer.write_messages((data,))
+    report.add_problems(before)
+    report.backend = before.backend
+    return report
+
+
+def no_samples(source: str, consequence: str) -> Finding:
+    """Return the finding about a source without a memory sample, or with none selected."""
+    return Finding(source, "no-samples", f"no memory sample to make points of: {consequence}")
+
+
+def _metrics_framed(message: MetricsData, place: PathSpec) -> bytes:
+    if place.form.encoding is Encoding.JSON:
+        return metrics_to_json(message) + b"\n"
+    data: bytes = message.SerializeToString()
+    return encode_varint(len(data)) + data
 
 
 def _from_spool(

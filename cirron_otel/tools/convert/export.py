@@ -1,4 +1,7 @@
-"""`export`: push a spool or an OTLP file to an OTLP endpoint, once or continuously."""
+"""`export`: push a spool or an OTLP file to an OTLP endpoint, once or continuously.
+
+With `--signal metrics`, the points of its memory samples are pushed instead.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ from ...core.delivery.errors import PushError
 from ...core.delivery.follow import Follower
 from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
-from ...core.targets.otlp.config import OtlpConfig, default_service_name
+from ...core.targets.otlp.config import OtlpConfig, Signal, default_service_name
 from ...core.targets.otlp.pusher import Pusher
 from ...core.translator.codec import Encoded, pushable
 from ...core.translator.own.encode import SEGMENTED, SESSION_LAYOUT, Options
 from ...errors import UsageError
 from ..query.ingestion_slack import find_slack
+from .convert import no_samples
 from .indexing import read_sessions, temporary_index
+from .metric_source import MetricSource
 from .report import ExportReport, Report
 from .sources import Progress, SourceContext, is_spool, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
@@ -46,6 +51,8 @@ class ExportRequest:
     follow: bool = False
     run: str | None = None
     """The run to send, as in `choose_run`; None sends all runs."""
+    signal: Signal = Signal.TRACES
+    """`metrics` sends the points of memory samples instead of spans; `layout` does not apply."""
 
 
 def export(
@@ -62,6 +69,8 @@ def export(
     """
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
+    if request.signal is Signal.METRICS:
+        return _export_metrics(request, environ, stop, progress)
     if request.follow:
         if request.run is not None:
             raise UsageError("--run cannot be combined with --follow, which sends all batches")
@@ -99,6 +108,36 @@ def export(
         report.add_problems(before)
         report.messages = sender.messages  # the number of messages sent, not read
     report.hint = _hint(config, report)
+    return report
+
+
+def _export_metrics(
+    request: ExportRequest,
+    environ: Mapping[str, str],
+    stop: threading.Event,
+    progress: Progress | None,
+) -> ExportReport:
+    if request.follow:
+        raise UsageError("--signal metrics cannot be combined with --follow, which sends spans")
+    config = OtlpConfig.from_env(environ, Signal.METRICS)
+    before, report = Report(), ExportReport(target=config.shown_endpoint, points=0)
+    with contextlib.ExitStack() as stack:
+        context = SourceContext(stack, before, progress)
+        _, source = open_source(request.source, request.source_format, context)
+        report.backend = before.backend
+        service_name = default_service_name(environ)
+        points = MetricSource(source.directory(context), service_name, run=request.run)
+        messages = stack.enter_context(contextlib.closing(points.messages(report, progress)))
+        pusher = stack.enter_context(Pusher(config, deadline=DEADLINE_S, stop=stop))
+        sender = _Sender(pusher, report)
+        for message in messages:
+            sender.send(message.SerializeToString(), [])
+            report.written += 1
+            if stop.is_set():
+                break
+    if not report.points:
+        report.skip(no_samples(request.source, "nothing was sent"))
+    report.add_problems(before)
     return report
 
 

@@ -46,8 +46,10 @@ class Report:
     spans: int = 0
     marks: int = 0
     snapshots: int = 0
+    points: int | None = None
+    """Metric points written; None if the signal is not metrics."""
     messages: int = 0
-    """OTLP messages (TracesData) read or written."""
+    """OTLP messages read or written."""
     bytes_read: int = 0
     bytes_written: int = 0
     written: int = 0
@@ -105,6 +107,7 @@ class Report:
             "spans": self.spans,
             "marks": self.marks,
             "snapshots": self.snapshots,
+            **({"points": self.points} if self.points is not None else {}),
             "messages": self.messages,
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
@@ -124,9 +127,9 @@ class ExportReport(Report):
     """The report of an export; `bytes_written` is the size of the requests, uncompressed."""
 
     accepted: int = 0
-    """Spans that the endpoint accepted."""
+    """Spans, or metric points, that the endpoint accepted."""
     rejected: int = 0
-    """Spans that the endpoint rejected in a partial success."""
+    """Spans, or metric points, that the endpoint rejected in a partial success."""
     message: str = ""
     """The endpoint's message about the sent spans."""
     oldest_ns: int | None = None
@@ -167,7 +170,9 @@ class ExportReport(Report):
     @property
     def synthetic(self) -> int:
         """The number of sent spans without a record, which the mapping adds for backends."""
-        return max(self.accepted + self.rejected - self.spans, 0) if self.is_translated else 0
+        if not self.is_translated or self.points is not None:
+            return 0
+        return max(self.accepted + self.rejected - self.spans, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""

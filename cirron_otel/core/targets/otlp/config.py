@@ -51,6 +51,11 @@ class Signal(StrEnum):
     TRACES = "traces"
     METRICS = "metrics"
 
+    @property
+    def units(self) -> str:
+        """The units that an endpoint accepts or rejects, in the plural."""
+        return "spans" if self is Signal.TRACES else "points"
+
 
 class OtlpCompression(StrEnum):
     """The values of `OTEL_EXPORTER_OTLP_COMPRESSION`."""
@@ -100,6 +105,8 @@ class OtlpConfig:
     warnings: tuple[str, ...] = ()
     """Problems in the environment that are ignored, as OTel Python ignores them."""
     settings: SettingNames = field(default_factory=SettingNames)
+    signal: Signal = Signal.TRACES
+    """The kind of telemetry that the endpoint receives."""
 
     @classmethod
     def from_env(
@@ -145,6 +152,7 @@ class _Reader:
 
     def __init__(self, environ: Mapping[str, str], signal: Signal) -> None:
         self._environ = environ
+        self._signal = signal
         self._path = f"/v1/{signal}"
         self._own = f"{ENVIRONMENT_PREFIX}{signal.upper()}_"
         self._warnings: list[str] = []
@@ -164,6 +172,7 @@ class _Reader:
             client_key=self._first("CLIENT_KEY")[1],
             client_certificate=self._first("CLIENT_CERTIFICATE")[1],
             warnings=tuple(self._warnings),
+            signal=self._signal,
         )
 
     def _first(self, name: str) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from ....errors import UsageError
-from .config import OtlpCompression, OtlpConfig
+from .config import OtlpCompression, OtlpConfig, Signal
 from .fork_gate import ForkGate
 from .transport import (
     USER_AGENT,
@@ -37,7 +37,10 @@ from .transport import (
 with contextlib.suppress(ImportError):
     import_module("grpc._channel")
 
-_EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+_EXPORT = {
+    Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
 
 _RETRYABLE = frozenset(
     (
@@ -92,7 +95,7 @@ class GrpcTransport:
     def send(self, request: bytes, timeout: float) -> Response:
         """Make one call and return its result. Implements OtlpTransport.send."""
         channel = self._channel = self._channel or self._connected()
-        export = channel.unary_unary(_EXPORT, _unchanged, _unchanged)
+        export = channel.unary_unary(_EXPORT[self._config.signal], _unchanged, _unchanged)
         try:
             with gate.call():
                 answer = export(request, timeout=timeout, metadata=self._metadata)
@@ -100,7 +103,7 @@ class GrpcTransport:
             return self._response_to(error)
         body = parse_response(answer)
         if body is None:
-            warning = "the answer to accepted spans cannot be read"
+            warning = f"the answer to accepted {self._config.signal.units} cannot be read"
             return Response(Outcome.ACCEPTED, "OK", warnings=(warning,))
         response = accepted("OK", body)
         return replace(response, message=one_line(response.message, self._config))

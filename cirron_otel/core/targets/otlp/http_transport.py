@@ -16,13 +16,15 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ....errors import InputError, UsageError
 from ...http.client import BrokenAnswerError, HttpAnswer
 from ...http.session import HttpSession
 from ...otlp.json_codec import json_losses, traces_to_json
-from .config import OtlpCompression, OtlpConfig, OtlpProtocol
+from ...otlp.json_metrics import metrics_to_json
+from .config import OtlpCompression, OtlpConfig, OtlpProtocol, Signal
 from .transport import (
     USER_AGENT,
     Outcome,
@@ -96,11 +98,10 @@ class HttpTransport:
         body, warnings = request, list[str]()
         if self._json:
             try:
-                message = TracesData.FromString(request)
+                body, warnings = _ENCODERS[self._config.signal](request)
             except DecodeError:
-                raise InputError(f"{len(request)} bytes are not a TracesData in protobuf") from None
-            body = traces_to_json(message)
-            warnings = json_losses(message, body)
+                kind = "TracesData" if self._config.signal is Signal.TRACES else "MetricsData"
+                raise InputError(f"{len(request)} bytes are not a {kind} in protobuf") from None
         if self._config.compression is OtlpCompression.GZIP:
             body = gzip.compress(body, 6, mtime=0)
         elif self._config.compression is OtlpCompression.DEFLATE:
@@ -146,19 +147,39 @@ class HttpTransport:
             )
         body = None
         if content is not None:
-            body = _parse_json(content) if kind.endswith("json") else parse_response(content)
+            is_json = kind.endswith("json")
+            rejected = _REJECTED[self._config.signal]
+            body = _parse_json(content, rejected) if is_json else parse_response(content)
         if body is None:
-            warning = f"the answer to accepted spans cannot be read ({kind or 'no content type'})"
+            units = self._config.signal.units
+            warning = f"the answer to accepted {units} cannot be read ({kind or 'no content type'})"
             return Response(Outcome.ACCEPTED, status, warnings=(one_line(warning, self._config),))
         response = accepted(status, body)
         return replace(response, message=one_line(response.message, self._config))
 
 
-def _parse_json(content: bytes) -> ExportTraceServiceResponse | None:
+def _traces_json(request: bytes) -> tuple[bytes, list[str]]:
+    """Return a request of spans as JSON, and a line for each kind of loss."""
+    message = TracesData.FromString(request)
+    body = traces_to_json(message)
+    return body, json_losses(message, body)
+
+
+def _metrics_json(request: bytes) -> tuple[bytes, list[str]]:
+    """Return a request of metrics as JSON, which loses nothing."""
+    return metrics_to_json(MetricsData.FromString(request)), []
+
+
+_ENCODERS = {Signal.TRACES: _traces_json, Signal.METRICS: _metrics_json}
+_REJECTED = {Signal.TRACES: "rejectedSpans", Signal.METRICS: "rejectedDataPoints"}
+"""The field of a partial success in JSON; in protobuf, it has the same number for each signal."""
+
+
+def _parse_json(content: bytes, rejected: str) -> ExportTraceServiceResponse | None:
     try:
         partial = json.loads(content).get("partialSuccess") or {}
         body = ExportTraceServiceResponse()
-        body.partial_success.rejected_spans = int(partial.get("rejectedSpans") or 0)
+        body.partial_success.rejected_spans = int(partial.get(rejected) or 0)
         body.partial_success.error_message = str(partial.get("errorMessage") or "")
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -1,6 +1,8 @@
-"""Push serialized spans to an OTLP endpoint, unchanged.
+"""Push serialized spans or metrics to an OTLP endpoint, unchanged.
 
-A request is a serialized ExportTraceServiceRequest, which has the same wire format as TracesData.
+A request is a serialized ExportTraceServiceRequest or ExportMetricsServiceRequest, which have the
+same wire format as TracesData and MetricsData. In results, "spans" are points if the signal is
+metrics.
 The pusher splits it to a size that receivers accept, sends it, and retries it if the specification
 calls the failure retryable. Delivery is at least once: if a response is lost, the endpoint may have
 accepted the request.
@@ -18,8 +20,8 @@ from typing import Self
 from ....errors import MissingExtraError
 from ...delivery.errors import PushError, PushResult, RefusedError, StoppedError, UnreachableError
 from ...delivery.retry_policy import Backoff
-from ...otlp.split import count_spans, halve_request, split_request
-from .config import OtlpConfig, OtlpProtocol
+from ...otlp.split import count_points, count_spans, halve_request, split_request
+from .config import OtlpConfig, OtlpProtocol, Signal
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
@@ -46,6 +48,11 @@ _HINTS = {
     "UNAVAILABLE": ("ENDPOINT", "PROTOCOL", "CERTIFICATE"),
 }
 """The settings that an error message suggests checking, by status."""
+
+
+_COUNT = {Signal.TRACES: count_spans, Signal.METRICS: count_points}
+_UNIT = {Signal.TRACES: "span", Signal.METRICS: "metric"}
+"""The unit of a request that is never split."""
 
 
 def transport_for(config: OtlpConfig) -> OtlpTransport:
@@ -129,6 +136,7 @@ class Pusher:
         cannot be read.
         """
         self._config = config
+        self._count = _COUNT[config.signal]
         self._transport = transport_for(config) if transport is None else transport
         self._deadline = float("inf") if deadline is None else deadline
         self._max_request_bytes = max_request_bytes
@@ -159,14 +167,15 @@ class Pusher:
                 error.unsent = (part, *parts)
                 raise
             if response.outcome is Outcome.ACCEPTED:
-                builder.accept(count_spans(part), response)
+                builder.accept(self._count(part), response)
             elif halves := halve_request(part):
                 parts = self._smaller(halves, parts)
             else:
                 refusal = self._refusal_text(response)
                 builder.reject(
-                    count_spans(part),
-                    f"{refusal}: a single span of {len(part)} bytes is too large",
+                    self._count(part),
+                    f"{refusal}: a single {_UNIT[self._config.signal]} of {len(part)} bytes is too"
+                    " large",
                 )
         if builder.rejected and not builder.requests:
             raise RefusedError("; ".join(builder.messages), builder.result())

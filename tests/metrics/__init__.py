@@ -1,0 +1,1 @@
+"""Metric points of memory samples: from recordings of Stormlog, and from our own sampler."""
