@@ -126,6 +126,12 @@ def _batches(records: list[Record], marks_in_batch: int) -> Iterator[dict[str, A
 # --- what the records require ---------------------------------------------------------------------
 
 
+def is_healthy(record: Record) -> bool:
+    """Whether the record's collector is healthy; one that does not report its health is."""
+    status: str = record["metadata"].get("collector_health_status", "healthy")
+    return status == "healthy"
+
+
 def required(records: Iterable[Record]) -> Points:
     """The points that docs/metrics.md requires of records of the CUDA and CPU trackers."""
     points: Points = {}
@@ -138,6 +144,8 @@ def required(records: Iterable[Record]) -> Points:
             points.setdefault(key, []).append((record["timestamp_ns"], value))
 
     for record in records:
+        if not is_healthy(record):
+            continue
         is_cpu = record["device_id"] == -1
         device = {} if is_cpu else {"hw_id": f"cuda:{record['device_id']}"}
         event = record["event_type"]

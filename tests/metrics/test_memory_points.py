@@ -13,7 +13,7 @@ from cirron_otel.core.analysis.memory_points import INSTRUMENTS, MemoryPoint, me
 from cirron_otel.core.records.memory_marks import memory_mark
 from cirron_otel.exactjson import Raw
 
-from .recordings import RECORDINGS, mark_of, records_of, required
+from .recordings import RECORDINGS, is_healthy, mark_of, records_of, required
 
 AT = 1_795_197_916_403_947_776
 GPU = {"hw.id": "cuda:0"}
@@ -111,8 +111,8 @@ class TestStormlog:
     def test_only_numbers_are_readings(self, bad: Any) -> None:
         assert of_stormlog(value=bad, **CUDA) == []
 
-    def test_the_fields_that_a_degraded_collector_cannot_read(self) -> None:
-        metadata = health("degraded", "device_total_bytes", "device_free_bytes")
+    def test_the_fields_that_a_healthy_collector_cannot_read(self) -> None:
+        metadata = health("healthy", "device_total_bytes", "device_free_bytes")
         points = of_stormlog(**CUDA, **READINGS, metadata=metadata)
         assert points == [each for each in ALL if each[0] != "hw.gpu.memory.limit"]
         metadata = health("healthy", "allocator_allocated_bytes")
@@ -122,10 +122,11 @@ class TestStormlog:
     @pytest.mark.parametrize(
         "metadata",
         [health("unhealthy"), health("unhealthy", "device_free_bytes"), health("degraded"),
+         health("degraded", "device_free_bytes"), health("degraded", is_partial=False),
          health("healthy"), {"telemetry_partial": True}, {"collector_health_status": "lost"}],
     )  # fmt: skip
     @pytest.mark.parametrize("event_type", ["sample", "allocation"])
-    def test_a_collector_that_reads_nothing(
+    def test_a_degraded_collector_and_one_that_reads_nothing(
         self, event_type: str, metadata: dict[str, Any]
     ) -> None:
         attrs = CUDA | READINGS | {"allocator_change_bytes": 1, "metadata": metadata}
@@ -222,7 +223,7 @@ def test_recordings(name: str) -> None:
         found.setdefault(key, []).append((point.time_ns, point.value))
     assert found == expected
     assert all(len({time for time, _ in series}) == len(series) for series in found.values())
-    samples = sum(record["event_type"] == "sample" for record in records)
+    samples = sum(record["event_type"] == "sample" and is_healthy(record) for record in records)
     assert samples
     for metric in ("hw.gpu.memory.usage", "process.memory.usage"):
         counts = [len(series) for (_, each, _), series in found.items() if each == metric]
@@ -262,9 +263,9 @@ def test_every_point_is_a_reading_of_its_mark(
             allowed.add(known[whole] - known[part])
     assert all(point.time_ns == AT and point.value in allowed for point in points)
     assert len({point[:3] for point in points}) == len(points)
-    if event in ("peak", "start") or status == "unhealthy":
+    is_read = status in (None, "healthy")
+    if event in ("peak", "start") or not is_read:
         assert points == []
-    is_read = status in (None, "healthy", "degraded") and (status != "degraded" or partial)
     if event == "sample" and is_read:
         allocator = [each for each in points if each.instrument.name == "cirron.memory.allocator"]
         fields = [field for field in known if field.startswith("allocator_")]

@@ -217,18 +217,19 @@ def _readings(value: Number | None, attrs: Mapping[str, Any]) -> dict[str, Numbe
 
 
 def _unknown_fields(metadata: Any) -> frozenset[str] | None:
-    """Return the fields that a degraded collector could not read; None if it read none.
+    """Return the fields that the collector could not read; None if its readings give no points.
 
-    A collector that is unhealthy repeats its last reading, and one that is degraded lists the
-    fields that it could not read.
+    A collector that is not healthy gives no points: it may repeat its last reading. A healthy one
+    lists the fields that it could not read.
     """
     if not isinstance(metadata, Mapping):
         return frozenset()
-    status = metadata.get("collector_health_status")
-    if status in (None, "healthy") and metadata.get("telemetry_partial") is not True:
+    if metadata.get("collector_health_status") not in (None, "healthy"):
+        return None
+    if metadata.get("telemetry_partial") is not True:
         return frozenset()
     fields = metadata.get("collector_partial_fields")
-    if status == "unhealthy" or not isinstance(fields, list) or not fields:
+    if not isinstance(fields, list) or not fields:
         return None
     return frozenset(field for field in fields if isinstance(field, str))
 
