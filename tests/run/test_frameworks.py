@@ -1,7 +1,8 @@
-"""`cirron-otel run` of programs that import no torch, but another module that is hooked."""
+"""`cirron-otel run` of frameworks whose first record is not a phase of torch."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.sdk.processes import ROOT
 from tests.sdk.spool_trees import Node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 KERAS = """
 import sys
@@ -72,13 +74,8 @@ LOGGERS = ("mlflow", "tensorboardX", "wandb")
 def test_a_program_without_torch_is_recorded(module: str, tmp_path: Path) -> None:
     program, recorded = RECORDED[module]
     python = python_of("loggers" if module in LOGGERS else module)
-    variables = {
-        "CUDA_VISIBLE_DEVICES": "",
-        "KERAS_BACKEND": "tensorflow",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = run(tmp_path, "-q", "--", python, "-c", program, env=variables)
+    variables = {"KERAS_BACKEND": "tensorflow", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    done = run(tmp_path, "-q", "--", python, "-c", program, env=ENVIRONMENT | variables)
     assert done.returncode == 0, done.stderr
     (session,) = others(spool_of(tmp_path))
     assert list(_names(session)) == recorded
@@ -90,3 +87,53 @@ def _names(node: Node) -> Iterator[str]:
     for child in node.children:
         yield child.name
         yield from _names(child)
+
+
+SAVES = """
+import torch
+from accelerate import Accelerator
+from cirron_otel.accelerate import CirronTracker
+
+accelerator = Accelerator(cpu=True, log_with=CirronTracker())
+accelerator.init_trackers("project", config={"lr": 0.25})
+accelerator.prepare(torch.nn.Linear(1, 1))
+accelerator.save_state("state")
+"""
+LOADS = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+accelerator.load_state("state")
+"""
+
+
+@pytest.mark.torch
+def test_the_first_call_of_an_accelerator_opens_the_session(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    for program in (SAVES, LOADS):
+        done = run(tmp_path, "-q", "--", sys.executable, "-c", program, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+    saved, loaded = others(spool_of(tmp_path))
+    assert [each.name for each in saved.children] == ["prepare", "checkpoint"]
+    assert [each.name for each in loaded.children] == ["checkpoint"]
+    (link,) = loaded.record["otel"]["links"]
+    assert link["span_id"] == saved.record["id"][:16]
+    files = (tmp_path / ".cirron" / "spool").glob("*.json")
+    assert any('"cirron.config.lr"' in each.read_text() for each in files)
+
+
+LOGGER = """
+from cirron_otel.lightning import CirronLogger
+
+print(CirronLogger().version)
+"""
+
+
+@pytest.mark.torch
+def test_the_version_of_a_logger_opens_the_session(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    done = run(tmp_path, "-q", "--", sys.executable, "-c", LOGGER, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    (session,) = others(spool_of(tmp_path))
+    assert done.stdout.split()[-1] == str(session.record["id"])

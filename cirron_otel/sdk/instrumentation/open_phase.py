@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..session.errors import record_error
-from ..tracing.buffers import hooks
 from ..tracing.clock import now
 from ..tracing.phase import Phase, begin, enter, leave
-from ..tracing.scope import NO_SESSION
 from ..tracing.state import CONTEXT, state
 from .iteration import current_scope
+from .recording import is_recording
 from .training_loop import current_loop
 
 
@@ -20,12 +19,8 @@ def open_phase(framework: str, name: str, attrs: dict[str, Any] | None = None) -
     Returns None if nothing is recorded. Raises nothing.
     """
     try:
-        if not state.recording:
+        if not state.recording or not is_recording():
             return None
-        if state.session is NO_SESSION:
-            hooks.first()
-            if not state.recording or state.session is NO_SESSION:
-                return None
         context = CONTEXT.get()
         parent = current_scope(context)
         loop = current_loop()

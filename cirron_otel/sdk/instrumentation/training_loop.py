@@ -11,13 +11,12 @@ import threading
 from typing import Any, Self
 
 from ..session.errors import record_error
-from ..tracing.buffers import hooks
 from ..tracing.mark import POINT, mark
 from ..tracing.phase import LoaderPassSpan, Phase, make_current
-from ..tracing.scope import NO_SESSION
 from ..tracing.state import CONTEXT, SCOPE_KEY, SPAN_KEY, state
 from .iteration import current_scope, opened_manually
 from .loop_scopes import EPOCH, EVALUATION, STEP, LoopScopes
+from .recording import is_recording
 from .step_engine import current_engine
 
 _get = CONTEXT.get
@@ -114,9 +113,7 @@ class TrainingLoop(LoopScopes):
         higher priority is open in this thread: the scopes then belong to that loop.
         """
         try:
-            if state.session is NO_SESSION:
-                hooks.first()
-            if not state.recording or state.session is NO_SESSION:
+            if not is_recording():
                 return None
             outer = current_loop()
             if outer is not None and _rank(outer.framework) <= _rank(framework):

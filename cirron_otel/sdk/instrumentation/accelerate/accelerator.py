@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.scope import NO_SESSION, Scope
-from ...tracing.state import state
+from ...tracing.scope import Scope
 from ..base import Part
 from ..checkpoint_origin import (
     LOAD,
@@ -24,6 +23,7 @@ from ..checkpoint_origin import (
     store_origin,
 )
 from ..patches import Patches
+from ..recording import is_recording
 from ..step_engine import current_engine
 from ..training_loop import current_loop
 
@@ -55,7 +55,7 @@ def _scope(name: str, attrs: dict[str, Any]) -> Scope | None:
     It is not recorded if there is no session, or if another framework owns the training loop.
     """
     try:
-        if state.session is NO_SESSION or not state.recording or current_loop() is not None:
+        if current_loop() is not None or not is_recording():
             return None
         return Scope(name, **attrs)
     except Exception as error:

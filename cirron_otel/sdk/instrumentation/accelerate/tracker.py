@@ -12,6 +12,7 @@ from ...session.handle import active
 from ...session.run_details import add_hyperparameters
 from ...tracing.mark import mark
 from ..loggers.scalars import mark_all, number_of
+from ..recording import is_recording
 
 
 class CirronTracker(GeneralTracker):  # type: ignore[misc]
@@ -33,7 +34,8 @@ class CirronTracker(GeneralTracker):  # type: ignore[misc]
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Record the configuration as attributes `cirron.config.*` of the run."""
         try:
-            add_hyperparameters(dict(values))
+            if is_recording():
+                add_hyperparameters(dict(values))
         except Exception as error:
             record_error("accelerate", error)
 

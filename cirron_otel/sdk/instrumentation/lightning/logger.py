@@ -14,6 +14,7 @@ from ...session.run_details import add_hyperparameters
 from ...tracing.mark import mark
 from ...tracing.state import state
 from ..logged_values import is_passed_on
+from ..recording import is_recording
 from .lightning_loop import NAME
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -35,7 +36,7 @@ class MarkingLogger:
     @property
     def version(self) -> str:
         """The id of the session; `none` if no session is open."""
-        return str(getattr(state.session, "id", None) or "none")
+        return str(getattr(state.session, "id", None) or "none") if is_recording() else "none"
 
     @property
     def experiment(self) -> Any:
@@ -56,7 +57,8 @@ class MarkingLogger:
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
         """Record a mapping or a namespace as attributes `cirron.config.*` of the run."""
         try:
-            add_hyperparameters(dict(params if isinstance(params, Mapping) else vars(params)))
+            if is_recording():
+                add_hyperparameters(dict(params if isinstance(params, Mapping) else vars(params)))
         except Exception as error:
             record_error(NAME, error)
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from ...session.errors import record_error
 from ...session.run_details import add_hyperparameters
-from ...tracing.buffers import hooks
 from ...tracing.mark import SUMMARY, mark
-from ...tracing.scope import NO_SESSION, Scope
-from ...tracing.state import state
+from ...tracing.scope import Scope
 from ..logged_values import is_number
+from ..recording import is_recording
 from .wrapping import Member, add_parts, find, members
 
 NAME = "sklearn"
@@ -37,13 +36,6 @@ class EstimatorCall:
 
 current: ContextVar[EstimatorCall | None] = ContextVar("cirron-otel-sklearn", default=None)
 """The innermost call that is open in this context."""
-
-
-def is_recording() -> bool:
-    """Return whether there is a session; a forked child opens its own now."""
-    if state.session is NO_SESSION:
-        hooks.first()
-    return state.recording and state.session is not NO_SESSION
 
 
 def begin(method: str, estimator: Any, args: Any, kwargs: Any) -> EstimatorCall | None:

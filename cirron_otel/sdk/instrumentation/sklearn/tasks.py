@@ -19,7 +19,8 @@ from ...tracing.mark import SUMMARY, mark
 from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT
 from ..patches import Patches
-from .calls import NAME, EstimatorCall, current, end, is_recording
+from ..recording import is_recording
+from .calls import NAME, EstimatorCall, current, end
 from .wrapping import add, find, parts
 
 FOLD = "fold"

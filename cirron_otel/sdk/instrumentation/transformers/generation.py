@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ...session.errors import record_error
-from ...tracing.buffers import hooks
 from ...tracing.clock import now
 from ...tracing.inference import REQUEST, Request
-from ...tracing.scope import NO_SESSION, Scope
+from ...tracing.scope import Scope
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..base import Part
 from ..patches import Patches
+from ..recording import is_recording
 from ..step_engine import current_engine
 from ..training_loop import current_loop
 from .gen_ai import TokenCounts, model_attributes
@@ -214,9 +214,7 @@ def _generate(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _begin(model: Any, arguments: Any) -> Generation | None:
     """Return a new generation; None if nothing is recorded."""
     try:
-        if state.session is NO_SESSION:
-            hooks.first()
-        if not state.recording or state.session is NO_SESSION:
+        if not is_recording():
             return None
         call = Generation(model, arguments)
     except Exception as error:

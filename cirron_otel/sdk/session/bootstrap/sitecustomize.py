@@ -17,11 +17,17 @@ from importlib.machinery import PathFinder
 _BEGUN = time.monotonic_ns() if hasattr(time, "monotonic_ns") else None
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 5 ms
 _NAME = "sitecustomize"
-_PROFILER, _SCOPES = "cirron_otel.sdk.session.api", "cirron_otel.sdk.tracing.scope"
-_WRAP = "cirron_otel.sdk.instrumentation.sklearn.wrapping"
+_OURS = (
+    "cirron_otel.sdk.session.api",
+    "cirron_otel.sdk.session.handle",
+    "cirron_otel.sdk.session.waiting",
+    "cirron_otel.sdk.instrumentation.installing",
+    "cirron_otel.sdk.instrumentation.sklearn.wrapping",
+    "cirron_otel.sdk.tracing.scope",
+)
 _FRAMEWORKS = ("torch", "tensorflow", "ray.train", "ray.tune")
 _LOGGERS = ("mlflow", "tensorboardX", "wandb")
-_MET = _FRAMEWORKS + _LOGGERS + (_PROFILER, _SCOPES, _WRAP)
+_MET = _FRAMEWORKS + _LOGGERS + _OURS
 """Modules whose import shows that the process may have something to record. The frameworks that are
 not named here import one that is."""
 
@@ -60,9 +66,14 @@ def _tell_when_loaded(loader, finder):
         pass  # an unsupported loader: this process is not recorded
 
 
+def _is_loading(name):
+    module = sys.modules.get(name)
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
 def _met(name, finder):
-    # If the profiler is being imported, the end of that import calls this function again.
-    if name == _SCOPES and _PROFILER in sys.modules:
+    # If a module that imports this one is being imported, its end calls this function again.
+    if name in _OURS and any(map(_is_loading, _OURS)):
         return
     if finder in sys.meta_path:
         sys.meta_path.remove(finder)
