@@ -61,6 +61,7 @@ _IMPORTS = {
     "keras_torch": ("tests.frameworks.programs.on_torch", "torch", "keras"),
     "lightning_trainer": ("torch", "lightning.pytorch", "pytorch_lightning"),
     "transformers_trainer": ("torch", "transformers", "transformers.trainer"),
+    "trl_trainers": ("torch", "transformers", "transformers.trainer"),
 }
 """Modules that are imported once, before the programs of a module run."""
 _ENVIRONMENTS = {

@@ -131,7 +131,7 @@ def trace(program: Program, tool: str, directory: Path) -> Outcome:
         sdk = importlib.import_module("cirron")
         os.chdir(directory)
         # It imports each framework that is installed, and torch does not work beside TensorFlow.
-        others = {} if "torch" in sys.modules else {"frameworks": ["tensorflow"]}
+        others = {"frameworks": ["tensorflow"]} if "tensorflow" in sys.modules else {}
         sdk.profile(**others)
         _replace_calls(sdk)
     try:
