@@ -34,6 +34,7 @@ from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import (
     collector_load,
+    sampling_cost,
     sdk,
     sklearn_cost,
     snapshots,
@@ -47,7 +48,8 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "collector",
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
+    "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -304,6 +306,8 @@ def main() -> None:
         torch_untrained.section(sizes)
     if "trainers" in chosen:
         trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
+    if "sampling" in chosen:
+        sampling_cost.section(sampling_cost.TINY if arguments.tiny else sampling_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "sklearn" in chosen:

@@ -74,7 +74,7 @@ class DeviceMemory:
 
 
 @dataclass(slots=True)
-class PhaseMemory:
+class MemoryByPhase:
     """The highest memory in the scopes of one name."""
 
     rank: int | None
@@ -107,7 +107,7 @@ class MemoryReport:
     """The memory of a run; lists have at most 1,000 entries."""
 
     devices: list[DeviceMemory] = field(default_factory=list)
-    phases: list[PhaseMemory] = field(default_factory=list)
+    phases: list[MemoryByPhase] = field(default_factory=list)
     alerts: list[MemoryAlert] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -141,10 +141,10 @@ def memory_report(index: SpoolIndex) -> MemoryReport:
     return MemoryReport(devices, _phases(index), alerts)
 
 
-def _phases(index: SpoolIndex) -> list[PhaseMemory]:
+def _phases(index: SpoolIndex) -> list[MemoryByPhase]:
     """Return the peaks by phase: sampled ones, with the exact ones of the same scopes."""
-    phases = [PhaseMemory(*row) for row in index.rows(_PHASES, MAX_ROWS)]
-    by_name: dict[tuple[int | None, str, bool], list[PhaseMemory]] = {}
+    phases = [MemoryByPhase(*row) for row in index.rows(_PHASES, MAX_ROWS)]
+    by_name: dict[tuple[int | None, str, bool], list[MemoryByPhase]] = {}
     for each in phases:
         by_name.setdefault((each.rank, each.name, each.device == "cpu"), []).append(each)
     for rank, name, device_peak, memory_peak in index.rows(_EXACT, MAX_ROWS):
@@ -156,7 +156,7 @@ def _phases(index: SpoolIndex) -> list[PhaseMemory]:
                 same[0].peak_bytes = peak
             elif len(phases) < MAX_ROWS:
                 # The attribute does not name the device.
-                phases.append(PhaseMemory(rank, name, device, 0, None, peak))
+                phases.append(MemoryByPhase(rank, name, device, 0, None, peak))
     return phases
 
 

@@ -31,6 +31,7 @@ _KINDS: Final = {
     STORMLOG + "collector_degraded": DEGRADED,
     STORMLOG + "collector_recovered": RECOVERED,
 }
+_SIZES: Final = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
 _ERROR: Final = STORMLOG + "error"
 _TRACKER = re.compile(r"stormlog\.(?:[a-z]+\.)?([a-z]+)_tracker")
 _CPU = "cpu"
@@ -82,12 +83,11 @@ def memory_mark(name: object, value: object, attrs: object) -> MemoryMark | None
         return None
     elif kind == OOM and is_foreign and detail is None:
         return None  # an error other than an exhausted memory
-    return MemoryMark(
-        kind, _device(attrs, is_foreign=is_foreign), _size(value) if kind == SAMPLE else None,
-        *(_size(attrs.get(key)) for key in
-          ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")),
-        detail if kind != SAMPLE else None,
-    )  # fmt: skip
+    reserved, used, total = (_size(attrs.get(key)) for key in _SIZES)
+    device = _device(attrs, is_foreign=is_foreign)
+    if kind == SAMPLE:
+        return MemoryMark(kind, device, _size(value), reserved, used, total, None)
+    return MemoryMark(kind, device, None, reserved, used, total, detail)
 
 
 def _size(value: object) -> int | None:
@@ -109,20 +109,21 @@ def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:
 
 def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: bool) -> str | None:
     metadata = attrs.get("metadata")
+    reason: Any = None
     if kind == OOM:
         reason = metadata.get("oom_reason") if isinstance(metadata, Mapping) else None
         if not is_foreign:
-            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("reason")
+            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("error")
     elif is_foreign:
         reason = attrs.get("context")
         if isinstance(metadata, Mapping):
             reason = reason or metadata.get("collector_last_error")
     elif kind in (DEGRADED, RECOVERED):
-        reason = value if "error" in attrs or "failures" in attrs else None
-        if isinstance(reason, str) and "error" in attrs:
-            reason = f"{reason}: {attrs['error']}"
+        is_ours = isinstance(value, str) and ("error" in attrs or "failures" in attrs)
+        error = f": {attrs['error']}" if "error" in attrs else ""
+        reason = f"{value}{error}" if is_ours else None
     else:
         share, limit = attrs.get("share"), attrs.get("limit")
-        is_ours = isinstance(share, float) and isinstance(limit, str)
-        reason = f"{limit}: {share:.0%} of the limit" if is_ours else None
+        if isinstance(share, float) and isinstance(limit, str):
+            reason = f"{limit}: {100 * share:.0f} % of the limit"
     return str(reason)[:_TEXT] if reason is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
+from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
 from .text import (
     cause,
@@ -58,20 +59,14 @@ def show_report(source: str, report: RunReport) -> None:
     """Write the complete report to stdout."""
     output.result(_first_line(source, report))
     for block in (conclusions(report), _time(report), _steps(report)):
-        lines = list(block)
-        if lines:
-            output.result("")
-        for line in lines:
-            if isinstance(line, str):
-                output.result(line)
-            else:
-                output.show(line)
+        _show_lines(block)
     if report.slowest_steps:
         output.result("\nThe slowest steps:\n")
         output.show(_slowest(report.slowest_steps))
     if report.gpu:
         output.result("\nOn the GPU:\n")
         output.show(_gpu(report.gpu))
+    _show_lines(memory_lines(report.memory))
     if report.metrics:
         output.result("\nMetrics:\n")
         output.show(_metrics(report.metrics))
@@ -82,6 +77,18 @@ def show_report(source: str, report: RunReport) -> None:
             output.result(line)
     if report.marks_left_out:
         output.result(f"and {report.marks_left_out:,} more series of marks")
+
+
+def _show_lines(block: Iterator[str | Table]) -> None:
+    """Write a block of lines and tables, after an empty line unless it has no lines."""
+    lines = list(block)
+    if lines:
+        output.result("")
+    for line in lines:
+        if isinstance(line, str):
+            output.result(line)
+        else:
+            output.show(line)
 
 
 def _first_line(source: str, report: RunReport) -> str:

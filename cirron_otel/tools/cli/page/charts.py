@@ -29,6 +29,15 @@ Part = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """A moment that a chart marks."""
+
+    time_ns: int
+    """Unix ns."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """A mapping of values to heights."""
 
@@ -92,11 +101,12 @@ def course(
     *,
     label: str,
     epochs: Sequence[int] = (),
+    markers: Sequence[Marker] = (),
 ) -> Element:
     """Draw a series over time: the medians as a line, within a band from minimum to maximum.
 
     `format_value` formats a value, and `label` describes the chart. A line marks the start of each
-    epoch, unless there are many.
+    epoch, unless there are many, and one with a title each of `markers`.
     """
     total = _Axis(points)
     few = len(points) <= _DOTS
@@ -110,6 +120,7 @@ def course(
         Element("path", class_="dots", d=_dots(points, scale, total)) if few else None,
         Element("path", class_="odd", d=_odd(points, total)),
         Element("g", [_strip(point, total, format_value) for point in points], class_="hits"),
+        [_marked(each, total) for each in markers],
         viewBox=f"0 0 {WIDTH} {HEIGHT}", preserveAspectRatio="none", role="img", aria_label=label,
     )  # fmt: skip
     ys = [Element("span", format_value(value) if value else "0") for value in scale.ticks()]
@@ -191,6 +202,12 @@ def _odd(points: list[Point], total: _Axis) -> str:
         for point in points
         if point.numbers < point.count
     )
+
+
+def _marked(marker: Marker, total: _Axis) -> Element:
+    x = min(max(total.at(marker.time_ns), 0), WIDTH - _LEAST)
+    title = Element("title", marker.title)
+    return Element("rect", title, class_="alert", x=x, width=_LEAST, height=HEIGHT)
 
 
 def _strip(point: Point, total: _Axis, format_value: Callable[[float], str]) -> Element:

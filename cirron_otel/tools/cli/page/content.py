@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.analysis.index import SpoolIndex, id_of
 from ....core.analysis.mark_series import MarkSeries, Point, epoch_starts, mark_points, step_points
+from ....core.analysis.memory_series import DeviceMemory, memory_courses
 from ....core.analysis.run_report import RunReport
 from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
@@ -20,6 +21,8 @@ DRAWN_RANKS = 32
 TRACED_RANKS = 16
 """The maximum number of ranks for which individual steps are shown."""
 DRAWN_MARKS = 40
+DRAWN_DEVICES = 8
+_MEMORY_POINTS = 200
 _STEP_POINTS, _MARK_POINTS = 1600, 1200
 """The maximum number of points in all charts of steps together, and in all charts of marks."""
 _MOST_STEP_POINTS, _MOST_MARK_POINTS = 200, 100
@@ -55,6 +58,8 @@ class RunContent:
     """The start of each epoch of a rank, in Unix ns."""
     marks: list[tuple[MarkSeries, list[Point]]]
     """The series of marks with numeric values, with the points to draw."""
+    memory: list[tuple[DeviceMemory, list[Point]]]
+    """The samples of memory over time, for the first devices."""
     top_scopes: list[TreeNode]
     """The outermost scopes with their direct children."""
     tops_left_out: int
@@ -103,6 +108,7 @@ def gather(
             for each in report.ranks[:DRAWN_RANKS]
         },
         _mark_courses(index, report),
+        list(memory_courses(index, report.memory, DRAWN_DEVICES, _MEMORY_POINTS)),
         top_trees,
         max(index.one(_COUNT_TOPS) - len(top_trees), 0),
         traces,

@@ -7,7 +7,7 @@ from importlib import metadata, resources
 
 from ....core.analysis.summary import SessionSummary
 from ..text import count, duration, local_moment, numbers
-from . import conclusions, sections
+from . import conclusions, memory, sections
 from .content import TRACED_RANKS, RunContent
 from .element import Content, Element, Stylesheet
 from .parts import Palette, code, folded, note, number, section, short, table, took
@@ -21,6 +21,7 @@ _TITLES = {
     "course": "Over the run",
     "slowest": "Slowest steps",
     "gpu": "GPU",
+    "memory": "Memory",
     "metrics": "Metrics",
     "marks": "Marks",
     "run": "The run",
@@ -61,6 +62,7 @@ def _body(content: RunContent) -> Element:
         sections.course_section(content),
         sections.slowest_section(content, palette, anchors),
         sections.gpu_section(content),
+        memory.memory_section(content),
         sections.metrics_section(content),
         sections.marks_section(content),
         _run_section(content, palette, details),

@@ -1,0 +1,218 @@
+"""The report's section on memory, for samples of our own and for imported Stormlog events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from cirron_otel.core.records.memory_marks import memory_mark
+from cirron_otel.tools.cli.main import run
+from tests.cli.html_page import Page
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
+T0 = 1_700_000_000_000_000_000
+MIB = 2**20
+SESSION = "0" * 15 + "1" + "f" * 16
+
+
+class Recording:
+    """A spool of one batch: a session with a step that has two phases."""
+
+    def __init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
+        self.span("cirron.session", SESSION, None)
+        self.step = self.span("step", "", SESSION)
+        self.forward = self.span("forward", "", self.step)
+        self.backward = self.span("backward", "", self.step)
+
+    def span(self, name: str, id_: str, parent: str | None, **attrs: Any) -> str:
+        id_ = id_ or f"{len(self.spans) + 1:016x}" + "f" * 16
+        self.spans.append({
+            "id": id_, "name": name, "parent_id": parent, "index": None, "start_ns": T0,
+            "end_ns": T0 + 10_000_000_000, "cpu_ns": None, "gpu_ns": None,
+            "memory_peak_bytes": None, "thread_id": 1, "pid": 7, "rank": 0, "attrs": attrs,
+            "mark_ids": [],
+        })  # fmt: skip
+        return id_
+
+    def mark(self, span: str, name: str, value: Any, **attrs: Any) -> None:
+        number = len(self.marks) + 1
+        kind = "int" if type(value) is int else "string"
+        self.marks.append({
+            "id": f"{number + 100:016x}" + "f" * 16, "span_id": span, "name": name,
+            "value_type": kind, "value": value, "attrs": attrs,
+            "ts_ns": T0 + number * 1_000_000_000, "kind": "point",
+        })  # fmt: skip
+        owner = next(each for each in self.spans if each["id"] == span)
+        owner["mark_ids"].append(self.marks[-1]["id"])
+
+    def write(self, directory: Path) -> Path:
+        (directory / "spool").mkdir()
+        batch = {
+            "schema_version": 1, "batch_id": "11111111-1111-4111-8111-111111111111",
+            "created_ns": T0, "spans": self.spans, "marks": self.marks, "snapshots": [],
+            "sdk_version": "0.3.0",
+        }  # fmt: skip
+        name = f"{T0}-11111111.json"
+        (directory / "spool" / name).write_text(json.dumps(batch))
+        return directory
+
+
+def our_sample(allocated: int, reserved: int, used: int, device: int = 0) -> dict[str, Any]:
+    return {
+        "device_id": device, "backend": "cuda", "allocator_reserved_bytes": reserved,
+        "device_used_bytes": used, "device_total_bytes": 4096 * MIB,
+    }  # fmt: skip
+
+
+def imported(allocated: int, reserved: int, used: int) -> dict[str, Any]:
+    return {
+        "collector": "stormlog.cuda_tracker", "device_id": 0, "sampling_interval_ms": 50,
+        "allocator_reserved_bytes": reserved, "device_used_bytes": used,
+        "device_total_bytes": 4096 * MIB, "metadata": {},
+    }  # fmt: skip
+
+
+@pytest.fixture(params=["memory", "stormlog.sample"])
+def recording(request: pytest.FixtureRequest) -> Recording:
+    recording = Recording()
+    make = our_sample if request.param == "memory" else imported
+    for span, *sizes in (
+        (recording.forward, 100, 300, 350), (recording.backward, 200, 400, 900),
+        (recording.forward, 150, 500, 520), (recording.step, 50, 400, 450),
+    ):  # fmt: skip
+        allocated, reserved, used = (each * MIB for each in sizes)
+        recording.mark(span, request.param, allocated, **make(allocated, reserved, used))
+    return recording
+
+
+def read(directory: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    run(["report", str(directory), "--json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    return document
+
+
+def test_devices_with_their_gaps_and_peaks_by_phase(
+    recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = read(recording.write(tmp_path), capsys)
+    assert document["memory"]["devices"] == [{
+        "rank": 0, "device": "cuda:0", "samples": 4, "min_bytes": 50 * MIB, "max_bytes": 200 * MIB,
+        "max_reserved_bytes": 500 * MIB, "max_device_used_bytes": 900 * MIB,
+        "device_total_bytes": 4096 * MIB, "max_device_gap_bytes": 500 * MIB,
+        "max_allocator_gap_bytes": 350 * MIB, "last_device_gap_bytes": 50 * MIB,
+        "last_allocator_gap_bytes": 350 * MIB,
+    }]  # fmt: skip
+    phases = [
+        (each["name"], each["samples"], each["sampled_peak_bytes"], each["peak_bytes"])
+        for each in document["memory"]["phases"]
+    ]
+    assert phases == [
+        ("backward", 1, 200 * MIB, None), ("forward", 2, 150 * MIB, None),
+        ("step", 1, 50 * MIB, None),
+    ]  # fmt: skip
+    assert document["marks"] == [], "samples of memory are in no other section"
+
+
+def test_exact_peaks_stand_beside_the_sampled_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = Recording()
+    recording.spans[2]["attrs"] = {"cuda.memory_peak_bytes": 180 * MIB}
+    recording.spans[3]["attrs"] = {"cuda.memory_peak_bytes": 250 * MIB}
+    recording.spans[3]["memory_peak_bytes"] = 777
+    recording.mark(recording.forward, "memory", MIB, **our_sample(MIB, MIB, MIB))
+    document = read(recording.write(tmp_path), capsys)
+    assert [list(each.values()) for each in document["memory"]["phases"]] == [
+        [0, "forward", "cuda:0", 1, MIB, 180 * MIB],
+        [0, "backward", "cuda", 0, None, 250 * MIB],
+        [0, "backward", "cpu", 0, None, 777],
+    ]
+
+
+def test_alerts_of_both_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording()
+    step = recording.step
+    limit = {"limit": "cgroup", "limit_bytes": 100, "threshold": 0.85, "share": 0.9}
+    recording.mark(step, "memory", MIB, device_id=-1, backend="cpu")
+    recording.mark(step, "memory.warning", 90, **limit)
+    recording.mark(step, "memory.degraded", "cgroup", error="OSError: gone")
+    recording.mark(step, "memory.recovered", "cgroup", failures=3, degraded_ns=5)
+    recording.mark(step, "oom", 4096)
+    recording.mark(step, "stormlog.critical", MIB, **imported(1, 1, 1) | {"context": "95 %"})
+    recording.mark(step, "stormlog.error", MIB, **imported(1, 1, 1))
+    oom = imported(1, 1, 1) | {"metadata": {"oom_reason": "cuda out of memory"}}
+    recording.mark(step, "stormlog.error", MIB, **oom)
+    recording.mark(step, "memory.warning", 5)
+    document = read(recording.write(tmp_path), capsys)
+    alerts = [(a["kind"], a["device"], a["detail"]) for a in document["memory"]["alerts"]]
+    assert alerts == [
+        ("warning", "cgroup", "cgroup: 90 % of the limit"),
+        ("degraded", "cpu", "cgroup: OSError: gone"),
+        ("recovered", "cpu", "cgroup"),
+        ("oom", "cpu", "4,096 bytes requested"),
+        ("critical", "cuda:0", "95 %"),
+        ("oom", "cuda:0", "cuda out of memory"),
+    ]
+    names = [each["name"] for each in document["marks"]]
+    assert names == ["memory.warning", "stormlog.error"], "the other marks of these names"
+
+
+def test_the_terminal_and_the_page(
+    recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording.mark(recording.step, "memory.critical", 1, limit="host", share=0.96)
+    directory = recording.write(tmp_path)
+    page = tmp_path / "report.html"
+    run(["report", str(directory), "--html", str(page)])
+    text = capsys.readouterr().out
+    assert "Memory:" in text
+    assert "Gaps on cuda:0 of rank 0: used outside of the allocator up to 524 MB" in text
+    assert "critical (host, rank 0): host: 96 % of the limit" in text
+    read_page = Page(page.read_text())
+    assert "memory" in read_page.ids
+    assert [row[0] for row in read_page.tables["The highest memory by phase"]][-3:] == [
+        "backward", "forward", "step"
+    ]  # fmt: skip
+    assert "The memory of each device" in read_page.tables
+    assert 'aria-label="Memory of cuda:0' in page.read_text()
+    assert page.read_text().count("critical (host, rank 0)") == 2, "in the chart and in the list"
+
+
+def test_a_run_without_samples_has_no_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = read(Recording().write(tmp_path), capsys)
+    assert document["memory"] == {"devices": [], "phases": [], "alerts": []}
+    run(["report", str(tmp_path)])
+    assert "Memory:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attrs"),
+    [
+        ("memory", 5, None),
+        ("memory", 5, {}),
+        ("memory", 5.0, {"device_id": 0}),
+        ("memory", -1, {"device_id": 0}),
+        ("memory", 2**70, {"device_id": 0}),
+        ("memory", True, {"device_id": 0}),
+        ("memory", 5, {"device_id": "0"}),
+        ("memory.warning", 5, {"share": "x", "limit": "host"}),
+        ("memory.degraded", 5, {"error": []}),
+        ("loss", 5, {"device_id": 0}),
+        (None, 5, {"device_id": 0}),
+        ("stormlog.sample", None, {"device_id": 0}),
+        ("stormlog.error", 5, {"metadata": "x"}),
+        ("stormlog.start", 5, {"device_id": 0}),
+    ],
+)
+def test_other_marks_are_not_mistaken_for_samples(name: Any, value: Any, attrs: Any) -> None:
+    mark = memory_mark(name, value, attrs)
+    assert mark is None
