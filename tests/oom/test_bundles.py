@@ -252,7 +252,7 @@ def test_prune_removes_bundles_in_the_order_of_time(tmp_path: Path) -> None:
     paths = SpoolPaths.under(tmp_path)
     chosen = plan(paths, max_bytes=4500 + len(data) - 500, before_ns=None)
     assert [removal.files for removal in chosen.removals] == [[f"oom/{old.name}/"]]
-    assert (chosen.blobs, chosen.dropped_bytes) == (1, 3000)
+    assert (chosen.blobs, chosen.bundles, chosen.dropped_bytes) == (0, 1, 3000)
     for removal in chosen.removals:
         remove(paths, removal)
     assert [each.name for each in bundles_in(paths.oom)] == [new.name]
