@@ -7,27 +7,22 @@ events without a reading do not exist: no value is ever a made-up zero.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, Final
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final
 
 from ..tracing.costs import resident_now
 from . import allocators
 from .environment import environment
-from .recognition import OutOfMemory
+from .report import RUNNING, OomReport, Sample, SessionFacts
 
-Sample = dict[str, Any]
-"""A reading of the sampler: `ts_ns` (Unix ns), `allocated_bytes` (the value of the mark `memory`),
-and the attributes of that mark under their own names."""
+if TYPE_CHECKING:
+    from .recognition import OutOfMemory
 
 MANIFEST_VERSION: Final = 2
 EVENT_VERSION: Final = 3
 MANIFEST, EVENTS, METADATA = "manifest.json", "events.json", "metadata.json"
 ENVIRONMENT, HISTORY = "environment.json", "memory_snapshot.pickle"
-SOURCE: Final = "cirron_otel.flight_recorder"
-_RUNNING: Final = "running"
 _CPU, _CPU_ID = "cpu", -1
 _COLLECTORS: Final = {
     "cuda": "stormlog.cuda_tracker",
@@ -43,59 +38,6 @@ _READINGS: Final = (
 _REQUIRED: Final = ("allocator_reserved_bytes", "device_used_bytes")
 """Readings that an event must have. If one is unknown, it is the allocated bytes, as the schema's
 rules for legacy records specify, and `collector_partial_fields` names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class OomReport:
-    """An out-of-memory error, as text and numbers."""
-
-    span_id: str
-    trace_id: str
-    path: str
-    """The names of the scopes around it, outermost first."""
-    ts_ns: int
-    oom: OutOfMemory
-    kind: str
-    """The name of the exception's type."""
-    module: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
-    """The facts about a session that a bundle contains."""
-
-    session_id: str
-    started_ns: int
-    host: str
-    pid: int
-    rank: int
-    local_rank: int
-    world_size: int
-    job_id: str | None
-    sample_interval_s: float | None = None
-    """The sampler's interval; None if nothing is sampled."""
-
-    @property
-    def uuid(self) -> str:
-        """The session's id in the form of a UUID."""
-        return str(UUID(self.session_id))
-
-    def summary(self) -> dict[str, Any]:
-        """Return Stormlog's summary of the session, which still runs."""
-        return {
-            "session_id": self.uuid,
-            "status": _RUNNING,
-            "started_at_ns": self.started_ns,
-            "ended_at_ns": None,
-            "host": self.host,
-            "pid": self.pid,
-            "job_id": self.job_id,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "world_size": self.world_size,
-            "source": SOURCE,
-        }
 
 
 def files_of(
@@ -140,7 +82,7 @@ def _manifest(
         "backend": backend,
         "event_count": count,
         "session_id": facts.uuid,
-        "session_status": _RUNNING,
+        "session_status": RUNNING,
         "session": facts.summary(),
         "files": names,
     }
@@ -171,7 +113,7 @@ def _metadata(
         "backend": backend,
         "captured_event_count": count,
         "session_id": facts.uuid,
-        "session_status": _RUNNING,
+        "session_status": RUNNING,
         "session": facts.summary(),
         "custom_metadata": {
             name: value for name, value in custom.items() if value is not None and value != {}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from threading import get_ident
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...core.spool.oom_bundles import write_bundle
 from ...core.spool.paths import SpoolPaths
@@ -28,8 +28,10 @@ from ..tracing.mark import POINT, check_room
 from ..tracing.phase import record_folded
 from ..tracing.scope import MAX_DEPTH, NO_SESSION
 from ..tracing.state import ignore_failure, state
-from .bundle import OomReport, Sample, SessionFacts, files_of
-from .recognition import OutOfMemory, oom_in
+from .report import OomReport, Sample, SessionFacts
+
+if TYPE_CHECKING:
+    from .recognition import OutOfMemory
 
 MOST_BUNDLES: Final = 5
 """Maximum number of bundles in a session."""
@@ -106,10 +108,19 @@ class FlightRecorder:
         self._thread: threading.Thread | None = None
         self._left = MOST_BUNDLES
         self._is_over = False
+        self._oom_in: Any = None
+        self._files_of: Any = None
         self.counts = OomCounts()
 
     def open(self) -> None:
-        """Examine the exceptions that leave scopes from now on."""
+        """Examine the exceptions that leave scopes from now on.
+
+        The modules for that are imported now, because there may be no memory for it later.
+        """
+        from .bundle import files_of  # noqa: PLC0415 - see above
+        from .recognition import oom_in  # noqa: PLC0415 - see above
+
+        self._files_of, self._oom_in = files_of, oom_in
         state.failed = self.failed
 
     def close(self) -> None:
@@ -125,7 +136,7 @@ class FlightRecorder:
         Only the innermost scope that an error leaves gets a mark. Nothing is raised.
         """
         try:
-            for each, oom in oom_in(error):
+            for each, oom in self._oom_in(error):
                 self._record(scope, each, oom, at)
                 if not scope._depth:
                     scope.set_attribute(FAILURE_CAUSE, OUT_OF_MEMORY)
@@ -199,7 +210,7 @@ class FlightRecorder:
         if self._paths is None:
             return
         most = None if self._max_bytes is None else max(self._max_bytes // _SHARE, 1)
-        files = files_of(report, self._facts(), self.recent_samples(), most)
+        files = self._files_of(report, self._facts(), self.recent_samples(), most)
         if files is None:
             record_error(
                 "out-of-memory bundle",

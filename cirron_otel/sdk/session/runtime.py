@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
-from ..flight_recorder.bundle import SessionFacts
 from ..flight_recorder.recorder import FlightRecorder
+from ..flight_recorder.report import SessionFacts
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..sampling.sampler import Sampler

@@ -59,8 +59,13 @@ class PrunePlan:
 
     @property
     def blobs(self) -> int:
-        """The number of snapshot files and bundles to remove."""
-        return sum(len(removal.blobs) + (removal.bundle is not None) for removal in self.removals)
+        """The number of snapshot files to remove."""
+        return sum(len(removal.blobs) for removal in self.removals)
+
+    @property
+    def bundles(self) -> int:
+        """The number of bundles of out-of-memory errors to remove."""
+        return sum(removal.bundle is not None for removal in self.removals)
 
     @property
     def dropped_bytes(self) -> int:

@@ -66,8 +66,9 @@ def _show(removal: Removal, dry_run: bool) -> None:
 
 def _summary(found: PrunePlan, dry_run: bool) -> str:
     verb = "would drop" if dry_run else "dropped"
+    bundles = f", {count(found.bundles, 'OOM bundle')}" if found.bundles else ""
     return (
-        f"{verb} {count(found.batches, 'batch', 'batches')} and"
+        f"{verb} {count(found.batches, 'batch', 'batches')}{bundles} and"
         f" {count(found.blobs, 'snapshot file')} ({size(found.dropped_bytes)});"
         f" {count(found.kept_batches, 'batch', 'batches')} ({size(found.kept_bytes)} with snapshot"
         " files) remain"
@@ -78,6 +79,7 @@ def _to_json(found: PrunePlan) -> dict[str, Any]:
     return {
         "batches": found.batches,
         "blobs": found.blobs,
+        "bundles": found.bundles,
         "bytes": found.dropped_bytes,
         "kept_batches": found.kept_batches,
         "kept_bytes": found.kept_bytes,
