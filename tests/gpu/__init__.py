@@ -18,13 +18,13 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | recompute | what checkpointing computes again, on autograd's thread, hangs under its backward |
 | skipped | a step that a fused optimizer left out under GradScaler is marked |
 | memory | `cuda_memory`: the peak of a step is torch's own; off, torch's peak is left alone |
-| phases | `cuda_memory="phase"`: the peak of a phase is torch's own |
-| samples | sampled peaks never exceed torch's, no other device is touched, a step takes as long |
 | snapshot | statistics of 100 million parameters, in milliseconds; they are those of the CPU |
 | values | so are those of tensors of many types and layouts, and nobody waits for them |
 | epoch | a snapshot at the end of an epoch, while the device is busy, holds nobody up |
 | identical | losses and weights of 200 steps are bit-identical with and without tracing |
 | place | the resource detector's model and number of GPUs are torch's |
+| phases | `cuda_memory="phase"`: the peak of a phase is torch's own |
+| samples | sampled peaks never exceed torch's, no other device is touched, a step takes as long |
 | loss_marks | `mark_loss` marks the loss of each step, and the host does not wait for the device |
 | trainer | steps of transformers' Trainer have the device's time, and the losses are the same |
 
