@@ -116,8 +116,8 @@ def run_in(
     """Run the environment's interpreter with these arguments, and capture its output.
 
     Any exit status is returned. `variables` are the only variables of OpenTelemetry, Cirron or
-    Python that the process gets, except that it takes no samples of memory. `timeout` is in seconds. Raises EnvironmentUnavailableError and
-    subprocess.TimeoutExpired.
+    Python that the process gets, except that it takes no samples of memory. `timeout` is in
+    seconds. Raises EnvironmentUnavailableError and subprocess.TimeoutExpired.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGOTTEN)}
     return subprocess.run(
