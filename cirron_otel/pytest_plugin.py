@@ -148,6 +148,7 @@ def cirron_run(
         "run_name": request.node.name,
         "run_details": "none",
         "quiet": True,
+        "sample_interval": None,
     }
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         options |= marker.kwargs

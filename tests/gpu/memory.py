@@ -85,6 +85,108 @@ def memory(machine: Machine) -> None:
     expect(all(one >= other for one, other in zip(reserved, peaks, strict=True)), "too little")
 
 
+class _Measured(nn.Module):
+    """Measures torch's peak in its own forward, as the phase does."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.peaks: list[int] = []
+        self.is_on = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_on:
+            torch.cuda.reset_peak_memory_stats()
+        out: Tensor = self.net(x)
+        if self.is_on:
+            self.peaks.append(torch.cuda.max_memory_allocated())
+        return out
+
+
+def phases(machine: Machine) -> None:
+    """The peaks of forward and backward are torch's own, measured in a run without tracing."""
+    net = _Measured(Hungry(2048, 2048))
+    training = _Training(machine)
+    net.net.extra = _EXTRA
+    training.net = net.to(machine.device)  # type: ignore[assignment]
+    training.optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    backward: list[int] = []
+
+    def run() -> None:
+        for x in DataLoader(torch.ones(_STEPS, 2048), 1):
+            loss = net(x.to(machine.device)).mean()
+            if net.is_on:
+                torch.cuda.reset_peak_memory_stats()
+            loss.backward()
+            if net.is_on:
+                backward.append(torch.cuda.max_memory_allocated())
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            del loss
+
+    net.is_on = machine.is_gpu
+    run()
+    net.is_on = False
+    with traced(cuda_memory="phase") as session:
+        run()
+    found = {
+        name: [node.record["attrs"].get(PEAK) for node in session.find(name)]
+        for name in ("forward", "backward", "step")
+    }
+    machine.figures.update(found | {"torch": [net.peaks, backward]})
+    expect(len(found["forward"]) == len(found["backward"]) == _STEPS, "phases are missing")
+    if not machine.is_gpu:
+        return
+    # The first step of the first run allocates the gradients; later steps are the same in each run.
+    expect(found["forward"][1:] == net.peaks[1:], "the peaks of forward differ")
+    expect(found["backward"][1:] == backward[1:], "the peaks of backward differ")
+    highest = list(map(max, found["forward"], found["backward"]))
+    enough = all(step >= peak for step, peak in zip(found["step"], highest, strict=True))
+    expect(enough, "a step has less than its phases")
+
+
+def samples(machine: Machine) -> None:
+    """Sampled values never exceed torch's peak; no other device is touched; the cost is small."""
+    training = _Training(machine)
+    training.run(None)
+    if machine.is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    with traced(sample_interval=0.01) as session:
+        for number in range(machine.size(200, 5)):
+            training.run(_HUNGRY if number % 2 else None)
+    marks = [
+        mark for node in session.find("cirron.session") for mark in _all_marks(node)
+        if mark["name"] == "memory"
+    ]  # fmt: skip
+    machine.figures["samples"] = len(marks)
+    expect(bool(marks), "there is no sample")
+    if not machine.is_gpu:
+        expect(all(mark["attrs"]["backend"] == "cpu" for mark in marks), "a device was read")
+        return
+    peak = torch.cuda.max_memory_allocated()
+    on_device = [mark for mark in marks if mark["attrs"]["backend"] == "cuda"]
+    values = [mark["value"] for mark in on_device]
+    machine.figures.update({"highest": max(values), "peak": peak})
+    expect(max(values) <= peak, f"a sample of {max(values)} exceeds the peak of {peak}")
+    expect({mark["attrs"]["device_id"] for mark in on_device} == {0}, "another device was read")
+    for device in range(1, torch.cuda.device_count()):
+        has_context = torch._C._cuda_hasPrimaryContext(device)  # type: ignore[attr-defined]
+        expect(not has_context, f"device {device} has a context")
+    known = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
+    expect(all(key in mark["attrs"] for mark in on_device for key in known), "a value is missing")
+    times = {None: [], 1.0: []}  # type: dict[float | None, list[float]]
+    for _ in range(5):
+        for interval, found in times.items():
+            with traced(sample_interval=interval):
+                found.append(machine.timed(lambda: [training.run(None) for _ in range(100)]))
+    ratio = sorted(times[1.0])[2] / sorted(times[None])[2]
+    machine.figures["ratio"] = ratio
+
+
+def _all_marks(node: Any) -> list[dict[str, Any]]:
+    return [*node.marks, *(mark for child in node.children for mark in _all_marks(child))]
+
+
 def _left_alone(machine: Machine, training: _Training) -> None:
     """Off, as it is by default: torch's peak is that of before, and steps say nothing of it."""
     before = after = 0

@@ -21,8 +21,8 @@ WHERE = {
     "truth": "timing", "no_wait": "timing", "cost": "timing", "capture": "programs",
     "compiled": "programs", "recompute": "programs", "skipped": "programs", "memory": "memory",
     "snapshot": "snapshots", "values": "snapshots", "epoch": "snapshots", "identical": "programs",
-    "place": "memory", "loss_marks": "trainers", "trainer": "trainers",
-    "out_of_memory": "out_of_memory",
+    "place": "memory", "phases": "memory", "samples": "memory",
+    "loss_marks": "trainers", "trainer": "trainers", "out_of_memory": "out_of_memory",
 }  # fmt: skip
 """The checks, by the modules that hold them."""
 TIMEOUT_S = 120

@@ -314,3 +314,24 @@ def test_alerts_on_each_limit(bench: Bench) -> None:
     alerts = bench.take("memory.critical")
     assert [mark[2]["limit"] for mark in alerts] == ["cuda:0", "host"]
     assert bench.take("memory.critical") == bench.take("memory.warning") == []
+
+
+def test_a_torch_that_cannot_be_examined_is_one_failure(bench: Bench) -> None:
+    bench.torch = types.SimpleNamespace(cuda=bench.cuda)  # without backends
+    assert [mark[1] for mark in bench.take("memory.degraded")] == ["torch"]
+    assert [mark[2]["backend"] for mark in bench.take()] == ["cpu"]
+    bench.import_torch()
+    bench.cuda.use(0, MIB)
+    bench.now += 1
+    assert [mark[2]["backend"] for mark in bench.take()] == ["cuda"]
+
+
+def test_without_the_package_there_are_no_gauges(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cirron_otel.sdk.sampling.sample.is_installed", lambda: False)
+    bench.import_torch()
+    bench.cuda.use(0, MIB)
+    names = {mark[0] for _ in range(2) for mark in bench.reader.take()}
+    assert names == {"memory", "process.cpu.utilization"}
+    assert bench.reader.failures == 0

@@ -24,7 +24,7 @@ class Breaks:
     def __init__(self, times: int, error: type[BaseException]) -> None:
         self.left, self.error = times, error
 
-    def filter(self, ended: Any, marks: Any, _is_last: bool) -> Any:
+    def filter(self, ended: Any, marks: Any, _is_last: bool, _waiting: Any) -> Any:
         if self.left:
             self.left -= 1
             raise self.error

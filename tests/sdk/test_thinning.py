@@ -383,3 +383,15 @@ def test_slow_is_measured_against_recent_steps_alone(session_with: Open) -> None
     # The first by its number, then those that are slow until 3000 is the median, then one more.
     kept = [index for index, inside in insides(here.rows()[0]).items() if inside]
     assert kept == [0, *range(150, 201), 210]
+
+
+def test_a_mark_waits_for_a_step_that_is_still_in_the_buffers(session_with: Open) -> None:
+    """A portion of a backlog may contain the marks of scopes that later portions contain."""
+    thinner = DetailSampler(1, NEVER_SLOW)
+    session_with(thinner=thinner)
+    with Scope("step") as step, Scope("forward") as forward:
+        pass
+    entry = (forward, "loss", 1, forward._end, "point", None)
+    for entries in ([entry], [], []):
+        assert thinner.filter([], entries, False, {step, forward}) == ([], [])
+    assert thinner.filter([forward, step], [], False) == ([step, forward], [entry])

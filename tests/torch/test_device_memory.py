@@ -10,7 +10,7 @@ import torch
 
 from cirron_otel.core.config.options import Config
 from cirron_otel.sdk.instrumentation.torch import cuda
-from cirron_otel.sdk.instrumentation.torch.cuda import Memory
+from cirron_otel.sdk.instrumentation.torch.cuda import Memory, MemoryClock, PhaseMemory
 from cirron_otel.sdk.session.errors import errors
 from tests.instrumentation.device import Device
 
@@ -156,3 +156,79 @@ def test_it_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cuda, "has_cuda", lambda: True)
     assert cuda.memory_of(Config()) is None
     assert isinstance(cuda.memory_of(Config(cuda_memory=True)), Memory)
+
+
+class Busy(Device):
+    """A device whose work of n ms needs n kB for as long as it is enqueued."""
+
+    def __init__(self, allocator: Allocator, memory: PhaseMemory) -> None:
+        super().__init__()
+        self.allocator = allocator
+        self.keeps_up = True
+        self.clock = MemoryClock(self, memory)
+
+    def work(self, milliseconds: float) -> None:
+        super().work(milliseconds)
+        size = int(milliseconds * 1_000)
+        self.allocator.allocate(size)
+        self.allocator.allocate(-size)
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_each_phase_has_its_own_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkpointed: bool
+) -> None:
+    allocator = Allocator()
+    memory = PhaseMemory(allocator)
+    device = Busy(allocator, memory)
+    with session(tmp_path, monkeypatch, device, memory=memory):
+        model, criterion, optimizer = parts(device, is_checkpointed=is_checkpointed)
+        allocator.allocate(7)
+        for x, y in loader():
+            criterion(model(x), y).backward()
+            allocator.allocate(50_000)  # between the phases
+            allocator.allocate(-50_000)
+            optimizer.step()
+    assert _peaks(tmp_path) == [(50_007, 100_014)] * 3
+    for step in tree(tmp_path).find("step"):
+        found = {
+            node.name: node.record["attrs"].get(cuda.PEAK)
+            for name in ("data_load", "forward", "loss", "backward", "recompute", "optimizer_step")
+            for node in step.find(name)
+        }
+        expected = {
+            "data_load": None, "forward": 5_007, "loss": 1_007, "backward": 10_007,
+            "optimizer_step": 3_007,
+        }  # fmt: skip
+        assert found == expected | ({"recompute": 5_007} if is_checkpointed else {})
+    assert memory._open == {}
+
+
+def test_a_phase_of_a_device_that_is_not_in_use_has_no_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocator = Allocator()
+    memory = PhaseMemory(allocator)
+    device = Busy(allocator, memory)
+    device.is_up = allocator.is_up = False
+    with session(tmp_path, monkeypatch, device, memory=memory):
+        model, criterion, optimizer = parts(Device())
+        for x, y in loader():
+            criterion(model(x), y).backward()
+            optimizer.step()
+    assert _peaks(tmp_path) == [(None, None)] * 3
+    forwards = tree(tmp_path).find("forward")
+    assert [node.record["attrs"].get(cuda.PEAK) for node in forwards] == [None] * 3
+
+
+def test_peaks_by_phase_need_the_clock(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cuda, "has_cuda", lambda: True)
+    config = Config(cuda_memory="phase", cuda_timing=False)
+    memory = cuda.memory_of(config)
+    assert isinstance(memory, PhaseMemory)
+    assert cuda.clock_of(config, memory) is None
+    assert "cuda_memory=phase needs cuda_timing" in caplog.text
+    assert isinstance(cuda.clock_of(Config(cuda_memory="phase"), memory), MemoryClock)
+    assert not isinstance(cuda.clock_of(Config()), MemoryClock)

@@ -120,10 +120,13 @@ class SampleReader:
 
     def _devices(self) -> list[_Device]:
         if self._torch is None:
-            self._torch = self._torch_of()
-            if self._torch is None:
+            torch = self._torch_of()
+            if torch is None:
                 return []
-            self._allocators = list(dev.allocators(self._torch))
+            found = self._read("torch", lambda: list(dev.allocators(torch)))
+            if found is None:
+                return []
+            self._torch, self._allocators = torch, found
         devices = []
         for allocator in self._allocators:
             backend = allocator.backend
@@ -140,16 +143,14 @@ class SampleReader:
         # A call of the CUDA runtime from another thread can break the capture of a graph.
         if not self._is_capturing():
             device.values |= self._read(f"{name} memory", lambda: allocator.memory(number)) or {}
-        if device.backend == "cuda" and self._torch.version.hip is None and self._may_use_nvml():
-            readings = self._read(f"{name} nvml", lambda: self._gauges(number))
-            device.gauges = readings or []
-
-    def _may_use_nvml(self) -> bool:
-        if self._has_nvml is None:
-            self._has_nvml = is_installed()
-        return self._has_nvml
+        if device.backend == "cuda" and self._has_nvml is not False:
+            device.gauges = self._read(f"{name} nvml", lambda: self._gauges(number)) or []
 
     def _gauges(self, number: int) -> list[tuple[str, float]]:
+        if self._has_nvml is None:
+            self._has_nvml = self._torch.version.hip is None and is_installed()
+        if not self._has_nvml:
+            return []
         if self._nvml is None:
             self._nvml = Nvml(self._torch.cuda)
         return list(self._nvml.read(number))
