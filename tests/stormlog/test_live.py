@@ -17,6 +17,8 @@ from tests.environments import EnvironmentUnavailableError, run_in
 from tests.stormlog.peers import STORMLOG, Peer
 from tests.stormlog.test_peers import check_sessions, check_timeline
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("programs") / "record_session.py"
 
 

@@ -33,6 +33,8 @@ from tests.stormlog import captures
 from tests.stormlog.conftest import RECORDINGS
 from tests.stormlog.peers import Peer
 
+pytestmark = pytest.mark.slow
+
 CAPTURES = 750
 RECORDS = 1500
 FILES = ("cli_track/sink", "cli_track/track.json", "sim_gpu/sink", "legacy_records.json",
