@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cirron_otel.core.importers.stormlog import load_telemetry_sessions
 from cirron_otel.core.importers.stormlog.strict import verify_recording
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError, run_in
+from tests.environments import run_in
 from tests.stormlog.peers import STORMLOG, Peer
 from tests.stormlog.test_peers import check_sessions, check_timeline
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("programs") / "record_session.py"
-
-
-@pytest.fixture(scope="module", params=["0.3.9", "0.4.3"])
-def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    try:
-        started = Peer(request.param)
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-    yield started
-    started.close()
 
 
 def record(peer: Peer, sink: Path, steps: int = 3) -> None:
