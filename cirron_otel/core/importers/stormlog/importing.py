@@ -216,10 +216,10 @@ class StormlogImport:
 
     def _add_session(self, batch: BatchText, session: CaptureSession, hexadecimal: str) -> None:
         summary = session.summary
-        first = session.first["timestamp_ns"] if session.first is not None else None
+        first = session.first.get("timestamp_ns", summary.started_at_ns)
         groups = self._prepared.phase_groups
         lasts = (each.last_ns for each in groups if each.session_id == session.session_id)
-        start = min(summary.started_at_ns, first if first is not None else summary.started_at_ns)
+        start = min(summary.started_at_ns, first)
         end = max(start, summary.ended_at_ns or 0, *lasts)
         attrs: dict[str, Any] = {
             "status": summary.status,
