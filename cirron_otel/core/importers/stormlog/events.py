@@ -44,7 +44,8 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     metadata: dict[str, Any]
     job_id: Text | None = None
     rank: Natural = 0
-    local_rank: Natural = 0
+    local_rank: Natural | msgspec.UnsetType = msgspec.UNSET
+    """The rank, if it is missing."""
     world_size: Positive = 1
 
 
@@ -145,16 +146,22 @@ def validate_telemetry_record(record: Mapping[str, Any]) -> None:
 def check_fields(record: Mapping[str, Any], version: int) -> None:
     """Check the fields of a record of this version. Raises TelemetryRecordError."""
     try:
-        msgspec.convert(record, _SCHEMAS[version])
+        fields = msgspec.convert(record, _SCHEMAS[version])
     except msgspec.ValidationError as error:
         raise TelemetryRecordError(_reason(str(error))) from None
-    for name in _TEXTS:
-        value = record.get(name)
-        if value is not None and value.isspace():
-            raise TelemetryRecordError(f"{name} is blank: expected text")
-    rank = record.get("rank", 0)
-    check_ranks(rank, record.get("local_rank", rank), record.get("world_size", 1))
-    total = record["device_total_bytes"]
+    local_rank = fields.rank if fields.local_rank is msgspec.UNSET else fields.local_rank
+    for name, rank in (("rank", fields.rank), ("local_rank", local_rank)):
+        if rank >= fields.world_size:
+            raise TelemetryRecordError(
+                f"{name} is {rank}: expected less than world_size, {fields.world_size}"
+            )
+    if (
+        fields.event_type.isspace() or fields.collector.isspace() or fields.host.isspace()
+        or (fields.job_id is not None and fields.job_id.isspace())
+        or (version != 2 and record["session_id"].isspace())
+    ):  # fmt: skip
+        raise _blank(record)
+    total = fields.device_total_bytes
     if total is not None:
         for name in ("device_used_bytes", "device_free_bytes"):
             if record[name] is not None and record[name] > total:
@@ -163,11 +170,9 @@ def check_fields(record: Mapping[str, Any], version: int) -> None:
                 )
 
 
-def check_ranks(rank: int, local_rank: int, world_size: int) -> None:
-    """Check that both ranks are less than the world size. Raises TelemetryRecordError."""
-    for name, value in (("rank", rank), ("local_rank", local_rank)):
-        if value >= world_size:
-            raise TelemetryRecordError(f"{name} is {value}: expected less than {world_size=}")
+def _blank(record: Mapping[str, Any]) -> TelemetryRecordError:
+    name = next(each for each in _TEXTS if str(record.get(each, "x")).isspace())
+    return TelemetryRecordError(f"{name} is blank: expected text")
 
 
 _SUPPORTED_FIELDS = (
@@ -250,7 +255,9 @@ def canonical_event(
 
 
 def _complete(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a valid record with the optional fields."""
+    """Return a valid record with the optional fields: the record itself if it has them."""
+    if len(record) == len(FIELDS) and type(record) is dict:
+        return record
     rank = record.get("rank", 0)
     return {"job_id": None, "rank": rank, "local_rank": rank, "world_size": 1, **record}
 

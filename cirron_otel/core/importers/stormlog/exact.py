@@ -16,7 +16,7 @@ _SPACE = b" \t\r\n"
 _INT64 = range(-(2**63), 2**63)
 
 
-class Problem(NamedTuple):
+class RecordProblem(NamedTuple):
     """A problem of a record: a stable code, and a message for people."""
 
     code: str
@@ -32,7 +32,7 @@ class ParsedRecord(NamedTuple):
     """
 
     data: dict[str, Any] | None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[RecordProblem, ...] = ()
 
 
 def parse_record(raw: bytes, value: Any = None) -> ParsedRecord:
@@ -59,15 +59,17 @@ def _parse_slowly(raw: bytes) -> ParsedRecord:
     try:
         value = exactjson.loads(raw)
     except InputError as error:
-        return ParsedRecord(None, (Problem("not-json", str(error)),))
+        return ParsedRecord(None, (RecordProblem("not-json", str(error)),))
     problems = []
     if _repeats_a_key(value):
         # Readers that accept repeated keys take the last value; `raw` has them all.
-        problems.append(Problem("repeated-key", "a key is repeated: expected each key once"))
+        problems.append(RecordProblem("repeated-key", "a key is repeated: expected each key once"))
         value = json.loads(raw)
     if not isinstance(value, dict):
         kind = type(value).__name__
-        return ParsedRecord(None, (Problem("not-an-object", f"expected an object, found {kind}"),))
+        return ParsedRecord(
+            None, (RecordProblem("not-an-object", f"expected an object, found {kind}"),)
+        )
     problems += dict.fromkeys(_odd_values(value))
     return ParsedRecord(value, tuple(problems))
 
@@ -80,7 +82,7 @@ def _repeats_a_key(value: Any) -> bool:
     return isinstance(value, list) and any(_repeats_a_key(item) for item in value)
 
 
-def _odd_values(value: Any) -> Iterator[Problem]:
+def _odd_values(value: Any) -> Iterator[RecordProblem]:
     """Yield the values that other JSON readers refuse or change."""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -91,12 +93,14 @@ def _odd_values(value: Any) -> Iterator[Problem]:
             yield from _odd_values(item)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            yield Problem("not-finite", "NaN or Infinity is not JSON: expected a number or null")
+            yield RecordProblem(
+                "not-finite", "NaN or Infinity is not JSON: expected a number or null"
+            )
     elif isinstance(value, int):
         if value not in _INT64:
-            yield Problem("large-integer", "an integer has more than 64 bits")
+            yield RecordProblem("large-integer", "an integer has more than 64 bits")
     elif isinstance(value, str):
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            yield Problem("lone-surrogate", "a string contains half of a surrogate pair")
+            yield RecordProblem("lone-surrogate", "a string contains half of a surrogate pair")

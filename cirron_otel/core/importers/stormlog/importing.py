@@ -16,7 +16,7 @@ from .ledger import CaptureSession
 from .phase_store import Group, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
 from .reading import StormlogReader
-from .replay import Phase, attribute
+from .replay import ReplayedPhase, attribute
 from .session_ids import session_hex
 
 PEAK: Final = "cuda.memory_peak_bytes"
@@ -338,7 +338,7 @@ def _chosen(active: list[StoredPhase], metadata: dict[str, Any]) -> StoredPhase 
     return next(each for each in active if each.phase is chosen)
 
 
-def index_of(phase: Phase) -> int | None:
+def index_of(phase: ReplayedPhase) -> int | None:
     """Return the number of an epoch or a step, if the phase has it as an attribute."""
     number = phase.attributes.get(phase.name) if phase.name in _NUMBERED else None
     return number if type(number) is int else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from .replay import Phase, replay
+from .replay import ReplayedPhase, replay
 
 Kind = Literal["lifecycle", "collector", "alert", "oom", "phase", "annotation"]
 Severity = Literal["info", "warning", "critical"]
@@ -70,7 +70,7 @@ def _oom_label(reason: Any) -> str:
     return f"OOM detected: {reason}" if is_text else "OOM detected"
 
 
-def phase_marker(phase: Phase, local_rank: int, world_size: int) -> TimelineMarker:
+def phase_marker(phase: ReplayedPhase, local_rank: int, world_size: int) -> TimelineMarker:
     """Return the interval marker of a closed phase."""
     return TimelineMarker(
         session_id=phase.session_id, start_ns=phase.start_ns, end_ns=phase.end_ns, kind="phase",

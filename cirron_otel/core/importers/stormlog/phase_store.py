@@ -1,4 +1,4 @@
-"""Phase replay in bounded memory: boundaries and samples in, phases with their peaks out.
+"""ReplayedPhase replay in bounded memory: boundaries and samples in, phases with their peaks out.
 
 The rules are those of `replay`. Boundaries and samples of a recording of any size are sorted,
 replayed in the order of time, and the phases are read again in windows.
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from .... import exactjson
 from ....ids import digest
-from .replay import Phase, PhaseBoundary, PhaseReplay
+from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
 from .sorting import Row, SortedRows
 
 _SLACK_NS: Final = 10_000_000_000
@@ -51,7 +51,7 @@ class _Peaks:
 class StoredPhase(NamedTuple):
     """A phase, the ids of its span, and the peaks of the samples while it was open."""
 
-    phase: Phase
+    phase: ReplayedPhase
     start_ns: int
     end_ns: int
     id: str
@@ -158,7 +158,7 @@ class PhaseStore:
             self._add(group, phase, ids, peaks)
 
     def _add(
-        self, group: Group, phase: Phase, ids: dict[int, bytes], peaks: dict[int, _Peaks]
+        self, group: Group, phase: ReplayedPhase, ids: dict[int, bytes], peaks: dict[int, _Peaks]
     ) -> None:
         mine = peaks.pop(id(phase))
         parent = None if phase.parent is None else ids[id(phase.parent)]
@@ -184,7 +184,7 @@ class PhaseStore:
             name, path, parent_scope, thread_name, attributes = marshal.loads(data)  # noqa: S302 - see `_data_of`
             if isinstance(attributes, str):
                 attributes = exactjson.loads(attributes)
-            phase = Phase(
+            phase = ReplayedPhase(
                 group.session_id, group.rank, start_ns, sequence,
                 scope_id.decode("utf-8", "surrogatepass"), name, path, parent_scope, thread,
                 thread_name, attributes, end_ns, bool(is_synthetic),

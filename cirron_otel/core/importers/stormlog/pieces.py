@@ -21,6 +21,7 @@ _STRUCTURE = re.compile(rb'["\[\]{}]')
 _STRING_END = re.compile(rb'["\\]')
 _LIKELY_END = re.compile(rb"\}(?=\s*,\s*\{|\s*\])")
 _SCALAR_END = re.compile(rb"[\s,\]}]")
+_OPEN = ord("{")
 _END = re.compile(rb"(?!)")
 """Matches nothing: a search for it moves to the end of the stream."""
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
@@ -65,9 +66,14 @@ def lines(stream: BinaryIO, limit: int = MAX_RECORD_BYTES) -> Iterator[Piece]:
             while rest := stream.readline(_CHUNK):
                 size += len(rest)
                 if rest.endswith(b"\n"):
+                    size -= 1
                     break
             yield Piece(number, before, b"", size, "too-long")
             before = b""
+            continue
+        if line[0] == _OPEN and line.endswith(b"}\n"):  # as Stormlog writes a record
+            yield Piece(number, before, line[:-1], len(line) - 1)
+            before = b"\n"
             continue
         raw = line.strip(_SPACE)
         if not raw:

@@ -15,7 +15,7 @@ from ...temporary import writing_temporary_files
 from .discovery import Artifact, OnFinding, SourceFile, discover
 from .duplicates import SeenEvents
 from .events import LEGACY, canonical_event, version_of
-from .exact import Problem, parse_record
+from .exact import RecordProblem, parse_record
 from .legacy import TelemetryRecordError, synthetic_session_id
 from .pieces import MAX_RECORD_BYTES, Piece, array, events_of, lines
 from .safe_files import UnreadableFileError, open_regular
@@ -45,7 +45,7 @@ class StormlogRecord:
     """The record with its own keys; a value may be an `exactjson.Raw`. None if it is not JSON."""
     event: dict[str, Any] | None = None
     """The canonical form; None if the record is not valid."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[RecordProblem, ...] = ()
     """What was reported."""
     is_duplicate: bool = False
     """Whether an earlier recording contains the event."""
@@ -143,7 +143,7 @@ class StormlogReader:
         parsed = parse_record(piece.raw, piece.value)
         record.data = parsed.data
         if piece.problem == "torn" and parsed.data is None:
-            record.problems = (Problem("torn", "the last line is incomplete"),)
+            record.problems = (RecordProblem("torn", "the last line is incomplete"),)
             return record
         for problem in parsed.problems:
             self._report(record, problem)
@@ -161,7 +161,7 @@ class StormlogReader:
                 data, permissive_legacy=self.permissive_legacy, default_session_id=default
             )
         except TelemetryRecordError as error:
-            self._report(record, Problem("invalid", str(error)))
+            self._report(record, RecordProblem("invalid", str(error)))
 
     def _default_session(self, artifact: Artifact, file: SourceFile) -> str:
         """Return the session of a file's records that name none."""
@@ -175,15 +175,17 @@ class StormlogReader:
             session = self._synthetic[artifact.path] = _content_session(artifact)
         return session
 
-    def _report(self, record: StormlogRecord, problem: Problem) -> None:
+    def _report(self, record: StormlogRecord, problem: RecordProblem) -> None:
         record.problems = (*record.problems, problem)
         self.on_finding(Finding(record.file.name, problem.code, problem.message, path=record.path))
 
 
-def _problem(piece: Piece, limit: int) -> Problem:
+def _problem(piece: Piece, limit: int) -> RecordProblem:
     if piece.problem == "too-long":
-        return Problem("too-long", f"{piece.size} bytes: longer than {limit}, the limit; not read")
-    return Problem("not-json", piece.problem)
+        return RecordProblem(
+            "too-long", f"{piece.size} bytes: longer than {limit}, the limit; not read"
+        )
+    return RecordProblem("not-json", piece.problem)
 
 
 def _document(stream: BinaryIO, limit: int) -> Iterator[Piece]:

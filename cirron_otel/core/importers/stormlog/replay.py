@@ -44,7 +44,7 @@ class PhaseBoundary(NamedTuple):
 
 
 @dataclass(slots=True)
-class Phase:
+class ReplayedPhase:
     """A phase; `end_ns` is None while it is open. Times in nanoseconds since the epoch."""
 
     session_id: str
@@ -61,7 +61,7 @@ class Phase:
     end_ns: int | None = None
     synthetic_end: bool = False
     """Whether no exit was recorded, so that the end is that of the session's last event."""
-    parent: Phase | None = field(default=None, repr=False, compare=False)
+    parent: ReplayedPhase | None = field(default=None, repr=False, compare=False)
     """The phase of the same thread that was open at the start."""
 
     @property
@@ -111,10 +111,10 @@ class PhaseReplay:
 
     def __init__(self) -> None:
         """Begin without an open phase."""
-        self._stacks: dict[Group, dict[int, list[Phase]]] = {}
-        self._ended: dict[Group, list[Phase]] = {}
+        self._stacks: dict[Group, dict[int, list[ReplayedPhase]]] = {}
+        self._ended: dict[Group, list[ReplayedPhase]] = {}
 
-    def feed(self, boundary: PhaseBoundary) -> Phase | None:
+    def feed(self, boundary: PhaseBoundary) -> ReplayedPhase | None:
         """Take the next boundary, and return the phase that it closes, if it closes one."""
         group = (boundary.session_id, boundary.rank)
         ended = self._ended.setdefault(group, [])
@@ -124,7 +124,7 @@ class PhaseReplay:
         if boundary.is_enter:
             above = stacks.setdefault(boundary.thread_id, [])
             above.append(
-                Phase(
+                ReplayedPhase(
                     *group,
                     boundary.timestamp_ns,
                     boundary.sequence,
@@ -149,16 +149,16 @@ class PhaseReplay:
         ended.append(phase)
         return phase
 
-    def open_phases(self, session_id: str, rank: int) -> list[Phase]:
+    def open_phases(self, session_id: str, rank: int) -> list[ReplayedPhase]:
         """Return the phases that are open, each after its parent."""
         stacks = self._stacks.get((session_id, rank), {})
         return [phase for stack in stacks.values() for phase in stack]
 
-    def last_entered(self, session_id: str, rank: int, thread_id: int) -> Phase:
+    def last_entered(self, session_id: str, rank: int, thread_id: int) -> ReplayedPhase:
         """Return the innermost open phase of a thread, which has one."""
         return self._stacks[session_id, rank][thread_id][-1]
 
-    def active(self, session_id: str, rank: int, at_ns: int) -> list[Phase]:
+    def active(self, session_id: str, rank: int, at_ns: int) -> list[ReplayedPhase]:
         """Return the phases that contain a time, ends included.
 
         All boundaries up to and including that time must have been fed, and no later one.
@@ -174,7 +174,7 @@ class PhaseReplay:
         phases = self.active(event["session_id"], event["rank"], event["timestamp_ns"])
         return attribute(phases, event["metadata"]) if phases else None
 
-    def finish(self, session_id: str, rank: int, last_ns: int) -> list[Phase]:
+    def finish(self, session_id: str, rank: int, last_ns: int) -> list[ReplayedPhase]:
         """End the open phases of a session and rank at the time of its last event."""
         stacks = self._stacks.pop((session_id, rank), {})
         self._ended.pop((session_id, rank), None)
@@ -186,7 +186,7 @@ class PhaseReplay:
 
 def replay(
     events: Iterable[Mapping[str, Any]], last_ns: Mapping[int, int] | None = None
-) -> list[Phase]:
+) -> list[ReplayedPhase]:
     """Return the phases of events in their canonical form, in order of session, rank and start.
 
     `last_ns` has the time of the last event of each rank, if `events` are a part of one session.
@@ -214,9 +214,9 @@ class PhaseAttribution:
 
     source: Source | None
     """How the phase was found; None if the attribution is ambiguous."""
-    phases: tuple[Phase, ...] = field(repr=False)
+    phases: tuple[ReplayedPhase, ...] = field(repr=False)
     """The only phase, or the deepest one of each thread."""
-    likely: Phase = field(repr=False)
+    likely: ReplayedPhase = field(repr=False)
     """The phase that was entered last."""
 
     @property
@@ -244,7 +244,9 @@ class PhaseAttribution:
         return result
 
 
-def attribute(phases: Sequence[Phase], metadata: Mapping[str, Any]) -> PhaseAttribution | None:
+def attribute(
+    phases: Sequence[ReplayedPhase], metadata: Mapping[str, Any]
+) -> PhaseAttribution | None:
     """Return the attribution of an event to one of the phases that contain its time."""
     scope_id = metadata.get("origin_phase_scope_id")
     if isinstance(scope_id, str):
@@ -264,7 +266,7 @@ def attribute(phases: Sequence[Phase], metadata: Mapping[str, Any]) -> PhaseAttr
     return PhaseAttribution(source, candidates, max(phases, key=_recency))
 
 
-def _deepest(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+def _deepest(phases: Sequence[ReplayedPhase]) -> tuple[ReplayedPhase, ...]:
     """Return the deepest phase of each thread.
 
     Only exits that were ignored leave several phases of one thread at the same depth. Those with
@@ -273,7 +275,7 @@ def _deepest(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     depths: dict[int, int] = {}
     for phase in phases:
         depths[phase.thread_id] = max(depths.get(phase.thread_id, 0), len(phase.path))
-    found: dict[tuple[int, tuple[str, ...]], Phase] = {}
+    found: dict[tuple[int, tuple[str, ...]], ReplayedPhase] = {}
     for phase in phases:
         if len(phase.path) == depths[phase.thread_id]:
             key = (phase.thread_id, phase.path)
@@ -283,7 +285,7 @@ def _deepest(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     return tuple(found.values())
 
 
-def _recency(phase: Phase) -> tuple[int, str]:
+def _recency(phase: ReplayedPhase) -> tuple[int, str]:
     return (phase.sequence, phase.scope_id)
 
 
