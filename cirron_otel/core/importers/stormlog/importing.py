@@ -12,6 +12,7 @@ from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
 from .batch_text import BatchText, WrittenBatch
 from .exceptions import exceptions_of
+from .file_reading import read_recording
 from .ledger import CaptureSession
 from .phase_store import Group, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
@@ -69,7 +70,7 @@ class StormlogImport:
         """Read the recording, and yield its batches."""
         prepared = self._prepared
         try:
-            prepared.read(progress)
+            read_recording(prepared, progress)
             self._find_errors()
             sessions = {each.session_id: each for each in prepared.ledger.sessions()}
             last = self._last_chunks()
