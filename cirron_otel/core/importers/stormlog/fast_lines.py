@@ -67,12 +67,13 @@ _format = msgspec.json.format
 class Metadata:
     """The metadata of a record."""
 
-    __slots__ = ("json", "values")
+    __slots__ = ("has_origin", "json", "values")
 
     def __init__(self, values: dict[str, Any], compact: str) -> None:
         self.values = values
         self.json = compact
         """Compact JSON; "" for an empty object."""
+        self.has_origin = "origin_phase_scope_id" in values or "origin_thread_id" in values
 
 
 class LineParser:
@@ -126,11 +127,22 @@ class LineParser:
 
 
 def _metadata_of(raw: bytes) -> Metadata | None:
-    """Return the metadata if `raw` is its text in a line of Stormlog's, else None."""
+    """Return the metadata if `raw` is its text in a line of Stormlog's, else None.
+
+    The spaces between its values are known to be right, since the line's text was compared.
+    """
     try:
         values = orjson.loads(raw)
-        if type(values) is not dict or text_of(values, LINES) != raw:
-            return None
-    except (orjson.JSONDecodeError, TypeError, ValueError, RecursionError):
+        compact = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    return Metadata(values, orjson.dumps(values).decode() if values else "")
+    if type(values) is not dict:
+        return None
+    # The strings of both texts have the same spaces, so that only the rest is compared.
+    if compact.translate(None, b" ") != raw.translate(None, b" "):
+        try:
+            if text_of(values, LINES) != raw:
+                return None
+        except (TypeError, ValueError, RecursionError):
+            return None
+    return Metadata(values, compact.decode() if values else "")

@@ -26,7 +26,7 @@ from .marks import (
 )
 from .phase_store import Sample
 from .pieces import MAX_RECORD_BYTES, Piece, lines
-from .prepared import CPU_COLLECTOR, NOWHERE, MarkGroup, NewEvent, Preparation
+from .prepared import CPU_COLLECTOR, NOWHERE, SAMPLE, SPECIAL, MarkGroup, NewEvent, Preparation
 from .safe_files import UnreadableFileError, open_regular
 
 ROLLUPS: Final = "rollups.json"
@@ -195,13 +195,22 @@ class FileReading:
             line.timestamp_ns, line.event_type, line.allocator_allocated_bytes, line.counters,
             line.collector, line.sampling_interval_ms, line.context, metadata.json,
         )  # fmt: skip
-        sizes = (line.allocator_allocated_bytes, line.allocator_reserved_bytes)
+        identity = hashlib.sha256(raw).digest()[:16]
+        time_ns, kind = line.timestamp_ns, line.event_type
+        preparation = self._preparation
+        if (
+            kind not in SPECIAL
+            and not metadata.has_origin
+            and preparation.add_plain(group, identity, time_ns, text, place)
+        ):
+            if kind == SAMPLE:
+                preparation.add_sample(group, time_ns, _sample_of(line))
+            return
         new = NewEvent(
-            self._artifact, self._file, place, group, hashlib.sha256(raw).digest()[:16],
-            line.timestamp_ns, line.event_type, _sample(*sizes, line.collector), raw,
-            True, text, metadata.values,
+            self._artifact, self._file, place, group, identity, time_ns, kind, _sample_of(line),
+            raw, True, text, metadata.values,
         )  # fmt: skip
-        self._preparation.add(new, lambda: event_of(line, metadata))
+        preparation.add(new, lambda: event_of(line, metadata))
 
     def _add_exact(self, place: tuple[int, int], raw: bytes, event: dict[str, Any]) -> None:
         event = in_order(event)
@@ -242,7 +251,13 @@ class FileReading:
 
 def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:
     """Return the canonical form of a fast line."""
-    return {**msgspec.structs.asdict(line), "metadata": metadata.values}
+    event = msgspec.structs.asdict(line)
+    event["metadata"] = metadata.values
+    return event
+
+
+def _sample_of(line: FastLine) -> Sample:
+    return _sample(line.allocator_allocated_bytes, line.allocator_reserved_bytes, line.collector)
 
 
 def _sample(allocated: int | None, reserved: int | None, collector: str) -> Sample:

@@ -42,8 +42,9 @@ ROLLUPS: Final = "rollups.json"
 """Stormlog derives this file from the segments of a sink."""
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 _BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
-_SAMPLE, _ERROR = "sample", "error"
-_RARE: Final = ("stop",)
+SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
+SPECIAL: Final = frozenset({*_BOUNDARIES, _ERROR, _STOP})
+"""Types of events that need more than a mark; `SAMPLE` is simpler."""
 NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
@@ -259,15 +260,23 @@ class Preparation:
                 self._note_duplicate(new, None)
                 return
         self._event_count += 1
-        if kind in _RARE or time_ns < group.first_ns:
+        if kind == _STOP or time_ns < group.first_ns:
             group.first_ns = min(group.first_ns, time_ns)
             self.ledger.add(event(), new.artifact, new.file.name)
         phases.last_ns = max(phases.last_ns, time_ns)
         cue: Any = None
-        if kind == _SAMPLE:
-            self.store.add_sample(phases, time_ns, self._event_count, new.sample)
+        if kind == SAMPLE:
+            self.add_sample(group, time_ns, new.sample)
         elif kind in _BOUNDARIES:
-            boundary = boundary_of(event())
+            boundary = boundary_of(
+                {
+                    "session_id": phases.session_id,
+                    "rank": phases.rank,
+                    "timestamp_ns": time_ns,
+                    "event_type": kind,
+                    "metadata": new.metadata,
+                }
+            )
             if boundary is not None:
                 self.store.add_boundary(phases, boundary, self._event_count)
                 cue = boundary.scope_id
@@ -282,6 +291,30 @@ class Preparation:
         group.size += len(new.text) + 300
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
+
+    def add_plain(
+        self, group: MarkGroup, identity: bytes, time_ns: int, text: str, place: tuple[int, int]
+    ) -> bool:
+        """Add an event that needs no more than its mark; return False if `add` must be called.
+
+        That is so for a repeated event, and for the earliest one of its group.
+        """
+        if time_ns < group.first_ns or self._copies:
+            return False
+        if self._seen.visit(identity, self._artifact, only_new=True) is not None:
+            return False
+        self._current = group
+        self._event_count += 1
+        group.phases.last_ns = max(group.phases.last_ns, time_ns)
+        group.items.append((time_ns, identity.hex(), text, *place, None))
+        group.size += len(text) + 300
+        if len(group.items) >= BATCH_MARKS:
+            self._seal(group)
+        return True
+
+    def add_sample(self, group: MarkGroup, time_ns: int, sample: Sample) -> None:
+        """Add a sample for the peaks of phases."""
+        self.store.add_sample(group.phases, time_ns, self._event_count, sample)
 
     def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
         """Note the place of an event that is known already.
