@@ -37,6 +37,7 @@ from . import (
     sdk,
     sklearn_cost,
     snapshots,
+    stormlog_cost,
     torch_cost,
     torch_tables,
     torch_untrained,
@@ -47,7 +48,8 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "collector",
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "stormlog",
+    "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -306,6 +308,8 @@ def main() -> None:
         trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
+    if "stormlog" in chosen:
+        stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:
