@@ -38,6 +38,7 @@ from . import (
     sdk,
     sklearn_cost,
     snapshots,
+    stormlog_cost,
     torch_cost,
     torch_tables,
     torch_untrained,
@@ -48,7 +49,7 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling", "stormlog",
     "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
@@ -310,6 +311,8 @@ def main() -> None:
         sampling_cost.section(sampling_cost.TINY if arguments.tiny else sampling_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
+    if "stormlog" in chosen:
+        stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:

@@ -20,7 +20,7 @@ from ...errors import InputError, TargetError
 from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place, size_of
 from .tables import STANDARD
 from .targets import TargetWriter, open_stream
 
@@ -105,6 +105,7 @@ def open_target(
         finally:
             writer.close()
         report.written += 1
+        report.bytes_written += _size_of(place.path)
         report.incomplete += [
             f"{name}: parts of the file are not in the source" for name in writer.incomplete
         ]
@@ -123,6 +124,18 @@ def _write(writer: StormlogWriter, place: PathSpec) -> None:
             writer.write_lines(stream)
     else:
         writer.write_directory(Path(place.path))
+
+
+def _size_of(path: str) -> int:
+    """Return the size of a file, or of all files below a directory, bytes."""
+    if path == STANDARD:
+        return 0
+    root = Path(path)
+    return (
+        size_of(root)
+        if root.is_file()
+        else sum(map(size_of, filter(Path.is_file, root.rglob("*"))))
+    )
 
 
 @contextlib.contextmanager

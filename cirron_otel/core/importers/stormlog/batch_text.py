@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final, NamedTuple
 
 from ...._version import SDK_VERSION
-from ....ids import digest, uuid4_shaped
+from ....ids import uuid4_shaped
 from ...spool.paths import file_name
 from .marks import json_text
 
@@ -51,6 +52,7 @@ class BatchText:
             f'{f""","otel":{json_text(otel)}""" if otel else ""}'
             f',"stormlog":{json_text(stormlog)}}}',
         )
-        batch_id = uuid4_shaped(digest("stormlog", parts[1]))
-        data = batch_id.join(parts).encode()
+        content = parts[1].encode()
+        batch_id = uuid4_shaped(hashlib.sha256(b"stormlog\0" + content).digest())
+        data = b"".join((parts[0].encode(), batch_id.encode(), content))
         return WrittenBatch(file_name(created, batch_id), data, len(self._spans), len(self._marks))

@@ -9,12 +9,11 @@ from typing import Any, Final, NamedTuple
 from .... import exactjson
 from ....errors import InputError
 from ...state_database import open_database
-from .events import FIELDS
-from .marks import KEY, LINES, PREFIX, TEXT, bytes_of_json, plain_text_of, record_of
+from .marks import KEY, PREFIX, TEXT, bytes_of_json, plain_text_of, record_of, with_sorted_keys
 
 _SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
-    "CREATE TABLE event (id TEXT PRIMARY KEY, session TEXT, rank INTEGER, ts INTEGER, line BLOB,"
+    "CREATE TABLE event (id TEXT PRIMARY KEY, session TEXT, rank INTEGER, ts INTEGER, record BLOB,"
     " kept BLOB) WITHOUT ROWID",
     "CREATE TABLE place (file TEXT, position INTEGER, event TEXT, text BLOB, is_repeat INTEGER,"
     " PRIMARY KEY (file, position)) WITHOUT ROWID",
@@ -104,8 +103,8 @@ class CollectedRecords:
         record = record_of(mark, session)
         text = mark.get(KEY, {}).get(TEXT)
         kept = None if text is None else bytes_of_json(text)
-        line = plain_text_of(record, LINES)
-        return record["session_id"], record["rank"] or 0, record["timestamp_ns"], line, kept
+        values = record["session_id"], record["rank"] or 0, record["timestamp_ns"]
+        return *values, exactjson.dumps(record), kept
 
     def layouts(self) -> list[FileLayout]:
         """Return the files with records, in the order of their names."""
@@ -126,24 +125,25 @@ class CollectedRecords:
     def pieces(self, layout: FileLayout) -> Iterator[bytes]:
         """Yield the content of a complete file."""
         rows = self.database.execute(
-            "SELECT place.position, place.text, place.is_repeat, event.line, event.kept, gap.text"
+            "SELECT place.position, place.text, place.is_repeat, event.record, event.kept, gap.text"
             " FROM place LEFT JOIN event ON event.id = place.event"
             " LEFT JOIN gap ON gap.file = place.file AND gap.position = place.position"
             " WHERE place.file = ? ORDER BY place.position",
             (layout.name,),
         )
         yield layout.head
-        for position, text, is_repeat, line, kept, gap in rows:
+        for position, text, is_repeat, data, kept, gap in rows:
             if position:
                 yield layout.separator if gap is None else gap
             if text is not None:
                 yield text
             elif kept is not None and not is_repeat:
                 yield kept
-            elif layout.form == LINES:
-                yield line
             else:
-                yield plain_text_of(in_order_of(line), layout.form)
+                record = exactjson.loads(data)
+                if is_repeat:
+                    record["metadata"] = with_sorted_keys(record["metadata"])
+                yield plain_text_of(record, layout.form)
         yield layout.tail
 
     def documents(self) -> list[str]:
@@ -163,19 +163,13 @@ class CollectedRecords:
         rows = self.database.execute("SELECT DISTINCT session FROM event ORDER BY session")
         return [session for (session,) in rows]
 
-    def events(self, session_id: str | None = None) -> Iterator[bytes]:
-        """Yield the events as lines in the order of time, those of one session or all."""
+    def events(self, session_id: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the events in the order of time, those of one session or all."""
         where = "" if session_id is None else "WHERE session = ?"
         values = () if session_id is None else (session_id,)
-        query = f"SELECT line FROM event {where} ORDER BY ts, rank, id"  # noqa: S608 - constants
-        for (line,) in self.database.execute(query, values):
-            yield line
-
-
-def in_order_of(line: bytes) -> dict[str, Any]:
-    """Return the event of a line with its fields in Stormlog's order."""
-    event = exactjson.loads(line)
-    return {key: event[key] for key in FIELDS if key in event}
+        query = f"SELECT record FROM event {where} ORDER BY ts, rank, id"  # noqa: S608 - constants
+        for (record,) in self.database.execute(query, values):
+            yield exactjson.loads(record)
 
 
 def _places(runs: Any, files: dict[str, str]) -> list[tuple[str, int] | None]:

@@ -59,7 +59,7 @@ class FastLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
                 self.device_free_bytes, self.device_total_bytes)  # fmt: skip
 
 
-_decode = msgspec.json.Decoder(FastLine).decode
+_decode = msgspec.json.Decoder(list[FastLine]).decode
 _encode = msgspec.json.Encoder().encode
 _format = msgspec.json.format
 
@@ -67,12 +67,13 @@ _format = msgspec.json.format
 class Metadata:
     """The metadata of a record."""
 
-    __slots__ = ("json", "values")
+    __slots__ = ("has_origin", "json", "values")
 
     def __init__(self, values: dict[str, Any], compact: str) -> None:
         self.values = values
         self.json = compact
         """Compact JSON; "" for an empty object."""
+        self.has_origin = "origin_phase_scope_id" in values or "origin_thread_id" in values
 
 
 class LineParser:
@@ -82,44 +83,66 @@ class LineParser:
         self._metadata: dict[bytes, Metadata | None] = {}
         self._texts: set[str] = set()
 
-    def parse(self, raw: bytes) -> tuple[FastLine, Metadata] | None:
-        """Return the record of a line; None if the line needs the exact parser."""
+    def parse_block(self, raws: list[bytes]) -> list[FastLine] | None:
+        """Return the records of lines; None if any of them needs the exact parser."""
         try:
-            line = _decode(raw)
-            if _format(_encode(line), indent=0) != raw or not raw.isascii():
-                return None
+            parsed = _decode(b"[" + b",".join(raws) + b"]")
+            text = _format(_encode(parsed), indent=0)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
+        # Equal texts prove that each line is one record, which its parsed form gives back.
+        return parsed if text == b"[" + b", ".join(raws) + b"]" and text.isascii() else None
+
+    def metadata_of(self, line: FastLine) -> Metadata | None:
+        """Return the metadata of a valid record; None if it needs the exact parser."""
         if line.schema_version == 3:
-            if None in (line.allocator_allocated_bytes, line.allocator_reserved_bytes,
-                        line.allocator_change_bytes, line.device_used_bytes):  # fmt: skip
+            if (
+                line.allocator_allocated_bytes is None
+                or line.allocator_reserved_bytes is None
+                or line.allocator_change_bytes is None
+                or line.device_used_bytes is None
+            ):
                 return None
         elif line.schema_version != 4:
             return None
         texts = self._texts
-        for text in (line.event_type, line.collector):
-            if text not in texts:
-                if not text.strip():
-                    return None
-                if len(texts) >= _MOST_CACHED:
-                    texts.clear()
-                texts.add(text)
+        if line.event_type not in texts or line.collector not in texts:
+            if not line.event_type.strip() or not line.collector.strip():
+                return None
+            if len(texts) >= _MOST_CACHED:
+                texts.clear()
+            texts |= {line.event_type, line.collector}
+        total = line.device_total_bytes
+        if total is not None and (
+            (line.device_used_bytes or 0) > total or (line.device_free_bytes or 0) > total
+        ):
+            return None
         key = bytes(line.metadata)
-        try:
-            metadata = self._metadata[key]
-        except KeyError:
+        metadata = self._metadata.get(key)
+        if metadata is None and key not in self._metadata:
             if len(self._metadata) >= _MOST_CACHED:
                 self._metadata.clear()
             metadata = self._metadata[key] = _metadata_of(key)
-        return None if metadata is None else (line, metadata)
+        return metadata
 
 
 def _metadata_of(raw: bytes) -> Metadata | None:
-    """Return the metadata if `raw` is its text in a line of Stormlog's, else None."""
+    """Return the metadata if `raw` is its text in a line of Stormlog's, else None.
+
+    The spaces between its values are known to be right, since the line's text was compared.
+    """
     try:
         values = orjson.loads(raw)
-        if type(values) is not dict or text_of(values, LINES) != raw:
-            return None
-    except (orjson.JSONDecodeError, TypeError, ValueError, RecursionError):
+        compact = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    return Metadata(values, orjson.dumps(values).decode() if values else "")
+    if type(values) is not dict:
+        return None
+    # The strings of both texts have the same spaces, so that only the rest is compared.
+    if compact.translate(None, b" ") != raw.translate(None, b" "):
+        try:
+            if text_of(values, LINES) != raw:
+                return None
+        except (TypeError, ValueError, RecursionError):
+            return None
+    return Metadata(values, compact.decode() if values else "")

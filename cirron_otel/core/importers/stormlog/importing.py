@@ -12,6 +12,7 @@ from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
 from .batch_text import BatchText, WrittenBatch
 from .exceptions import exceptions_of
+from .file_reading import read_recording
 from .ledger import CaptureSession
 from .phase_store import Group, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
@@ -69,7 +70,7 @@ class StormlogImport:
         """Read the recording, and yield its batches."""
         prepared = self._prepared
         try:
-            prepared.read(progress)
+            read_recording(prepared, progress)
             self._find_errors()
             sessions = {each.session_id: each for each in prepared.ledger.sessions()}
             last = self._last_chunks()
@@ -216,10 +217,10 @@ class StormlogImport:
 
     def _add_session(self, batch: BatchText, session: CaptureSession, hexadecimal: str) -> None:
         summary = session.summary
-        first = session.first["timestamp_ns"] if session.first is not None else None
+        first = session.first.get("timestamp_ns", summary.started_at_ns)
         groups = self._prepared.phase_groups
         lasts = (each.last_ns for each in groups if each.session_id == session.session_id)
-        start = min(summary.started_at_ns, first if first is not None else summary.started_at_ns)
+        start = min(summary.started_at_ns, first)
         end = max(start, summary.ended_at_ns or 0, *lasts)
         attrs: dict[str, Any] = {
             "status": summary.status,

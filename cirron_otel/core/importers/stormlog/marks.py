@@ -106,6 +106,13 @@ def in_order(event: Mapping[str, Any]) -> dict[str, Any]:
     return {key: event[key] for key in FIELDS}
 
 
+def with_sorted_keys(value: Any) -> Any:
+    """Return a copy of a JSON value whose objects have their keys in order."""
+    if isinstance(value, dict):
+        return {key: with_sorted_keys(value[key]) for key in sorted(value)}
+    return [with_sorted_keys(each) for each in value] if isinstance(value, list) else value
+
+
 def identity_of(event: Mapping[str, Any]) -> bytes:
     """Return the 16-byte id of an event: a digest of its canonical form as a JSON line."""
     return hashlib.sha256(plain_text_of(event, LINES)).digest()[:16]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from .marks import COUNTERS, LINES, plain_text_of
+from .marks import COUNTERS
 from .own_run import ALERTS, MEMORY, OOM, MarkRow, OwnSession, SessionFacts
 from .replay import PHASE_ENTER, PHASE_EXIT
 from .scope_boundaries import ScopeBoundary, boundaries_of
@@ -32,11 +32,11 @@ _REQUIRED: Final = ("allocator_reserved_bytes", "device_used_bytes")
 _DEGRADED: Final = {"collector_degraded": "degraded", "collector_recovered": "healthy"}
 
 
-def lines_of(session: OwnSession, folder: Path) -> Iterator[bytes]:
-    """Yield the records of a session as lines; temporary files go into `folder`."""
+def events_of(session: OwnSession, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a session; temporary files go into `folder`."""
     writer = _Records(session)
     for _, _, source in _merged(session, folder):
-        yield from writer.lines(source)
+        yield from writer.records(source)
 
 
 def _merged(session: OwnSession, folder: Path) -> Iterator[tuple[int, int, Any]]:
@@ -62,12 +62,12 @@ class _Records:
         self._sequence = 0
         self._last_ns = 0
 
-    def lines(self, source: MarkRow | ScopeBoundary | str) -> Iterator[bytes]:
+    def records(self, source: MarkRow | ScopeBoundary | str) -> Iterator[dict[str, Any]]:
         """Yield the records of a mark, of a boundary, or of the start or stop of the session."""
         if isinstance(source, str):
             facts = self._facts
             time_ns = facts.started_ns if source == "start" else facts.ended_ns or self._last_ns
-            yield self._line(max(time_ns, self._last_ns), source, f"Session {source}", {})
+            yield self._record(max(time_ns, self._last_ns), source, f"Session {source}", {})
         elif isinstance(source, ScopeBoundary):
             self._last_ns = max(self._last_ns, source.time_ns)
             yield self._boundary(source)
@@ -75,23 +75,23 @@ class _Records:
             self._last_ns = max(self._last_ns, source.ts_ns)
             yield from self._mark(source)
 
-    def _mark(self, mark: MarkRow) -> Iterator[bytes]:
+    def _mark(self, mark: MarkRow) -> Iterator[dict[str, Any]]:
         if mark.name == MEMORY:
             self._sample, self._is_early = mark, False
-            yield self._line(mark.ts_ns, "sample", "Memory sampled", self._origin(mark))
+            yield self._record(mark.ts_ns, "sample", "Memory sampled", self._origin(mark))
         elif mark.name == OOM:
             reason = str(mark.attrs.get("reason", OOM))
             details = {"oom_reason": reason, "oom_requested_bytes": mark.value}
             known = {key: value for key, value in details.items() if value is not None}
             context = f"OOM detected ({reason})"
-            yield self._line(mark.ts_ns, "error", context, known | self._origin(mark))
+            yield self._record(mark.ts_ns, "error", context, known | self._origin(mark))
         else:
             kind = ALERTS[mark.name]
             details = {f"alert_{key}": value for key, value in mark.attrs.items()}
             if kind in _DEGRADED:
                 details["collector_health_status"] = _DEGRADED[kind]
             context = f"{mark.name}: {mark.attrs.get('limit', mark.attrs.get('error', ''))}"
-            yield self._line(mark.ts_ns, kind, context, details | self._origin(mark))
+            yield self._record(mark.ts_ns, kind, context, details | self._origin(mark))
 
     def _origin(self, mark: MarkRow) -> dict[str, Any]:
         """Return the scope of a mark, unless it is the session's."""
@@ -99,7 +99,7 @@ class _Records:
             return {}
         return {"origin_phase_scope_id": mark.scope_id}
 
-    def _boundary(self, boundary: ScopeBoundary) -> bytes:
+    def _boundary(self, boundary: ScopeBoundary) -> dict[str, Any]:
         self._sequence += 1
         scope: dict[str, Any] = {
             "action": "enter" if boundary.is_enter else "exit",
@@ -117,9 +117,11 @@ class _Records:
         kind = PHASE_ENTER if boundary.is_enter else PHASE_EXIT
         verb = "entered" if boundary.is_enter else "exited"
         context = f"Phase {verb}: {' / '.join(boundary.path)}"
-        return self._line(boundary.time_ns, kind, context, {"phase_scope": scope})
+        return self._record(boundary.time_ns, kind, context, {"phase_scope": scope})
 
-    def _line(self, time_ns: int, kind: str, context: str, details: dict[str, Any]) -> bytes:
+    def _record(
+        self, time_ns: int, kind: str, context: str, details: dict[str, Any]
+    ) -> dict[str, Any]:
         record = record_of_sample(self._facts, self._sample, kind, context)
         record["timestamp_ns"] = time_ns
         record["metadata"] |= details
@@ -134,7 +136,7 @@ class _Records:
                 "telemetry_partial": True,
                 "collector_partial_fields": sorted({"allocator_allocated_bytes", *partial}),
             }
-        return plain_text_of(record, LINES)
+        return record
 
 
 def record_of_sample(

@@ -1,4 +1,4 @@
-"""Phase replay in bounded memory: boundaries and samples in, phases with their peaks out.
+"""ReplayedPhase replay in bounded memory: boundaries and samples in, phases with their peaks out.
 
 The rules are those of `replay`. Boundaries and samples of a recording of any size are sorted,
 replayed in the order of time, and the phases are read again in windows.

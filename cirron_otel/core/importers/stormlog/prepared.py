@@ -7,39 +7,27 @@ marks of the same session.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from ....errors import InputError
 from ....ids import digest
 from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
-from .fast_lines import FastLine, LineParser, Metadata
+from .fast_lines import FastLine, LineParser
 from .ledger import SessionLedger
 from .marks import (
-    ARRAY,
-    COUNTERS,
-    LINES,
     SESSION_FIELDS,
     MarkWriter,
-    identity_of,
-    in_order,
-    is_text_of,
-    json_text,
-    session_of,
     text_json,
 )
 from .phase_store import Group, PhaseStore, Sample
-from .pieces import Piece
 from .reading import StormlogReader
 from .replay import PHASE_ENTER, PHASE_EXIT, boundary_of
-from .safe_files import UnreadableFileError, open_regular, read_regular
+from .safe_files import read_regular
 from .session_ids import session_hex
 from .sorting import Chunks, SeenIds
 
@@ -54,9 +42,10 @@ ROLLUPS: Final = "rollups.json"
 """Stormlog derives this file from the segments of a sink."""
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 _BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
-_SAMPLE, _ERROR = "sample", "error"
-_RARE: Final = ("stop",)
-_NOWHERE: Final = (-1, 0)
+SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
+SPECIAL: Final = frozenset({*_BOUNDARIES, _ERROR, _STOP})
+"""Types of events that need more than a mark; `SAMPLE` is simpler."""
+NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
 Item = tuple[int, str, str, int, int, Any]
@@ -107,8 +96,8 @@ class NewEvent(NamedTuple):
     sample: Sample
     raw: bytes
     """The record's text in the file."""
-    is_kept: bool
-    """Whether the text does not follow from the mark, and is kept in it."""
+    is_plain: bool
+    """Whether the text follows from a mark of the same event that another file gave."""
     text: str
     metadata: dict[str, Any]
 
@@ -153,27 +142,19 @@ class Preparation:
         for each in (self.store, self.chunks, self._seen):
             each.close()
 
-    def read(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Read everything; `progress` receives the number of bytes read so far."""
-        artifacts = self.reader.artifacts
-        bundles = [each for each in artifacts if each.kind == "oom"]
-        if len(bundles) < len(artifacts):
-            self._find_in_bundles(bundles)
-        for artifact in sorted(artifacts, key=lambda each: each.kind == "oom"):
-            self._current = None
-            self._artifact += 1
-            self._repeated.clear()
-            for file in artifact.files:
-                self._read_file(artifact, file)
-                progress(self.bytes_read)
-            for path in artifact.attachments:
-                if path.name != ROLLUPS:
-                    self._attach(artifact, path)
+    def begin(self) -> None:
+        """Begin with the files of a recording."""
+        self._current = None
+        self._artifact += 1
+        self._repeated.clear()
+
+    def finish(self) -> None:
+        """Complete all chunks, and replay the phases."""
         for group in self.groups:
             self._seal(group)
         self.store.replay(self.phase_groups)
 
-    def _find_in_bundles(self, bundles: list[Artifact]) -> None:
+    def find_in_bundles(self, bundles: list[Artifact]) -> None:
         """Collect the keys of the bundles' events, which are copies of other files' events."""
         quiet = StormlogReader(self.reader.path, on_finding=lambda _: None)
         for bundle in bundles:
@@ -181,21 +162,7 @@ class Preparation:
                 if record.event is not None and len(self._copies) < _MAX_COPIES:
                     self._copies[_copy_key(record.event)] = False
 
-    def _read_file(self, artifact: Artifact, file: SourceFile) -> None:
-        reading = FileReading(self, artifact, file)
-        try:
-            with open_regular(file.path, follow=file.follow) as stream:
-                for piece in self.reader.cut(file, stream):
-                    self.bytes_read += len(piece.before) + piece.size
-                    reading.take(piece)
-        except UnreadableFileError as error:
-            self.on_finding(Finding(file.name, "unreadable", str(error)))
-        except OSError as error:
-            reason = error.strerror or error
-            self.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
-        reading.finish()
-
-    def _attach(self, artifact: Artifact, path: Path) -> None:
+    def attach(self, artifact: Artifact, path: Path) -> None:
         """Keep a file without records verbatim."""
         name = f"{artifact.name}/{path.name}" if artifact.name else path.name
         try:
@@ -281,7 +248,7 @@ class Preparation:
             identity = digest("stormlog-repeated", identity, number)[:16]
             previous = self._seen.visit(identity, self._artifact)
         if previous is not None:
-            self._note_duplicate(new, None if new.is_kept else identity)
+            self._note_duplicate(new, identity if new.is_plain else None)
             return
         phases, time_ns, kind = group.phases, new.time_ns, new.kind
         if self._copies:
@@ -293,15 +260,23 @@ class Preparation:
                 self._note_duplicate(new, None)
                 return
         self._event_count += 1
-        if kind in _RARE or time_ns < group.first_ns:
+        if kind == _STOP or time_ns < group.first_ns:
             group.first_ns = min(group.first_ns, time_ns)
             self.ledger.add(event(), new.artifact, new.file.name)
         phases.last_ns = max(phases.last_ns, time_ns)
         cue: Any = None
-        if kind == _SAMPLE:
-            self.store.add_sample(phases, time_ns, self._event_count, new.sample)
+        if kind == SAMPLE:
+            self.add_sample(group, time_ns, new.sample)
         elif kind in _BOUNDARIES:
-            boundary = boundary_of(event())
+            boundary = boundary_of(
+                {
+                    "session_id": phases.session_id,
+                    "rank": phases.rank,
+                    "timestamp_ns": time_ns,
+                    "event_type": kind,
+                    "metadata": new.metadata,
+                }
+            )
             if boundary is not None:
                 self.store.add_boundary(phases, boundary, self._event_count)
                 cue = boundary.scope_id
@@ -317,13 +292,37 @@ class Preparation:
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
 
+    def add_plain(
+        self, group: MarkGroup, identity: bytes, time_ns: int, text: str, place: tuple[int, int]
+    ) -> bool:
+        """Add an event that needs no more than its mark; return False if `add` must be called.
+
+        That is so for a repeated event, and for the earliest one of its group.
+        """
+        if time_ns < group.first_ns or self._copies:
+            return False
+        if self._seen.visit(identity, self._artifact, only_new=True) is not None:
+            return False
+        self._current = group
+        self._event_count += 1
+        group.phases.last_ns = max(group.phases.last_ns, time_ns)
+        group.items.append((time_ns, identity.hex(), text, *place, None))
+        group.size += len(text) + 300
+        if len(group.items) >= BATCH_MARKS:
+            self._seal(group)
+        return True
+
+    def add_sample(self, group: MarkGroup, time_ns: int, sample: Sample) -> None:
+        """Add a sample for the peaks of phases."""
+        self.store.add_sample(group.phases, time_ns, self._event_count, sample)
+
     def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
         """Note the place of an event that is known already.
 
         `known` is the id of its mark, None if its text does not follow from the mark.
         """
         self.duplicates += 1
-        if new.place == _NOWHERE:
+        if new.place == NOWHERE:
             return
         if known is not None:
             self.note(new.group, "repeats", [*new.place, known.hex()])
@@ -340,150 +339,11 @@ class Preparation:
             )
 
 
-class FileReading:
-    """The state of reading one file: its text around the records, and where it differs."""
-
-    def __init__(self, preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:
-        """Begin with the first piece of the file."""
-        self._preparation, self._artifact, self._file = preparation, artifact, file
-        self._form = LINES if file.form == "lines" else ARRAY
-        self._is_timeline = file.form == "timeline"
-        self._number = len(preparation.files)
-        preparation.files.append(file.name)
-        self._count = 0
-        self._head = b""
-        self._separator: bytes | None = None
-        self._tail = b""
-        self._is_complete = True
-        self._lines, self._writer = preparation.lines, preparation.writer
-
-    def take(self, piece: Piece) -> None:
-        """Add the next piece of the file."""
-        if self._is_timeline:
-            self._take_of_timeline(piece)
-            return
-        raw = piece.raw
-        if not raw:
-            self._tail = piece.before
-            self._is_complete = self._is_complete and not piece.problem
-            self._report(piece)
-            return
-        place = (self._number, self._count)
-        self._place(piece.before)
-        self._count += 1
-        if self._form == LINES and not piece.problem:
-            parsed = self._lines.parse(raw)
-            group = None if parsed is None else self._preparation.group_of_line(parsed[0])
-            if parsed is not None and group is not None:
-                self._add_fast(place, raw, *parsed, group)
-                return
-        record = self._preparation.reader.record(self._artifact, self._file, piece)
-        event = record.event
-        if event is not None and event["timestamp_ns"] < _MAX_TIME:
-            self._add_exact(place, raw, event)
-            return
-        if event is not None:
-            self._preparation.on_finding(
-                Finding(self._file.name, "out-of-range", f"timestamp_ns is {event['timestamp_ns']}:"
-                        " expected less than 2^63", path=record.path)
-            )  # fmt: skip
-        self._note("texts", [*place, text_json(raw)], len(raw))
-
-    def _report(self, piece: Piece) -> None:
-        if piece.problem:
-            self._preparation.reader.record(self._artifact, self._file, piece)
-
-    def _take_of_timeline(self, piece: Piece) -> None:
-        """Add a record of a timeline, whose text is in no file, or the file's own text."""
-        if not piece.raw:
-            self._report(piece)
-            self._preparation.document(self._artifact, self._file.name, piece.before)
-            return
-        event = self._preparation.reader.record(self._artifact, self._file, piece).event
-        if event is not None and event["timestamp_ns"] < _MAX_TIME:
-            self._add_exact(_NOWHERE, b"", event)
-
-    def _place(self, before: bytes) -> None:
-        """Note the text before a record if it is not the usual one."""
-        if self._count == 0:
-            self._head = before
-        elif self._separator is None:
-            self._separator = before
-        elif before != self._separator:
-            self._note("gaps", [self._number, self._count, text_json(before)], len(before))
-
-    def _note(self, kind: str, value: Any, size: int) -> None:
-        preparation = self._preparation
-        preparation.note(preparation.group_of(self._artifact), kind, value, size + 50)
-
-    def _add_fast(
-        self, place: tuple[int, int], raw: bytes, line: FastLine, metadata: Metadata,
-        group: MarkGroup,
-    ) -> None:  # fmt: skip
-        text = self._writer.write(
-            line.timestamp_ns, line.event_type, line.allocator_allocated_bytes, line.counters,
-            line.collector, line.sampling_interval_ms, line.context, metadata.json,
-        )  # fmt: skip
-        sizes = (line.allocator_allocated_bytes, line.allocator_reserved_bytes)
-        new = NewEvent(
-            self._artifact, self._file, place, group, hashlib.sha256(raw).digest()[:16],
-            line.timestamp_ns, line.event_type, _sample(*sizes, line.collector), raw,
-            False, text, metadata.values,
-        )  # fmt: skip
-        self._preparation.add(new, lambda: event_of(line, metadata))
-
-    def _add_exact(self, place: tuple[int, int], raw: bytes, event: dict[str, Any]) -> None:
-        event = in_order(event)
-        metadata = event["metadata"]
-        kept = b"" if not raw or is_text_of(event, raw, self._form) else raw
-        text = self._writer.write(
-            event["timestamp_ns"], event["event_type"], event["allocator_allocated_bytes"],
-            tuple(event[key] for key in COUNTERS), event["collector"],
-            event["sampling_interval_ms"], event["context"],
-            json_text(metadata) if metadata else "", kept,
-        )  # fmt: skip
-        sizes = (event["allocator_allocated_bytes"], event["allocator_reserved_bytes"])
-        new = NewEvent(
-            self._artifact, self._file, place, self._preparation.group(session_of(event)),
-            identity_of(event), event["timestamp_ns"], event["event_type"],
-            _sample(*sizes, event["collector"]), raw, bool(kept), text, metadata,
-        )  # fmt: skip
-        self._preparation.add(new, lambda: event)
-
-    def finish(self) -> None:
-        """Note the text around the records."""
-        if self._is_timeline:
-            return
-        default = "\n" if self._form == LINES else ",\n  "
-        layout = {
-            "file": self._number,
-            "form": self._form,
-            "records": self._count,
-            "head": text_json(self._head),
-            "separator": default if self._separator is None else text_json(self._separator),
-            "tail": text_json(self._tail),
-        }
-        self._note("layouts", layout, len(self._head) + len(self._tail))
-
-
 def _copy_key(event: dict[str, Any]) -> tuple[str, int, str, int]:
     """Return what an event of a bundle has in common with the same event in another file."""
     allocated = event["allocator_allocated_bytes"]
     return (event["session_id"], event["timestamp_ns"], event["event_type"],
             -1 if allocated is None else allocated)  # fmt: skip
-
-
-def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:
-    """Return the canonical form of a fast line."""
-    return {**msgspec.structs.asdict(line), "metadata": metadata.values}
-
-
-def _sample(allocated: int | None, reserved: int | None, collector: str) -> Sample:
-    return Sample(
-        -1 if allocated is None else allocated,
-        -1 if reserved is None else reserved,
-        collector == CPU_COLLECTOR,
-    )
 
 
 def _parts(text: str) -> list[str]:

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from .discovery import SINK_FORMAT
 from .ledger import CaptureSession
+from .marks import LINES, plain_text_of
 
 MANIFEST: Final = "manifest.json"
 SEGMENT_EVENTS: Final = 10_000
@@ -27,7 +26,10 @@ class SinkFiles:
         self._segments: list[dict[str, Any]] = []
 
     def add_session(
-        self, session_id: str, lines: Iterable[bytes], summary: dict[str, Any] | None = None
+        self,
+        session_id: str,
+        events: Iterable[dict[str, Any]],
+        summary: dict[str, Any] | None = None,
     ) -> None:
         """Write the segments of a session.
 
@@ -35,11 +37,10 @@ class SinkFiles:
         """
         session = CaptureSession(session_id)
         segment: list[bytes] = []
-        for line in lines:
+        for event in events:
             if summary is None:
-                event = orjson.loads(line)
                 session.add(event, MANIFEST, MANIFEST)
-            segment.append(line)
+            segment.append(plain_text_of(event, LINES))
             if len(segment) == SEGMENT_EVENTS:
                 self._write(session_id, segment)
                 segment = []

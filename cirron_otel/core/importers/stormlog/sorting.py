@@ -133,14 +133,17 @@ class SeenIds:
         self._ids: dict[bytes, int] = {}
         self._database: sqlite3.Connection | None = None
 
-    def visit(self, some_id: bytes, place: int) -> int | None:
-        """Record that an id was seen at a place; return the previous place, None if it is new."""
+    def visit(self, some_id: bytes, place: int, *, only_new: bool = False) -> int | None:
+        """Record that an id was seen at a place; return the previous place, None if it is new.
+
+        With `only_new`, an id that is known stays where it was seen.
+        """
         previous = self._ids.get(some_id)
         if previous is None and self._database is not None:
             query = "SELECT place FROM seen WHERE id = ?"
             row = self._database.execute(query, (some_id,)).fetchone()
             previous = None if row is None else row[0]
-        if previous != place:
+        if previous != place and (previous is None or not only_new):
             self._ids[some_id] = place
             if len(self._ids) >= self._in_memory:
                 self._spill()

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Final
 
 from ....errors import InputError, TargetError
 from ...atomic_files import sync_directory, sync_file
-from .collected import CollectedRecords, in_order_of
-from .marks import ARRAY, KEY, LINES, plain_text_of
-from .own_events import lines_of
+from .collected import CollectedRecords
+from .marks import ARRAY, KEY, LINES, in_order, plain_text_of
+from .own_events import events_of
 from .own_run import OwnRuns, OwnSession
 from .sink_files import SinkFiles
 
@@ -58,9 +58,9 @@ class StormlogWriter:
             stream.writelines(only)
             return
         is_first = True
-        for line in self._lines():
+        for event in self._events():
             stream.write(b"[\n  " if is_first else b",\n  ")
-            stream.write(plain_text_of(in_order_of(line), ARRAY))
+            stream.write(plain_text_of(in_order(event), ARRAY))
             is_first = False
         stream.write(b"[]" if is_first else b"\n]")
 
@@ -70,8 +70,8 @@ class StormlogWriter:
         if only is not None:
             stream.writelines(only)
             return
-        for line in self._lines():
-            stream.write(line + b"\n")
+        for event in self._events():
+            stream.write(plain_text_of(event, LINES) + b"\n")
 
     def _only(self, form: str) -> Iterator[bytes] | None:
         """Return the content of the only file with records, if it is complete and of this form."""
@@ -90,10 +90,10 @@ class StormlogWriter:
         self.incomplete += [name for name in documents if imported.document(name) is None]
         return not self.incomplete and not imported.loose
 
-    def _lines(self) -> Iterator[bytes]:
+    def _events(self) -> Iterator[dict[str, Any]]:
         yield from self._imported.events()
         for session in self._own.sessions():
-            yield from lines_of(session, self._folder)
+            yield from events_of(session, self._folder)
 
     def write_directory(self, target: Path) -> None:
         """Write the files of the recording, or a sink, and a sink for each run of our own.
@@ -142,8 +142,8 @@ class StormlogWriter:
     def _write_own(self, session: OwnSession, place: Path) -> None:
         """Write the sink of a session, and its bundles."""
         sink = SinkFiles(place)
-        lines = lines_of(session, self._folder)
-        sink.add_session(session.session_id, lines, session.summary())
+        events = events_of(session, self._folder)
+        sink.add_session(session.session_id, events, session.summary())
         sink.finish()
         for bundle in session.bundles(self.spool) if self.spool is not None else ():
             shutil.copytree(bundle, place / BUNDLES / bundle.name, symlinks=True)

@@ -1,0 +1,268 @@
+"""Read the files of a recording, and prepare their events as marks."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from ...records.findings import Finding
+from .discovery import Artifact, SourceFile
+from .fast_lines import FastLine, Metadata
+from .marks import (
+    ARRAY,
+    COUNTERS,
+    LINES,
+    identity_of,
+    in_order,
+    is_text_of,
+    json_text,
+    session_of,
+    text_json,
+    with_sorted_keys,
+)
+from .phase_store import Sample
+from .pieces import MAX_RECORD_BYTES, Piece, lines
+from .prepared import CPU_COLLECTOR, NOWHERE, SAMPLE, SPECIAL, MarkGroup, NewEvent, Preparation
+from .safe_files import UnreadableFileError, open_regular
+
+ROLLUPS: Final = "rollups.json"
+"""Stormlog derives this file from the segments of a sink."""
+_BLOCK: Final = 1 << 17
+_MAX_TIME: Final = 2**63
+
+
+def read_recording(
+    preparation: Preparation, progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """Read everything; `progress` receives the number of bytes read so far."""
+    artifacts = preparation.reader.artifacts
+    bundles = [each for each in artifacts if each.kind == "oom"]
+    if len(bundles) < len(artifacts):
+        preparation.find_in_bundles(bundles)
+    for artifact in sorted(artifacts, key=lambda each: each.kind == "oom"):
+        preparation.begin()
+        for file in artifact.files:
+            _read_file(preparation, artifact, file)
+            progress(preparation.bytes_read)
+        for path in artifact.attachments:
+            if path.name != ROLLUPS:
+                preparation.attach(artifact, path)
+    preparation.finish()
+
+
+def _read_file(preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:
+    reading = FileReading(preparation, artifact, file)
+    try:
+        with open_regular(file.path, follow=file.follow) as stream:
+            reading.read(stream)
+    except UnreadableFileError as error:
+        preparation.on_finding(Finding(file.name, "unreadable", str(error)))
+    except OSError as error:
+        reason = error.strerror or error
+        preparation.on_finding(Finding(file.name, "unreadable", f"cannot be read: {reason}"))
+    reading.finish()
+
+
+class FileReading:
+    """The state of reading one file: its text around the records, and where it differs."""
+
+    def __init__(self, preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:
+        """Begin with the first piece of the file."""
+        self._preparation, self._artifact, self._file = preparation, artifact, file
+        self._form = LINES if file.form == "lines" else ARRAY
+        self._is_timeline = file.form == "timeline"
+        self._number = len(preparation.files)
+        preparation.files.append(file.name)
+        self._count = 0
+        self._head = b""
+        self._separator: bytes | None = None
+        self._tail = b""
+        self._is_complete = True
+        self._lines, self._writer = preparation.lines, preparation.writer
+
+    def read(self, stream: BinaryIO) -> None:
+        """Add all records of the file."""
+        if self._form == LINES:
+            self._read_lines(stream)
+            return
+        for piece in self._preparation.reader.cut(self._file, stream):
+            self._preparation.bytes_read += len(piece.before) + piece.size
+            self._take(piece)
+
+    def _read_lines(self, stream: BinaryIO) -> None:
+        """Read a segment in blocks of complete lines."""
+        number = 0
+        while block := stream.read(_BLOCK):
+            if not block.endswith(b"\n"):
+                block += stream.readline(MAX_RECORD_BYTES + 1)
+            is_whole = block.endswith(b"\n")
+            raws = block[:-1].split(b"\n") if is_whole else []
+            parsed = self._lines.parse_block(raws) if is_whole else None
+            if parsed is not None and self._separator in (None, b"\n"):
+                self._preparation.bytes_read += len(block)
+                self._add_lines(raws, parsed)
+                number += len(raws)
+                continue
+            rest: BinaryIO = io.BytesIO(block)
+            if len(block) > MAX_RECORD_BYTES and not is_whole:
+                stream.seek(-len(block), io.SEEK_CUR)
+                rest = stream  # a line that is too long: the end of it is not in the block
+            for piece in lines(rest, MAX_RECORD_BYTES):
+                self._preparation.bytes_read += len(piece.before) + piece.size
+                piece.position += number
+                piece.before, self._tail = self._tail + piece.before, b""
+                self._take(piece)
+            number += len(raws)
+
+    def _add_lines(self, raws: list[bytes], parsed: list[FastLine]) -> None:
+        """Add the lines of a block, of which each follows from its parsed form."""
+        self._place(self._tail)
+        self._separator = self._tail = b"\n"
+        of_line, metadata_of = self._preparation.group_of_line, self._lines.metadata_of
+        for raw, line in zip(raws, parsed, strict=True):
+            place = (self._number, self._count)
+            self._count += 1
+            group, metadata = of_line(line), metadata_of(line)
+            if group is None or metadata is None:
+                self._take_exactly(Piece(self._count, b"", raw, len(raw)), place)
+            else:
+                self._add_fast(place, raw, line, metadata, group)
+
+    def _take(self, piece: Piece) -> None:
+        """Add the next piece of the file."""
+        if self._is_timeline:
+            self._take_of_timeline(piece)
+        elif piece.raw:
+            place = (self._number, self._count)
+            self._place(piece.before)
+            self._count += 1
+            self._take_exactly(piece, place)
+        else:
+            self._tail = piece.before
+            self._is_complete = self._is_complete and not piece.problem
+            self._report(piece)
+
+    def _take_exactly(self, piece: Piece, place: tuple[int, int]) -> None:
+        raw = piece.raw
+        record = self._preparation.reader.record(self._artifact, self._file, piece)
+        event = record.event
+        if event is not None and event["timestamp_ns"] < _MAX_TIME:
+            self._add_exact(place, raw, event)
+            return
+        if event is not None:
+            self._preparation.on_finding(
+                Finding(self._file.name, "out-of-range", f"timestamp_ns is {event['timestamp_ns']}:"
+                        " expected less than 2^63", path=record.path)
+            )  # fmt: skip
+        self._note("texts", [*place, text_json(raw)], len(raw))
+
+    def _report(self, piece: Piece) -> None:
+        if piece.problem:
+            self._preparation.reader.record(self._artifact, self._file, piece)
+
+    def _take_of_timeline(self, piece: Piece) -> None:
+        """Add a record of a timeline, whose text is in no file, or the file's own text."""
+        if not piece.raw:
+            self._report(piece)
+            self._preparation.document(self._artifact, self._file.name, piece.before)
+            return
+        event = self._preparation.reader.record(self._artifact, self._file, piece).event
+        if event is not None and event["timestamp_ns"] < _MAX_TIME:
+            self._add_exact(NOWHERE, b"", event)
+
+    def _place(self, before: bytes) -> None:
+        """Note the text before a record if it is not the usual one."""
+        if self._count == 0:
+            self._head = before
+        elif self._separator is None:
+            self._separator = before
+        elif before != self._separator:
+            self._note("gaps", [self._number, self._count, text_json(before)], len(before))
+
+    def _note(self, kind: str, value: Any, size: int) -> None:
+        preparation = self._preparation
+        preparation.note(preparation.group_of(self._artifact), kind, value, size + 50)
+
+    def _add_fast(
+        self, place: tuple[int, int], raw: bytes, line: FastLine, metadata: Metadata,
+        group: MarkGroup,
+    ) -> None:  # fmt: skip
+        text = self._writer.write(
+            line.timestamp_ns, line.event_type, line.allocator_allocated_bytes, line.counters,
+            line.collector, line.sampling_interval_ms, line.context, metadata.json,
+        )  # fmt: skip
+        identity = hashlib.sha256(raw).digest()[:16]
+        time_ns, kind = line.timestamp_ns, line.event_type
+        preparation = self._preparation
+        if (
+            kind not in SPECIAL
+            and not metadata.has_origin
+            and preparation.add_plain(group, identity, time_ns, text, place)
+        ):
+            if kind == SAMPLE:
+                preparation.add_sample(group, time_ns, _sample_of(line))
+            return
+        new = NewEvent(
+            self._artifact, self._file, place, group, identity, time_ns, kind, _sample_of(line),
+            raw, True, text, metadata.values,
+        )  # fmt: skip
+        preparation.add(new, lambda: event_of(line, metadata))
+
+    def _add_exact(self, place: tuple[int, int], raw: bytes, event: dict[str, Any]) -> None:
+        event = in_order(event)
+        metadata = event["metadata"]
+        kept = b"" if not raw or is_text_of(event, raw, self._form) else raw
+        text = self._writer.write(
+            event["timestamp_ns"], event["event_type"], event["allocator_allocated_bytes"],
+            tuple(event[key] for key in COUNTERS), event["collector"],
+            event["sampling_interval_ms"], event["context"],
+            json_text(metadata) if metadata else "", kept,
+        )  # fmt: skip
+        repeated = event | {"metadata": with_sorted_keys(metadata)}
+        is_plain = self._form == LINES or is_text_of(repeated, raw, self._form)
+        sizes = (event["allocator_allocated_bytes"], event["allocator_reserved_bytes"])
+        new = NewEvent(
+            self._artifact, self._file, place, self._preparation.group(session_of(event)),
+            identity_of(event), event["timestamp_ns"], event["event_type"],
+            _sample(*sizes, event["collector"]), raw, not kept and is_plain,
+            text, metadata,
+        )  # fmt: skip
+        self._preparation.add(new, lambda: event)
+
+    def finish(self) -> None:
+        """Note the text around the records."""
+        if self._is_timeline:
+            return
+        default = "\n" if self._form == LINES else ",\n  "
+        layout = {
+            "file": self._number,
+            "form": self._form,
+            "records": self._count if self._is_complete else None,
+            "head": text_json(self._head),
+            "separator": default if self._separator is None else text_json(self._separator),
+            "tail": text_json(self._tail),
+        }
+        self._note("layouts", layout, len(self._head) + len(self._tail))
+
+
+def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:
+    """Return the canonical form of a fast line."""
+    event = msgspec.structs.asdict(line)
+    event["metadata"] = metadata.values
+    return event
+
+
+def _sample_of(line: FastLine) -> Sample:
+    return _sample(line.allocator_allocated_bytes, line.allocator_reserved_bytes, line.collector)
+
+
+def _sample(allocated: int | None, reserved: int | None, collector: str) -> Sample:
+    return Sample(
+        -1 if allocated is None else allocated,
+        -1 if reserved is None else reserved,
+        collector == CPU_COLLECTOR,
+    )

@@ -1,0 +1,173 @@
+"""The cost of importing a recording of Stormlog, beside Stormlog's own loader; peak memory.
+
+The recordings are those of the testdata, repeated with later times and other scope ids. The floor
+parses the lines and writes the marks with orjson. Stormlog's loader runs in its own environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.environments import EnvironmentUnavailableError
+from tests.stormlog.conftest import RECORDINGS
+from tests.stormlog.peers import STORMLOG
+
+BAR = 6.0
+MEMORY_BAR_MB = 300
+_SHAPES = {
+    "samples of the CPU tracker": ("v039/cli_track/sink", "0.3.9"),
+    "a simulated GPU, phases": ("v039/sim_gpu/sink", "0.3.9"),
+    "torchrun, schema 4, phases": ("v043/distributed/sink_rank0", "0.4.3"),
+}
+_SEGMENT = "segment-000001.jsonl"
+_LOADER = """
+import sys, time
+from stormlog.telemetry import load_telemetry_sessions
+times = []
+for _ in range(int(sys.argv[2])):
+    start = time.process_time()
+    load_telemetry_sessions(sys.argv[1])
+    times.append(time.process_time() - start)
+print(min(times))
+"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    events: int = 20_000
+    blocks: int = 7
+    large_events: int = 1_000_000
+    """The events of the recordings whose peak memory is measured."""
+
+
+TINY = Sizes(500, 2, 2_000)
+"""Enough to see that everything runs."""
+
+
+def section(sizes: Sizes = Sizes()) -> None:
+    """Print the costs and the peak memory."""
+    print("Stormlog -> spool, CPU time of one event")
+    with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
+        for label, (place, version) in _SHAPES.items():
+            path = Path(folder) / label / _SEGMENT
+            path.parent.mkdir()
+            count = repeated(RECORDINGS / place / _SEGMENT, path, sizes.events)
+            _costs(label, path, count, version, sizes)
+        for form in ("segment", "array"):
+            _memory(Path(folder), form, sizes.large_events)
+
+
+def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> None:
+    from cirron_otel.tools.convert.convert import ConvertRequest, convert
+
+    spool = path.parent / "out"
+
+    def conversion() -> None:
+        shutil.rmtree(spool, ignore_errors=True)
+        convert(ConvertRequest(f"stormlog:{path}", str(spool)))
+
+    conversion()
+    lines = path.read_bytes().splitlines()
+    batches = [orjson.loads(file.read_bytes()) for file in (spool / "spool").glob("*.json")]
+    marks = [mark for batch in batches for mark in batch["marks"]]
+    assert len(marks) == len(lines) == count
+
+    def floor() -> None:
+        for line in lines:
+            orjson.loads(line)
+        for mark in marks:
+            orjson.dumps(mark)
+
+    times = [(_cpu(floor), _cpu(conversion)) for _ in range(sizes.blocks)]
+    lowest, ours = (statistics.median(each) / count * 1e6 for each in zip(*times, strict=True))
+    print(f"  {label:<30} floor {lowest:6.2f} µs, ours {ours:6.2f} µs: "
+          f"{ours / lowest:5.2f} x floor (bar: {BAR:g})", flush=True)  # fmt: skip
+    try:
+        python = STORMLOG[f"stormlog-{version}"].make()
+    except EnvironmentUnavailableError as error:
+        print(f"  {error}")
+        return
+    done = subprocess.run(
+        [python, "-c", _LOADER, path, str(sizes.blocks)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    theirs = float(done.stdout) / count * 1e6
+    print(f"  {'  its loader, ' + version:<30} {theirs:6.2f} µs: "
+          f"ours is {ours / theirs:5.2f} x it (bar: 1)", flush=True)  # fmt: skip
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def _memory(folder: Path, form: str, events: int) -> None:
+    path = folder / ("large.json" if form == "array" else "large.jsonl")
+    repeated(RECORDINGS / "v039/sim_gpu/sink" / _SEGMENT, path, events, is_array=form == "array")
+    spool = folder / f"large-{form}"
+    peak = _peak_memory("convert", f"stormlog:{path}", str(spool))
+    size = path.stat().st_size / 1e6
+    print(f"  peak memory, {form + ',':<8} {size:8,.0f} MB {peak / 1e6:6.0f} MB"
+          f" (bar: {MEMORY_BAR_MB})", flush=True)  # fmt: skip
+    path.unlink()
+    shutil.rmtree(spool)
+
+
+def _peak_memory(*arguments: str) -> int:
+    """The largest resident set of a command, bytes."""
+    command = Path(sys.executable).with_name("cirron-otel")
+    process = subprocess.Popen([command, *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss * 1024
+
+
+def repeated(source: Path, target: Path, events: int, *, is_array: bool = False) -> int:
+    """Write at least `events` events, repeated at later times; return their number."""
+    records = [json.loads(line) for line in source.read_bytes().splitlines()]
+    period = records[-1]["timestamp_ns"] - records[0]["timestamp_ns"] + 10**6
+    count = 0
+    with target.open("w") as file:
+        number = 0
+        while count < events:
+            for record in records:
+                text = json.dumps(_later(record, number, period), sort_keys=not is_array,
+                                  indent=2 if is_array and number == 0 else None)  # fmt: skip
+                before = "" if not is_array else "[\n  " if count == 0 else ",\n  "
+                file.write(before + text + ("" if is_array else "\n"))
+                count += 1
+            number += 1
+        file.write("\n]" if is_array else "")
+    return count
+
+
+def _later(record: dict[str, Any], number: int, period: int) -> dict[str, Any]:
+    """The record of another repetition."""
+    later = record | {"timestamp_ns": record["timestamp_ns"] + number * period}
+    scope = record["metadata"].get("phase_scope")
+    if scope is not None:
+        parent = scope["parent_scope_id"]
+        names = {
+            "scope_id": f"{scope['scope_id']}-{number}",
+            "parent_scope_id": None if parent is None else f"{parent}-{number}",
+            "sequence": scope["sequence"] + number * 10**6,
+        }
+        later["metadata"] = record["metadata"] | {"phase_scope": scope | names}
+    return later
