@@ -49,8 +49,8 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling", "stormlog",
-    "collector",
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
+    "stormlog", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
