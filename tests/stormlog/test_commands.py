@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run, one_line
+from tests.sdk.spool_trees import read_spool
 from tests.stormlog.conftest import ANSWERS, EVENTS, RECORDINGS, SEGMENT, SIMULATED
 
 EVENT = json.loads(EVENTS[10])
@@ -204,3 +208,56 @@ def test_what_is_no_recording(run: Run, tmp_path: Path, kind: str, command: str)
 
 def test_without_a_path(run: Run) -> None:
     one_line(run("stormlog", "sessions"), 2)
+
+
+OWN_RUN = """
+import time
+import cirron_otel as ci
+
+ci.profile(frameworks=[], output_dir={directory!r}, sample_interval={interval!r})
+for epoch in ci.epochs(range(2)):
+    ci.mark("note", f"epoch {{epoch}} begins")
+    with ci.scope("forward"):
+        time.sleep(0.1)
+ci.shutdown()
+"""
+
+
+def recorded(directory: Path, interval: float | None) -> Path:
+    """A spool of our own with text marks, sampled at `interval`."""
+    program = OWN_RUN.format(directory=str(directory), interval=interval)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    return directory
+
+
+def test_a_spool_is_shown_in_the_form_of_stormlog(run: Run, tmp_path: Path) -> None:
+    spool = recorded(tmp_path / "own", 0.01)
+    (root,) = [each for each in read_spool(spool).spans if each["name"] == "cirron.session"]
+    session_id = str(uuid.UUID(root["id"]))
+    done = run("stormlog", "sessions", spool, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["default_session"] == session_id
+    done = run("stormlog", "verify", spool)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run("stormlog", "timeline", spool, "--session", session_id, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    (session,) = json.loads(done.stdout)["sessions"]
+    assert [(each["kind"], each["label"]) for each in session["markers"]] == [
+        ("lifecycle", "Session start"),
+        ("phase", "Phase: epoch"),
+        ("annotation", "note: epoch 0 begins"),
+        ("phase", "Phase: epoch / forward"),
+        ("phase", "Phase: epoch"),
+        ("annotation", "note: epoch 1 begins"),
+        ("phase", "Phase: epoch / forward"),
+        ("lifecycle", "Session stop"),
+    ]
+    texts = [each for each in session["markers"] if each["source"] == "annotation"]
+    assert [each["start_ns"] for each in texts] == sorted(
+        mark["ts_ns"] for mark in read_spool(spool).marks if mark["name"] == "note"
+    )
+
+
+def test_a_spool_without_a_sample(run: Run, tmp_path: Path) -> None:
+    done = run("stormlog", "timeline", recorded(tmp_path / "own", None))
+    assert "the run has no sample of its memory" in one_line(done, 3)

@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ...errors import InputError
 from ..convert.tables import STANDARD
 from . import output
 from .parameters import json_option
@@ -19,6 +21,7 @@ from .tables import rows_table
 from .text import count, duration, local_moment, printable
 
 if TYPE_CHECKING:
+    from ...core.importers.stormlog.annotations import Annotation
     from ...core.importers.stormlog.ledger import CaptureSession
     from ...core.importers.stormlog.session_timelines import SessionTimeline
     from ...core.records.findings import Finding
@@ -29,19 +32,62 @@ _MAX_IN_DOCUMENT = 10_000
 _path_argument: Callable[[F], F] = click.argument("path", metavar="PATH")
 
 
+class _Place(NamedTuple):
+    """A recording that a command reads."""
+
+    path: Path
+    spool: Path | None = None
+    """The spool that the recording was made from."""
+
+    def annotations(self) -> Iterator[Annotation]:
+        """Yield the texts in the marks of the spool. The recording itself contains none."""
+        if self.spool is None:
+            return
+        from ... import exactjson
+        from ...core.importers.stormlog.annotations import annotations_of
+        from ...core.spool.reader import SpoolReader
+
+        for file in SpoolReader(self.spool, on_finding=_ignore):
+            yield from annotations_of(exactjson.loads(file.data))
+
+
 @contextlib.contextmanager
-def _local(path: str) -> Iterator[Path]:
-    """Yield the path of a recording; standard input and pipes are copied to a file."""
+def _local(path: str, findings: _Findings) -> Iterator[_Place]:
+    """Yield a recording; a spool is first written in Stormlog's form, and a pipe to a file."""
+    from ...core.temporary import temporary_folder
+
+    if _is_spool(path):
+        from ..convert.convert import ConvertRequest, convert
+
+        with temporary_folder() as folder:
+            report = convert(ConvertRequest(path, f"stormlog:{folder / 'recording'}"))
+            for finding in report.skipped:
+                findings.add(finding)
+            yield _Place(folder / "recording", Path(path))
+        return
     if path != STANDARD and not Path(path).is_fifo():
-        yield Path(path)
+        yield _Place(Path(path))
         return
     from ...core.importers.stormlog.reading import copy_stream
-    from ...core.temporary import temporary_folder
     from ..convert.formats import PathSpec
     from ..convert.sources import open_place
 
     with temporary_folder() as folder, open_place(PathSpec(path, "stormlog")) as stream:
-        yield copy_stream(stream, folder)
+        yield _Place(copy_stream(stream, folder))
+
+
+def _is_spool(path: str) -> bool:
+    """Return whether a path is a spool, and not a directory that contains Stormlog's recordings."""
+    from ...core.spool.paths import find_spool
+
+    try:
+        return path != STANDARD and Path(path).is_dir() and bool(find_spool(path))
+    except InputError:
+        return False
+
+
+def _ignore(finding: Finding) -> None:
+    """Ignore a finding of a pass; the conversion has reported it."""
 
 
 @click.command(short_help="List the sessions of a recording.")
@@ -56,9 +102,9 @@ def sessions(path: str, as_json: bool) -> int:
     from ...core.importers.stormlog.reading import StormlogReader
 
     findings = _Findings()
-    with _local(path) as place:
-        reader = StormlogReader(place, on_finding=findings.add)
-        ledger = SessionLedger(reader.artifacts, place.name or str(place.resolve()))
+    with _local(path, findings) as place:
+        reader = StormlogReader(place.path, on_finding=findings.add)
+        ledger = SessionLedger(reader.artifacts, place.path.name or str(place.path.resolve()))
         for record in reader.records():
             ledger.add(record.event or {}, record.artifact, record.file.name)
     found, default = ledger.sessions(), ledger.default()
@@ -112,9 +158,9 @@ def timeline(path: str, session_id: str | None, as_json: bool) -> int:
     from ...core.importers.stormlog.session_timelines import session_timelines
 
     findings = _Findings()
-    with _local(path) as place:
-        reader = StormlogReader(place, on_finding=findings.add)
-        timelines = session_timelines(reader, session_id)
+    with _local(path, findings) as place:
+        reader = StormlogReader(place.path, on_finding=findings.add)
+        timelines = session_timelines(reader, session_id, place.annotations())
     if session_id is not None and not timelines:
         raise SessionNotFoundError(path, session_id)
     if as_json:
@@ -172,8 +218,9 @@ def verify(path: str, as_json: bool) -> int:
 
     errors = notes = 0
     listed: list[Finding] = []
-    with _local(path) as place:
-        for finding in verify_recording(place):
+    findings = _Findings()
+    with _local(path, findings) as place:
+        for finding in chain(findings.listed, verify_recording(place.path)):
             if finding.severity == "error":
                 errors += 1
             else:
@@ -201,17 +248,17 @@ class _Findings:
     """The findings of a pass: the first ones, and their number."""
 
     def __init__(self) -> None:
-        self._found: list[Finding] = []
+        self.listed: list[Finding] = []
         self._count = 0
 
     def add(self, finding: Finding) -> None:
         self._count += 1
-        if len(self._found) < _MAX_IN_DOCUMENT:
-            self._found.append(finding)
+        if len(self.listed) < _MAX_IN_DOCUMENT:
+            self.listed.append(finding)
 
     def report(self) -> int:
         """Write the findings to stderr, and return the command's exit code."""
-        output.skipped(self._found, self._count)
+        output.skipped(self.listed, self._count)
         return 1 if self._count else 0
 
 
@@ -220,7 +267,8 @@ def stormlog() -> None:
     """Inspect recordings of Stormlog, which `convert` and `export` read as stormlog:PATH.
 
     PATH is a JSON export, a telemetry sink or its manifest, a segment, an OOM or diagnose bundle,
-    a directory that contains several of these, or - for standard input.
+    a directory that contains several of these, or - for standard input. A spool is inspected in the
+    form in which `convert` writes it for Stormlog.
     """
 
 

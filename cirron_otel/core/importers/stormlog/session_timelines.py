@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .annotations import Annotation
 from .ledger import CaptureSession, SessionLedger
 from .loading import plain
-from .markers import TimelineMarker, by_rank, markers_of, timeline_marker_to_dict
+from .markers import (
+    TimelineMarker,
+    annotation_marker,
+    by_rank,
+    markers_of,
+    timeline_marker_to_dict,
+)
 from .reading import StormlogReader
 from .replay import PHASE_ENTER, PHASE_EXIT, PhaseAttribution, attribute_all
 
@@ -27,10 +34,25 @@ class SessionTimeline:
     session: CaptureSession
     events: list[dict[str, Any]] = field(default_factory=list)
     """The events that matter to a timeline, in order of time."""
+    annotations: list[Annotation] = field(default_factory=list)
+    """The texts that users wrote during the session."""
 
     def markers(self) -> list[TimelineMarker]:
         """Return the markers, in order of time."""
-        return markers_of(self.events, last_ns=self.session.last_ns)
+        summary = self.session.summary
+        annotations = [
+            annotation_marker(
+                each.session_id,
+                each.time_ns,
+                each.label,
+                rank=summary.rank,
+                local_rank=summary.local_rank,
+                world_size=summary.world_size,
+                metadata={"name": each.name, "text": each.text, "scope_id": each.scope_id},
+            )
+            for each in self.annotations
+        ]
+        return markers_of(self.events, annotations=annotations, last_ns=self.session.last_ns)
 
     def attribution(self) -> Iterator[tuple[dict[str, Any], PhaseAttribution | None]]:
         """Yield the samples and alerts in order of time, with their attributions."""
@@ -62,10 +84,12 @@ class SessionTimeline:
         }
 
 
-def session_timelines(reader: StormlogReader, session_id: str | None) -> list[SessionTimeline]:
+def session_timelines(
+    reader: StormlogReader, session_id: str | None, annotations: Iterable[Annotation] = ()
+) -> list[SessionTimeline]:
     """Return the timelines of all sessions, or of one, in the order of the ledger.
 
-    Memory grows with the samples, alerts and phases.
+    `annotations` are texts of any session. Memory grows with the samples, alerts and phases.
     """
     ledger = SessionLedger(reader.artifacts, reader.path.name)
     events: dict[str, list[dict[str, Any]]] = {}
@@ -74,12 +98,16 @@ def session_timelines(reader: StormlogReader, session_id: str | None) -> list[Se
         ledger.add(event, record.artifact, record.file.name)
         if event["event_type"] in _LANDMARKS and session_id in (None, event["session_id"]):
             events.setdefault(event["session_id"], []).append(_outline(event))
+    texts: dict[str, list[Annotation]] = {}
+    for annotation in annotations:
+        texts.setdefault(annotation.session_id, []).append(annotation)
     timelines = []
     for session in ledger.sessions():
         if session_id in (None, session.session_id):
             found = events.get(session.session_id, [])
             found.sort(key=lambda event: event["timestamp_ns"])
-            timelines.append(SessionTimeline(session, found))
+            written = texts.get(session.session_id, [])
+            timelines.append(SessionTimeline(session, found, written))
     return timelines
 
 
