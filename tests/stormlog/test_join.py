@@ -71,8 +71,12 @@ def test_events_are_on_the_scopes_of_the_run(run_spool: Path, tmp_path: Path) ->
     path = tmp_path / "segment-000001.jsonl"
     path.write_bytes(
         lines(
-            boundary(22, "enter", "forward"), event(25), boundary(30, "exit", "forward"),
-            event(50), event(65), event(150),
+            boundary(22, "enter", "forward"),
+            event(25),
+            boundary(30, "exit", "forward"),
+            event(50),
+            event(65),
+            event(150),
         )  # fmt: skip
     )
     code = run_command(

@@ -135,21 +135,25 @@ class StormlogImport:
     def _add_marks(
         self, batch: BatchText, group: MarkGroup, items: list[Item], session: str
     ) -> None:
-        phases = group.phases
+        phases, mark_ids = group.phases, self._mark_ids
         windows = self._windows.get(phases.number)
         if windows is None:
             windows = self._windows[phases.number] = Windows(self._prepared.store, phases)
         candidates = windows.around(items[0][0], items[-1][0])
+        texts = []
         for item, scope in attributed(items, candidates):
             span_id = session if scope is None else scope.id
-            time_ns, mark_id, text, *_ = item
             if self._joined is not None:
                 thread = None if scope is None else scope.phase.thread_id
-                span_id = self._join(group, thread, time_ns) or span_id
-            batch.add_mark(time_ns, mark_id, f'{{"id":"{mark_id}","span_id":"{span_id}{text}')
-            ids = self._mark_ids.setdefault(span_id, [])
-            if len(ids) <= _MAX_MARK_IDS:
+                span_id = self._join(group, thread, item[0]) or span_id
+            mark_id = item[1]
+            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
+            ids = mark_ids.get(span_id)
+            if ids is None:
+                mark_ids[span_id] = [mark_id]
+            elif len(ids) <= _MAX_MARK_IDS:
                 ids.append(mark_id)
+        batch.add_marks(texts, items[-1][0])
 
     def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:
         """Return the scope of the other spool that was open in a thread of the same process."""

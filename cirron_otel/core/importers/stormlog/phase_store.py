@@ -17,7 +17,8 @@ from ....ids import digest
 from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
 from .sorting import Row, SortedRows
 
-_SLACK_NS: Final = 10_000_000_000
+ROWS_IN_MEMORY: Final = 50_000
+SLACK_NS: Final = 10_000_000_000
 """Phases that ended this much earlier are still at hand for events that are out of order."""
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -85,8 +86,9 @@ class Group:
 class PhaseStore:
     """Collects boundaries and samples, and replays them into phases."""
 
-    def __init__(self, folder: Path, *, in_memory: int = 100_000) -> None:
-        """Use temporary files in `folder` for more than `in_memory` rows of a kind."""
+    def __init__(self, folder: Path) -> None:
+        """Use temporary files in `folder` if there are many rows of a kind."""
+        in_memory = ROWS_IN_MEMORY
         self._boundaries = SortedRows(folder, "boundaries", in_memory=in_memory)
         self._samples = SortedRows(folder, "samples", in_memory=in_memory)
         self._phases = SortedRows(folder, "phases", in_memory=in_memory)
@@ -250,7 +252,7 @@ class Windows:
         """Return the phases that are open at some time of a chunk, in the order of their starts."""
         group = self._group
         if first_ns < self._dropped_before:
-            self._dropped_before = max(first_ns - _SLACK_NS, -1)
+            self._dropped_before = max(first_ns - SLACK_NS, -1)
             self._held = []
             self._rows = self._store.phases(group)
             self._next = next(self._rows, None)
@@ -261,7 +263,7 @@ class Windows:
             self._next = next(self._rows, None)
         self._ended += (p for p in self._held if group.emitted_to < p.end_ns <= last_ns)
         group.emitted_to = max(group.emitted_to, last_ns)
-        self._dropped_before = max(self._dropped_before, first_ns - _SLACK_NS)
+        self._dropped_before = max(self._dropped_before, first_ns - SLACK_NS)
         self._held = [phase for phase in self._held if phase.end_ns >= self._dropped_before]
         return [phase for phase in self._held if phase.end_ns >= first_ns]
 

@@ -33,6 +33,8 @@ from .sorting import Chunks, SeenIds
 
 OnFinding = Callable[[Finding], None]
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
+CHUNK_MEMORY: Final = 48 * 2**20
+"""The size of the chunks that are kept in memory, bytes."""
 DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""
 _MAX_OOMS: Final = 10_000
@@ -109,7 +111,7 @@ class Preparation:
         """Use temporary files in `folder`."""
         self.reader, self.on_finding = reader, on_finding
         self.store = PhaseStore(folder)
-        self.chunks = Chunks(folder / "chunks")
+        self.chunks = Chunks(folder / "chunks", in_memory_bytes=CHUNK_MEMORY)
         """`(mark group, items, notes)`, in the order in which they became complete."""
         self.ledger = SessionLedger(reader.artifacts, reader.path.name)
         self.phase_groups: list[Group] = []
