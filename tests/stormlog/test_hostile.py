@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every list is spilled into a temporary file after a few entries."""
     monkeypatch.setattr(prepared, "BATCH_MARKS", 4)
     monkeypatch.setattr(prepared, "DOCUMENT_PART", 50)
@@ -85,7 +84,6 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(phase_store, "ROWS_IN_MEMORY", 2)
     monkeypatch.setattr(phase_store, "SLACK_NS", 3)
     monkeypatch.setattr(sorting, "IDS_IN_MEMORY", 3)
-    yield
 
 
 def lines_of(found: list[dict[str, Any]]) -> bytes:

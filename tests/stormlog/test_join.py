@@ -77,7 +77,7 @@ def test_events_are_on_the_scopes_of_the_run(run_spool: Path, tmp_path: Path) ->
             event(50),
             event(65),
             event(150),
-        )  # fmt: skip
+        )
     )
     code = run_command(
         ["convert", f"stormlog:{path}", str(tmp_path / "out"), "--join", str(run_spool)]

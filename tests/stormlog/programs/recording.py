@@ -1,4 +1,4 @@
-"""Records with the real Stormlog: `recording.py MODE DIRECTORY`, run by an environment of `peers`."""
+"""Records with the real Stormlog: `recording.py MODE DIRECTORY`, in an environment of `peers`."""
 
 import os
 import signal
