@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import run  # noqa: F401 - a fixture
+from tests.conftest import leave_out
+from tests.environments import EnvironmentUnavailableError
+from tests.stormlog.peers import Peer
 
 RECORDINGS = Path(__file__).parents[1] / "testdata" / "stormlog"
 """Recordings of Stormlog 0.3.9 and 0.4.3, with the answers of 0.3.9."""
@@ -13,3 +19,14 @@ ANSWERS = RECORDINGS / "v039" / "answers"
 SEGMENT = "segment-000001.jsonl"
 EVENTS = (SIMULATED / "sink" / SEGMENT).read_bytes().splitlines(keepends=True)
 """The lines of a segment."""
+
+
+@pytest.fixture(scope="module", params=["0.3.9", "0.4.3"])
+def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
+    """A process with a real release of Stormlog, for each release."""
+    try:
+        started = Peer(request.param)
+    except EnvironmentUnavailableError as error:
+        leave_out(str(error))
+    yield started
+    started.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,11 @@ from cirron_otel.core.importers.stormlog import (
 from cirron_otel.core.importers.stormlog.reading import StormlogReader
 from cirron_otel.core.importers.stormlog.replay import attribute_all, replay
 from cirron_otel.core.importers.stormlog.session_timelines import session_timelines
-from tests.conftest import leave_out
-from tests.environments import EnvironmentUnavailableError
 from tests.stormlog import captures
 from tests.stormlog.conftest import RECORDINGS
 from tests.stormlog.peers import Peer
+
+pytestmark = pytest.mark.slow
 
 CAPTURES = 750
 RECORDS = 1500
@@ -39,16 +39,6 @@ FILES = ("cli_track/sink", "cli_track/track.json", "sim_gpu/sink", "legacy_recor
          "v2_records.json", "sim_gpu/sink/segment-000001.jsonl")  # fmt: skip
 SCHEMAS = {"0.3.9": 3, "0.4.3": 4}
 """The newest schema of each release."""
-
-
-@pytest.fixture(scope="module", params=sorted(SCHEMAS))
-def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    try:
-        started = Peer(request.param)
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
-    yield started
-    started.close()
 
 
 def failure_or(call: Callable[[], Any]) -> Any:

@@ -243,6 +243,17 @@ def test_an_array_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:
     assert peak < 100
 
 
+def test_an_array_element_that_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    with path.open("wb") as file:
+        file.write(b"[" + EVENTS[0] + b',{"a":"')
+        file.seek(300_000_000, 1)
+        file.write(b'"},' + EVENTS[1] + b"]")
+    records, findings, peak = read_in_process(path)
+    assert (records, findings) == (2, ["too-long"])
+    assert peak < 200
+
+
 def read_in_process(path: Path) -> tuple[int, list[str], float]:
     """Return the number of events, the codes of the findings, and the peak memory in MB."""
     program = (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.importers.stormlog import load_telemetry_events, load_telemetry_sessions
+from cirron_otel.core.importers.stormlog.strict import verify_recording
 from cirron_otel.errors import InputError
 from tests.stormlog.conftest import ANSWERS, EVENTS, RECORDINGS, SEGMENT, SIMULATED
 
@@ -115,6 +116,8 @@ def test_an_invalid_session_of_a_manifest_is_not_used(tmp_path: Path) -> None:
     broken = {**manifest_session("A", "completed"), "started_at_ns": "5"}
     path = sink(tmp_path / "sink", [broken], event("A", 1))
     assert statuses(path) == {"A": "incomplete"}
+    findings = [(each.code, each.path) for each in verify_recording(path)]
+    assert findings == [("manifest-session", "$.sessions[0]")]
 
 
 def test_the_sink_has_the_last_word_on_the_session_of_a_bundle() -> None:

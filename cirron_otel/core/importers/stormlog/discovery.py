@@ -237,6 +237,11 @@ def _recording(
         return None
     if problem is not None:
         on_finding(Finding(prefix + MANIFEST, "manifest-damaged", problem))
+    for number, entry in enumerate(entries_of(manifest or {}, "sessions")):
+        if summary_of(entry) is None:
+            message = "not a valid session: expected the fields that Stormlog writes; not used"
+            place = f"$.sessions[{number}]"
+            on_finding(Finding(prefix + MANIFEST, "manifest-session", message, path=place))
     used = {source.path for source in sources}
     others = [directory / name for name in names]
     return Artifact(

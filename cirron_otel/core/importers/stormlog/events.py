@@ -299,5 +299,14 @@ def _shown(value: Any) -> str:
 def _reason(text: str) -> str:
     """Return msgspec's message with the field in front: `pid: expected int, got str`."""
     message, _, path = text.partition(" - at `$.")
+    for start, problem in _FIELD_PROBLEMS.items():
+        if message.startswith(start):
+            return f"{message.removeprefix(start).strip('`')} {problem}"
     message = message[:1].lower() + message[1:]
     return f"{path.rstrip('`')}: {message}" if path else message
+
+
+_FIELD_PROBLEMS = {
+    "Object missing required field ": "is missing: expected every field of the schema",
+    "Object contains unknown field ": "is not a field of the schema: expected its fields only",
+}
