@@ -24,7 +24,7 @@ class WrittenBatch(NamedTuple):
     marks: int
 
 
-class BatchText:
+class ImportedBatchText:
     """One batch that is being put together."""
 
     def __init__(self) -> None:
