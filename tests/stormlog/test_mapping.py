@@ -256,8 +256,8 @@ def test_an_error_for_lack_of_memory_has_the_exception_of_its_bundle(tmp_path: P
         "time_ns": 1795197918499728896,
         "attributes": {
             "exception.type": "torch.OutOfMemoryError",
-            "exception.message": "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a"
-            " total capacity of 16.00 GiB of which 9.50 GiB is free.",
+            "exception.message": "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has"
+            " a total capacity of 16.00 GiB of which 9.50 GiB is free.",
         },
     }
     status = spans["oom_step"]["otel"]["status"]

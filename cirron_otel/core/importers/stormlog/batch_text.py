@@ -24,28 +24,29 @@ class WrittenBatch(NamedTuple):
     marks: int
 
 
-class BatchText:
+class ImportedBatchText:
     """One batch that is being put together."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, str, str]] = []
-        self._marks: list[tuple[int, str, str]] = []
+        self._marks: list[str] = []
+        self._last_mark_ns = 0
 
     def add_span(self, end_ns: int, span_id: str, span: dict[str, Any]) -> None:
         """Add a span."""
         self._spans.append((end_ns, span_id, json_text(span)))
 
-    def add_mark(self, time_ns: int, mark_id: str, text: str) -> None:
-        """Add the JSON text of a mark. Marks are added in the order (time, id)."""
-        self._marks.append((time_ns, mark_id, text))
+    def add_marks(self, texts: list[str], last_ns: int) -> None:
+        """Add the JSON texts of marks in the order (time, id), the last of this time."""
+        self._marks += texts
+        self._last_mark_ns = max(self._last_mark_ns, last_ns)
 
     def write(self, otel: dict[str, Any], stormlog: dict[str, Any]) -> WrittenBatch:
         """Return the batch. Its id is a digest of its content, its time that of its last record."""
         self._spans.sort()
-        last = (records[-1][0] for records in (self._spans, self._marks) if records)
-        created = max(last, default=0)
+        created = max(self._last_mark_ns, self._spans[-1][0] if self._spans else 0)
         spans = ",".join(text for _, _, text in self._spans)
-        marks = ",".join(text for _, _, text in self._marks)
+        marks = ",".join(self._marks)
         parts = (
             f'{{"schema_version":1,"sdk_version":{json_text(SDK_VERSION)},"batch_id":"',
             f'","created_ns":{created},"spans":[{spans}],"marks":[{marks}],"snapshots":[]'

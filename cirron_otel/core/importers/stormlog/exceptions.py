@@ -8,7 +8,7 @@ from typing import Any, Final
 from ....errors import InputError
 from .discovery import Artifact
 from .exact import parse_record
-from .prepared import OutOfMemory
+from .prepared import OutOfMemoryEvent
 from .safe_files import read_regular
 
 _METADATA: Final = "metadata.json"
@@ -16,7 +16,7 @@ _MAX_BYTES: Final = 16 * 2**20
 
 
 def exceptions_of(
-    artifacts: Iterable[Artifact], errors: Sequence[OutOfMemory]
+    artifacts: Iterable[Artifact], errors: Sequence[OutOfMemoryEvent]
 ) -> list[dict[str, Any]]:
     """Return an `exception` event for each error, with type and message from its bundle.
 

@@ -55,7 +55,7 @@ def read_recording(
 
 
 def _read_file(preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:
-    reading = FileReading(preparation, artifact, file)
+    reading = RecordingFile(preparation, artifact, file)
     try:
         with open_regular(file.path, follow=file.follow) as stream:
             reading.read(stream)
@@ -67,7 +67,7 @@ def _read_file(preparation: Preparation, artifact: Artifact, file: SourceFile) -
     reading.finish()
 
 
-class FileReading:
+class RecordingFile:
     """The state of reading one file: its text around the records, and where it differs."""
 
     def __init__(self, preparation: Preparation, artifact: Artifact, file: SourceFile) -> None:

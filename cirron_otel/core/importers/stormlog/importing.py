@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
-from .batch_text import BatchText, WrittenBatch
+from .batch_text import ImportedBatchText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
 from .ledger import CaptureSession
-from .phase_store import Group, StoredPhase, Windows
+from .phase_store import PhaseGroup, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
 from .reading import StormlogReader
 from .replay import ReplayedPhase, attribute
@@ -83,23 +83,23 @@ class StormlogImport:
         finally:
             prepared.close()
 
-    def _last_chunks(self) -> dict[int, list[Group]]:
+    def _last_chunks(self) -> dict[int, list[PhaseGroup]]:
         """Return the phase groups that end with each chunk, by the chunk's number."""
         ends: dict[int, int] = {}
         for group in self._prepared.groups:
             chunk = self._prepared.last_chunk.get(group.number)
             if chunk is not None:
                 ends[group.phases.number] = max(ends.get(group.phases.number, 0), chunk)
-        last: dict[int, list[Group]] = {}
+        last: dict[int, list[PhaseGroup]] = {}
         for number, chunk in ends.items():
             last.setdefault(chunk, []).append(self._prepared.phase_groups[number])
         return last
 
     def _batch(
         self, group: MarkGroup, items: list[Item], notes: dict[str, list[Any]],
-        ending: Iterable[Group], sessions: dict[str, CaptureSession],
+        ending: Iterable[PhaseGroup], sessions: dict[str, CaptureSession],
     ) -> WrittenBatch:  # fmt: skip
-        batch, phases = BatchText(), group.phases
+        batch, phases = ImportedBatchText(), group.phases
         session = sessions.get(phases.session_id)
         hexadecimal = session_hex(phases.session_id) if phases.session_id else ""
         items.sort()
@@ -117,14 +117,14 @@ class StormlogImport:
         otel = {} if session is None else otel_of(joined or hexadecimal, group.fields)
         return batch.write(otel, self._stormlog_of(group, items, notes))
 
-    def _is_last(self, phases: Group, ending: Iterable[Group]) -> bool:
+    def _is_last(self, phases: PhaseGroup, ending: Iterable[PhaseGroup]) -> bool:
         """Return whether the session of `phases` ends with the last of its groups."""
         groups = self._prepared.phase_groups
         same = [each for each in groups if each.session == phases.session]
         final = max(same, key=self._end)
         return any(each is final for each in ending)
 
-    def _end(self, group: Group) -> int:
+    def _end(self, group: PhaseGroup) -> int:
         numbers = (
             self._prepared.last_chunk.get(each.number, -1)
             for each in self._prepared.groups
@@ -133,23 +133,27 @@ class StormlogImport:
         return max(numbers, default=-1)
 
     def _add_marks(
-        self, batch: BatchText, group: MarkGroup, items: list[Item], session: str
+        self, batch: ImportedBatchText, group: MarkGroup, items: list[Item], session: str
     ) -> None:
-        phases = group.phases
+        phases, mark_ids = group.phases, self._mark_ids
         windows = self._windows.get(phases.number)
         if windows is None:
             windows = self._windows[phases.number] = Windows(self._prepared.store, phases)
         candidates = windows.around(items[0][0], items[-1][0])
+        texts = []
         for item, scope in attributed(items, candidates):
             span_id = session if scope is None else scope.id
-            time_ns, mark_id, text, *_ = item
             if self._joined is not None:
                 thread = None if scope is None else scope.phase.thread_id
-                span_id = self._join(group, thread, time_ns) or span_id
-            batch.add_mark(time_ns, mark_id, f'{{"id":"{mark_id}","span_id":"{span_id}{text}')
-            ids = self._mark_ids.setdefault(span_id, [])
-            if len(ids) <= _MAX_MARK_IDS:
+                span_id = self._join(group, thread, item[0]) or span_id
+            mark_id = item[1]
+            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
+            ids = mark_ids.get(span_id)
+            if ids is None:
+                mark_ids[span_id] = [mark_id]
+            elif len(ids) <= _MAX_MARK_IDS:
                 ids.append(mark_id)
+        batch.add_marks(texts, items[-1][0])
 
     def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:
         """Return the scope of the other spool that was open in a thread of the same process."""
@@ -161,7 +165,7 @@ class StormlogImport:
         self._joined_sessions.setdefault(group.number, found.session)
         return found.id
 
-    def _rest(self, group: Group) -> list[StoredPhase]:
+    def _rest(self, group: PhaseGroup) -> list[StoredPhase]:
         """Return the phases of a group that were not written yet."""
         windows = self._windows.get(group.number) or Windows(self._prepared.store, group)
         windows.around(group.last_ns, 2**63)
@@ -185,7 +189,7 @@ class StormlogImport:
                 self._errors.setdefault(span_id, []).append(event)
 
     def _add_phase(
-        self, batch: BatchText, group: MarkGroup, stored: StoredPhase, session: str
+        self, batch: ImportedBatchText, group: MarkGroup, stored: StoredPhase, session: str
     ) -> None:
         phase = stored.phase
         attrs = phase_attributes(stored)
@@ -215,7 +219,9 @@ class StormlogImport:
         ids = self._mark_ids.pop(span_id, [])
         return ids if len(ids) <= _MAX_MARK_IDS else []
 
-    def _add_session(self, batch: BatchText, session: CaptureSession, hexadecimal: str) -> None:
+    def _add_session(
+        self, batch: ImportedBatchText, session: CaptureSession, hexadecimal: str
+    ) -> None:
         summary = session.summary
         first = session.first.get("timestamp_ns", summary.started_at_ns)
         groups = self._prepared.phase_groups
@@ -254,7 +260,7 @@ class StormlogImport:
 
     def _empty_session(self, session: CaptureSession) -> WrittenBatch:
         """Return the batch of a session of a manifest that has no events."""
-        batch, hexadecimal = BatchText(), session_hex(session.session_id)
+        batch, hexadecimal = ImportedBatchText(), session_hex(session.session_id)
         self._add_session(batch, session, hexadecimal)
         fields = session.summary.to_json()
         return batch.write(otel_of(hexadecimal, fields), {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from operator import itemgetter
@@ -75,6 +76,8 @@ def text_of(record: Mapping[str, Any], form: str) -> bytes:
 
 
 def _fast_text(record: Mapping[str, Any], form: str) -> bytes | None:
+    if _has_nonfinite(record.get("metadata", record)):
+        return None
     try:
         if form == LINES:
             text = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
@@ -83,6 +86,15 @@ def _fast_text(record: Mapping[str, Any], form: str) -> bytes | None:
         return text.replace(b"\n", b"\n  ")
     except (orjson.JSONEncodeError, msgspec.DecodeError, RecursionError):
         return None
+
+
+def _has_nonfinite(value: Any) -> bool:
+    """Return whether there is a NaN or an infinity, which orjson writes as null."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_nonfinite, value.values()))
+    return isinstance(value, list) and any(map(_has_nonfinite, value))
 
 
 def plain_text_of(record: Mapping[str, Any], form: str) -> bytes:
@@ -138,11 +150,21 @@ def bytes_of_json(value: Any) -> bytes:
     raise InputError(f"{KEY}: expected a text, or an object with base64")
 
 
+class _Quoted(dict[str, str]):
+    """Strings as JSON, cached."""
+
+    def __missing__(self, text: str) -> str:
+        if len(self) >= _MOST_CACHED:
+            self.clear()
+        quoted = self[text] = json_text(text)
+        return quoted
+
+
 class MarkWriter:
     """Writes events as the JSON text of marks, with cached pieces."""
 
     def __init__(self) -> None:
-        self._strings: dict[str, str] = {}
+        self._strings = _Quoted()
 
     def write(
         self,
@@ -161,15 +183,15 @@ class MarkWriter:
         `counters` are the values of `COUNTERS`. `metadata` is compact JSON, "" for an empty object.
         `text` is the record's text if it must be kept.
         """
-        quote = self.quote
+        quoted = self._strings
         device, reserved, active, inactive, change, used, free, total = counters
         value = (
-            f'"string","value":{quote(event_type)}'
+            f'"string","value":{quoted[event_type]}'
             if allocated is None
             else f'"int","value":{allocated}'
         )
         return (
-            f'","name":{quote(PREFIX + event_type)},"value_type":{value},"attrs":{{'
+            f'","name":{quoted[PREFIX + event_type]},"value_type":{value},"attrs":{{'
             f'"device_id":{device}'
             f'{"" if reserved is None else f""","allocator_reserved_bytes":{reserved}"""}'
             f'{"" if active is None else f""","allocator_active_bytes":{active}"""}'
@@ -178,29 +200,23 @@ class MarkWriter:
             f'{"" if used is None else f""","device_used_bytes":{used}"""}'
             f'{"" if free is None else f""","device_free_bytes":{free}"""}'
             f'{"" if total is None else f""","device_total_bytes":{total}"""}'
-            f',"collector":{quote(collector)},"sampling_interval_ms":{interval_ms}'
-            f'{"" if context is None else f""","context":{quote(context)}"""}'
+            f',"collector":{quoted[collector]},"sampling_interval_ms":{interval_ms}'
+            f'{"" if context is None else f""","context":{quoted[context]}"""}'
             f'{f""","metadata":{metadata}""" if metadata else ""}'
             f'}},"ts_ns":{time_ns},"kind":"point"'
             f'{f""","{KEY}":{{"{TEXT}":{json_text(text_json(text))}}}""" if text else ""}}}'
         )
 
-    def quote(self, text: str) -> str:
-        """Return a string as JSON."""
-        quoted = self._strings.get(text)
-        if quoted is None:
-            if len(self._strings) >= _MOST_CACHED:
-                self._strings.clear()
-            quoted = self._strings[text] = json_text(text)
-        return quoted
-
 
 def json_text(value: Any) -> str:
     """Return a value as compact JSON."""
     try:
-        return orjson.dumps(value).decode()
+        text = orjson.dumps(value)
     except (orjson.JSONEncodeError, RecursionError):
         return exactjson.dumps(value).decode()
+    if b"null" in text and _has_nonfinite(value):
+        return exactjson.dumps(value).decode()
+    return text.decode()
 
 
 def record_of(mark: Mapping[str, Any], session: Mapping[str, Any]) -> dict[str, Any]:

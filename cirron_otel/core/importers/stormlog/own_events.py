@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .marks import COUNTERS
-from .own_run import ALERTS, MEMORY, OOM, MarkRow, OwnSession, SessionFacts
+from .own_run import ALERTS, MEMORY, OOM, MemoryMarkRow, OwnSession, RunFacts
 from .replay import PHASE_ENTER, PHASE_EXIT
 from .scope_boundaries import ScopeBoundary, boundaries_of
 
@@ -34,7 +34,7 @@ _DEGRADED: Final = {"collector_degraded": "degraded", "collector_recovered": "he
 
 def events_of(session: OwnSession, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a session; temporary files go into `folder`."""
-    writer = _Records(session)
+    writer = _RecordWriter(session)
     for _, _, source in _merged(session, folder):
         yield from writer.records(source)
 
@@ -50,19 +50,19 @@ def _merged(session: OwnSession, folder: Path) -> Iterator[tuple[int, int, Any]]
         yield facts.ended_ns, 2, "stop"
 
 
-class _Records:
+class _RecordWriter:
     """Writes records with the values of the last sample."""
 
     def __init__(self, session: OwnSession) -> None:
         self._session, self._facts = session, session.facts
         assert session.first_sample is not None  # noqa: S101 - sessions without one are left out
-        self._sample: MarkRow = session.first_sample
+        self._sample: MemoryMarkRow = session.first_sample
         self._is_early = True
         self._changes: dict[int, int] = {}
         self._sequence = 0
         self._last_ns = 0
 
-    def records(self, source: MarkRow | ScopeBoundary | str) -> Iterator[dict[str, Any]]:
+    def records(self, source: MemoryMarkRow | ScopeBoundary | str) -> Iterator[dict[str, Any]]:
         """Yield the records of a mark, of a boundary, or of the start or stop of the session."""
         if isinstance(source, str):
             facts = self._facts
@@ -75,7 +75,7 @@ class _Records:
             self._last_ns = max(self._last_ns, source.ts_ns)
             yield from self._mark(source)
 
-    def _mark(self, mark: MarkRow) -> Iterator[dict[str, Any]]:
+    def _mark(self, mark: MemoryMarkRow) -> Iterator[dict[str, Any]]:
         if mark.name == MEMORY:
             self._sample, self._is_early = mark, False
             yield self._record(mark.ts_ns, "sample", "Memory sampled", self._origin(mark))
@@ -93,7 +93,7 @@ class _Records:
             context = f"{mark.name}: {mark.attrs.get('limit', mark.attrs.get('error', ''))}"
             yield self._record(mark.ts_ns, kind, context, details | self._origin(mark))
 
-    def _origin(self, mark: MarkRow) -> dict[str, Any]:
+    def _origin(self, mark: MemoryMarkRow) -> dict[str, Any]:
         """Return the scope of a mark, unless it is the session's."""
         if mark.scope_id in ("root", self._session.session):
             return {}
@@ -140,7 +140,7 @@ class _Records:
 
 
 def record_of_sample(
-    facts: SessionFacts, sample: MarkRow, kind: str, context: str
+    facts: RunFacts, sample: MemoryMarkRow, kind: str, context: str
 ) -> dict[str, Any]:
     """Return a record with the values of a sample, at its time."""
     attrs, allocated = sample.attrs, sample.value

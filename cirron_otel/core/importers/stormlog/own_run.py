@@ -48,7 +48,7 @@ class ScopeRow(NamedTuple):
     attrs: dict[str, Any]
 
 
-class MarkRow(NamedTuple):
+class MemoryMarkRow(NamedTuple):
     """A mark about memory; `value` is None if it is not an integer."""
 
     ts_ns: int
@@ -59,7 +59,7 @@ class MarkRow(NamedTuple):
     attrs: dict[str, Any]
 
 
-class SessionFacts(NamedTuple):
+class RunFacts(NamedTuple):
     """The facts about a session that every record has."""
 
     session_id: str
@@ -174,7 +174,7 @@ class OwnSession:
         self.facts = self._read_facts()
         self.first_sample = next(self.marks(MEMORY), None)
 
-    def _read_facts(self) -> SessionFacts:
+    def _read_facts(self) -> RunFacts:
         run, key = self.database.execute, (self.session,)
         row = run("SELECT attrs FROM resource WHERE session = ?", key).fetchone()
         resource = orjson.loads(row[0]) if row is not None else {}
@@ -189,7 +189,7 @@ class OwnSession:
         size = resource.get("cirron.world_size")
         size = size if type(size) is int and size > rank else rank + 1
         job_id, host = resource.get("cirron.job.id"), resource.get("host.name")
-        return SessionFacts(
+        return RunFacts(
             self.session_id,
             host if isinstance(host, str) and host.strip() else "unknown",
             -1 if pid is None else pid,
@@ -209,7 +209,7 @@ class OwnSession:
         count = self.database.execute(query, (self.session, SESSION, JOB)).fetchone()[0]
         return bool(count)
 
-    def marks(self, *names: str) -> Iterator[MarkRow]:
+    def marks(self, *names: str) -> Iterator[MemoryMarkRow]:
         """Yield the marks in the order of time, or those with some names."""
         query = "SELECT ts, id, span, name, value, attrs FROM mark WHERE session = ?"
         if names:
@@ -218,7 +218,7 @@ class OwnSession:
         for ts, some_id, scope_id, name, value, attrs in rows:
             values = orjson.loads(attrs)
             known = values if isinstance(values, dict) else {}
-            yield MarkRow(ts, some_id, scope_id, name, value, known)
+            yield MemoryMarkRow(ts, some_id, scope_id, name, value, known)
 
     def scopes(self) -> Iterator[ScopeRow]:
         """Yield all scopes except the session's own."""

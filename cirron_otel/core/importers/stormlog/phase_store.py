@@ -17,7 +17,8 @@ from ....ids import digest
 from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
 from .sorting import Row, SortedRows
 
-_SLACK_NS: Final = 10_000_000_000
+ROWS_IN_MEMORY: Final = 50_000
+SLACK_NS: Final = 10_000_000_000
 """Phases that ended this much earlier are still at hand for events that are out of order."""
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -65,7 +66,7 @@ class StoredPhase(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class PhaseGroup:
     """The events of one session and rank."""
 
     number: int
@@ -85,8 +86,9 @@ class Group:
 class PhaseStore:
     """Collects boundaries and samples, and replays them into phases."""
 
-    def __init__(self, folder: Path, *, in_memory: int = 100_000) -> None:
-        """Use temporary files in `folder` for more than `in_memory` rows of a kind."""
+    def __init__(self, folder: Path) -> None:
+        """Use temporary files in `folder` if there are many rows of a kind."""
+        in_memory = ROWS_IN_MEMORY
         self._boundaries = SortedRows(folder, "boundaries", in_memory=in_memory)
         self._samples = SortedRows(folder, "samples", in_memory=in_memory)
         self._phases = SortedRows(folder, "phases", in_memory=in_memory)
@@ -99,7 +101,7 @@ class PhaseStore:
         for rows in (self._boundaries, self._samples, self._phases, self._scopes):
             rows.close()
 
-    def add_boundary(self, group: Group, boundary: PhaseBoundary, number: int) -> bool:
+    def add_boundary(self, group: PhaseGroup, boundary: PhaseBoundary, number: int) -> bool:
         """Add a boundary of a group; `number` increases from event to event.
 
         Return whether it takes part in the replay: numbers beyond 64 bits cannot be sorted.
@@ -114,12 +116,12 @@ class PhaseStore:
             self._scopes.add((group.session, scope_id, *row[:3]))
         return True
 
-    def add_sample(self, group: Group, time_ns: int, number: int, sample: Sample) -> None:
+    def add_sample(self, group: PhaseGroup, time_ns: int, number: int, sample: Sample) -> None:
         """Add a sample of a group."""
         if sample.allocated in _INT64 and sample.reserved in _INT64:
             self._samples.add((group.number, time_ns, number, *sample))
 
-    def replay(self, groups: list[Group]) -> None:
+    def replay(self, groups: list[PhaseGroup]) -> None:
         """Replay the boundaries of all groups."""
         previous: Row = ()
         for row in self._scopes.rows():
@@ -129,7 +131,7 @@ class PhaseStore:
         for group in groups:
             self._replay(group)
 
-    def _replay(self, group: Group) -> None:
+    def _replay(self, group: PhaseGroup) -> None:
         state, key = PhaseReplay(), (group.session_id, group.rank)
         samples = _Samples(self._samples.rows(group.number))
         peaks: dict[int, _Peaks] = {}
@@ -158,7 +160,11 @@ class PhaseStore:
             self._add(group, phase, ids, peaks)
 
     def _add(
-        self, group: Group, phase: ReplayedPhase, ids: dict[int, bytes], peaks: dict[int, _Peaks]
+        self,
+        group: PhaseGroup,
+        phase: ReplayedPhase,
+        ids: dict[int, bytes],
+        peaks: dict[int, _Peaks],
     ) -> None:
         mine = peaks.pop(id(phase))
         parent = None if phase.parent is None else ids[id(phase.parent)]
@@ -167,7 +173,7 @@ class PhaseStore:
         self._phases.add((*row, *more, mine.data, mine.allocated, mine.reserved,
                           mine.samples, mine.is_cpu))  # fmt: skip
 
-    def _new_id(self, group: Group, scope_id: bytes) -> bytes:
+    def _new_id(self, group: PhaseGroup, scope_id: bytes) -> bytes:
         """Return the first half of a span's id; for a scope id that is used again, numbered."""
         key = (group.session, scope_id)
         number, text = self._used.get(key, 0), scope_id.decode("utf-8", "surrogatepass")
@@ -176,7 +182,7 @@ class PhaseStore:
         parts = (group.session_id, text, number) if number else (group.session_id, text)
         return digest(*parts)[:8]
 
-    def phases(self, group: Group) -> Iterator[StoredPhase]:
+    def phases(self, group: PhaseGroup) -> Iterator[StoredPhase]:
         """Yield the phases of a group in the order of their starts."""
         for row in self._phases.rows(group.number):
             _, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, *more = row
@@ -206,7 +212,7 @@ def _data_of(boundary: PhaseBoundary) -> bytes:
         return marshal.dumps((*values, exactjson.dumps_ascii(boundary.attributes)))
 
 
-def _boundary_of_row(group: Group, row: Row) -> PhaseBoundary:
+def _boundary_of_row(group: PhaseGroup, row: Row) -> PhaseBoundary:
     """Return a boundary without its details, which the replay does not need."""
     _, time_ns, sequence, scope_id, _, is_enter, thread_id, _ = row
     return PhaseBoundary(
@@ -238,7 +244,7 @@ class _Samples:
 class Windows:
     """The phases of a group around the times of one chunk of events after another."""
 
-    def __init__(self, store: PhaseStore, group: Group) -> None:
+    def __init__(self, store: PhaseStore, group: PhaseGroup) -> None:
         self._store, self._group = store, group
         self._held: list[StoredPhase] = []
         self._dropped_before = -1
@@ -250,7 +256,7 @@ class Windows:
         """Return the phases that are open at some time of a chunk, in the order of their starts."""
         group = self._group
         if first_ns < self._dropped_before:
-            self._dropped_before = max(first_ns - _SLACK_NS, -1)
+            self._dropped_before = max(first_ns - SLACK_NS, -1)
             self._held = []
             self._rows = self._store.phases(group)
             self._next = next(self._rows, None)
@@ -261,7 +267,7 @@ class Windows:
             self._next = next(self._rows, None)
         self._ended += (p for p in self._held if group.emitted_to < p.end_ns <= last_ns)
         group.emitted_to = max(group.emitted_to, last_ns)
-        self._dropped_before = max(self._dropped_before, first_ns - _SLACK_NS)
+        self._dropped_before = max(self._dropped_before, first_ns - SLACK_NS)
         self._held = [phase for phase in self._held if phase.end_ns >= self._dropped_before]
         return [phase for phase in self._held if phase.end_ns >= first_ns]
 

@@ -24,7 +24,7 @@ from .marks import (
     MarkWriter,
     text_json,
 )
-from .phase_store import Group, PhaseStore, Sample
+from .phase_store import PhaseGroup, PhaseStore, Sample
 from .reading import StormlogReader
 from .replay import PHASE_ENTER, PHASE_EXIT, boundary_of
 from .safe_files import read_regular
@@ -33,6 +33,8 @@ from .sorting import Chunks, SeenIds
 
 OnFinding = Callable[[Finding], None]
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
+CHUNK_MEMORY: Final = 48 * 2**20
+"""The size of the chunks that are kept in memory, bytes."""
 DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""
 _MAX_OOMS: Final = 10_000
@@ -56,7 +58,7 @@ The cue is None, a boundary's scope id, or a pair of the origin's scope id and t
 
 
 @dataclass(slots=True)
-class OutOfMemory:
+class OutOfMemoryEvent:
     """An event that reports that memory ran out."""
 
     group: int
@@ -73,7 +75,7 @@ class MarkGroup:
 
     number: int
     fields: dict[str, Any]
-    phases: Group
+    phases: PhaseGroup
     first_ns: int = _MAX_TIME
     """The time of the earliest event."""
     items: list[Item] = field(default_factory=list)
@@ -109,14 +111,14 @@ class Preparation:
         """Use temporary files in `folder`."""
         self.reader, self.on_finding = reader, on_finding
         self.store = PhaseStore(folder)
-        self.chunks = Chunks(folder / "chunks")
+        self.chunks = Chunks(folder / "chunks", in_memory_bytes=CHUNK_MEMORY)
         """`(mark group, items, notes)`, in the order in which they became complete."""
         self.ledger = SessionLedger(reader.artifacts, reader.path.name)
-        self.phase_groups: list[Group] = []
+        self.phase_groups: list[PhaseGroup] = []
         self.groups: list[MarkGroup] = []
         self.last_chunk: dict[int, int] = {}
         """The number of the last chunk of each mark group."""
-        self.out_of_memory: list[OutOfMemory] = []
+        self.out_of_memory: list[OutOfMemoryEvent] = []
         self.files: list[str] = []
         """The names of the files that records refer to by number."""
         self.bytes_read = 0
@@ -125,7 +127,7 @@ class Preparation:
         self.lines = LineParser()
         self.writer = MarkWriter()
         self._by_fields: dict[tuple[Any, ...], MarkGroup] = {}
-        self._by_rank: dict[tuple[str, int], Group] = {}
+        self._by_rank: dict[tuple[str, int], PhaseGroup] = {}
         self._sessions: dict[str, int] = {}
         self._copies: dict[tuple[str, int, str, int], bool] = {}
         """The events of the bundles, and whether another file contains them."""
@@ -212,13 +214,13 @@ class Preparation:
             self.groups.append(group)
         return group
 
-    def _phase_group(self, fields: dict[str, Any]) -> Group:
+    def _phase_group(self, fields: dict[str, Any]) -> PhaseGroup:
         session_id, rank = fields["session_id"] or "", fields["rank"] or 0
         group = self._by_rank.get((session_id, rank))
         if group is None:
             session = self._sessions.setdefault(session_id, len(self._sessions))
             half = session_hex(session_id)[16:] if session_id else ""
-            group = Group(len(self.phase_groups), session, session_id, rank, half)
+            group = PhaseGroup(len(self.phase_groups), session, session_id, rank, half)
             self._by_rank[session_id, rank] = group
             self.phase_groups.append(group)
         return group
@@ -333,7 +335,7 @@ class Preparation:
         if len(self.out_of_memory) < _MAX_OOMS:
             reason, context = event["metadata"]["oom_reason"], event["context"] or ""
             self.out_of_memory.append(
-                OutOfMemory(
+                OutOfMemoryEvent(
                     group.phases.number, group.phases.session_id, item, str(reason), context
                 )
             )

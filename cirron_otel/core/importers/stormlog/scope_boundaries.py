@@ -39,7 +39,7 @@ def boundaries_of(session: OwnSession, folder: Path) -> Iterator[ScopeBoundary]:
         for scope in session.scopes():
             for row in _rows_of(scope, paths.path_of(scope)):
                 rows.add(row)
-        yield from _Lanes().boundaries(rows.rows())
+        yield from _ThreadLanes().boundaries(rows.rows())
     finally:
         rows.close()
 
@@ -91,7 +91,7 @@ class _Paths:
         return self._names[scope_id]
 
 
-class _Lanes:
+class _ThreadLanes:
     """Assigns scopes to threads so that the scopes of each thread are nested."""
 
     def __init__(self) -> None:

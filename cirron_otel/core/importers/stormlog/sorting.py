@@ -15,6 +15,7 @@ from ...temporary import writing_temporary_files
 
 _SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8000", "temp_store=FILE")
 _PAGE: Final = 5_000
+IDS_IN_MEMORY: Final = 300_000
 Row = tuple[Any, ...]
 
 
@@ -25,7 +26,7 @@ class SortedRows:
     temporary file cannot be used.
     """
 
-    def __init__(self, folder: Path, name: str, *, in_memory: int = 100_000) -> None:
+    def __init__(self, folder: Path, name: str, *, in_memory: int = 50_000) -> None:
         """Keep up to `in_memory` rows in memory, and more in a file in `folder`."""
         self._path = folder / f"{name}.sqlite"
         self._in_memory = in_memory
@@ -126,10 +127,10 @@ class Chunks:
 class SeenIds:
     """The 16-byte ids that were seen, and where last, in bounded memory."""
 
-    def __init__(self, folder: Path, *, in_memory: int = 300_000) -> None:
-        """Keep up to `in_memory` ids in memory, and more in a file in `folder`."""
+    def __init__(self, folder: Path) -> None:
+        """Keep up to `IDS_IN_MEMORY` ids in memory, and more in a file in `folder`."""
         self._path = folder / "seen.sqlite"
-        self._in_memory = in_memory
+        self._in_memory = IDS_IN_MEMORY
         self._ids: dict[bytes, int] = {}
         self._database: sqlite3.Connection | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from ....errors import InputError, TargetError
-from ...atomic_files import sync_directory, sync_file
+from ...atomic_files import publish, sync_directory, sync_file
 from .collected import CollectedRecords
 from .marks import ARRAY, KEY, LINES, in_order, plain_text_of
 from .own_events import events_of
@@ -111,7 +111,7 @@ class StormlogWriter:
         try:
             self._fill(temporary)
             _sync(temporary)
-            temporary.replace(target)
+            publish(temporary, target)
         except OSError as error:
             raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
         finally:
