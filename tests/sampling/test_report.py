@@ -136,6 +136,30 @@ def test_exact_peaks_stand_beside_the_sampled_ones(
     ]
 
 
+def test_peaks_of_samples_are_not_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording()
+    recording.mark(recording.forward, "stormlog.sample", MIB, **imported(MIB, MIB, MIB))
+    recording.spans[2]["attrs"] = {"memory_samples": 3, "cuda.memory_peak_bytes": 300 * MIB}
+    recording.spans[3]["attrs"] = {"memory_samples": 1, "cuda.memory_peak_bytes": 200 * MIB}
+    document = read(recording.write(tmp_path), capsys)
+    assert [list(each.values()) for each in document["memory"]["phases"]] == [
+        [0, "forward", "cuda:0", 1, 300 * MIB, None],
+        [0, "backward", "cuda:0", 0, 200 * MIB, None],
+    ]
+
+
+def test_the_tree_shows_a_sample_as_a_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = Recording()
+    recording.mark(recording.forward, "memory", 2_500_000, **our_sample(1, 2, 3))
+    recording.mark(recording.backward, "loss", 2_500_000)
+    run(["spool", "show", str(recording.write(tmp_path))])
+    shown = capsys.readouterr().out
+    assert "memory=2.5 MB" in shown
+    assert "loss=2500000" in shown
+
+
 def test_alerts_of_both_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = Recording()
     step = recording.step

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..records.memory_devices import CPU
 from .index import SpoolIndex, id_of
 from .mark_series import Point, points_of
 
@@ -34,10 +35,11 @@ SELECT span.rank, coalesce(nullif(span.name, ''), '?') AS named, sample.device, 
 {_JOINED} WHERE sample.kind = 'sample' AND span.no IS NOT NULL
 GROUP BY span.rank, named, sample.device ORDER BY span.rank, sample.device, 5 DESC, named LIMIT ?
 """
-_EXACT = """
-SELECT rank, coalesce(nullif(name, ''), '?') AS named, max(device_peak), max(memory_peak)
+_PEAKS = """
+SELECT rank, coalesce(nullif(name, ''), '?') AS named, is_peak_sampled, max(device_peak),
+    max(memory_peak)
 FROM span WHERE device_peak IS NOT NULL OR memory_peak IS NOT NULL
-GROUP BY rank, named ORDER BY rank, named LIMIT ?
+GROUP BY rank, named, is_peak_sampled ORDER BY rank, named LIMIT ?
 """
 _ALERTS = f"""
 SELECT span.rank, sample.kind, sample.device, sample.detail, mark.ts_ns, mark.span, mark.value,
@@ -142,21 +144,31 @@ def memory_report(index: SpoolIndex) -> MemoryReport:
 
 
 def _phases(index: SpoolIndex) -> list[MemoryByPhase]:
-    """Return the peaks by phase: sampled ones, with the exact ones of the same scopes."""
+    """Return the peaks by phase: of the samples, and of the scopes' own attributes."""
     phases = [MemoryByPhase(*row) for row in index.rows(_PHASES, MAX_ROWS)]
     by_name: dict[tuple[int | None, str, bool], list[MemoryByPhase]] = {}
+    devices: dict[tuple[int | None, bool], set[str]] = {}
     for each in phases:
-        by_name.setdefault((each.rank, each.name, each.device == "cpu"), []).append(each)
-    for rank, name, device_peak, memory_peak in index.rows(_EXACT, MAX_ROWS):
-        for is_cpu, device, peak in ((False, "cuda", device_peak), (True, "cpu", memory_peak)):
+        is_cpu = each.device == CPU
+        by_name.setdefault((each.rank, each.name, is_cpu), []).append(each)
+        devices.setdefault((each.rank, is_cpu), set()).add(each.device)
+    for rank, name, is_sampled, device_peak, memory_peak in index.rows(_PEAKS, MAX_ROWS):
+        for is_cpu, device, peak in ((False, "cuda", device_peak), (True, CPU, memory_peak)):
             if peak is None:
                 continue
             same = by_name.get((rank, name, is_cpu), [])
-            if len(same) == 1:
+            if len(same) != 1:
+                if len(phases) == MAX_ROWS:
+                    continue
+                # The attribute does not name the device; samples are those of a known one.
+                only = devices.get((rank, is_cpu), set()) if is_sampled else set()
+                known = next(iter(only)) if len(only) == 1 else device
+                same = [MemoryByPhase(rank, name, known, 0, None)]
+                phases += same
+            if is_sampled:
+                same[0].sampled_peak_bytes = max(same[0].sampled_peak_bytes or 0, peak)
+            else:
                 same[0].peak_bytes = peak
-            elif len(phases) < MAX_ROWS:
-                # The attribute does not name the device.
-                phases.append(MemoryByPhase(rank, name, device, 0, None, peak))
     return phases
 
 

@@ -22,6 +22,9 @@ MAX_TEXT = 500
 
 DEVICE_PEAK = "cuda.memory_peak_bytes"
 _DEVICE_PEAK_TEXT = DEVICE_PEAK.encode()
+PEAK_SAMPLES = "memory_samples"
+"""The attribute of an imported phase: the number of samples whose largest one is its peak."""
+_SAMPLES_TEXT = f'"{PEAK_SAMPLES}"'.encode()
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -61,6 +64,11 @@ class IndexedSpan(Struct):
         attributes = _parsed(self.attrs)
         peak = attributes.get(DEVICE_PEAK) if isinstance(attributes, dict) else None
         return peak if type(peak) is int else None
+
+    @property
+    def is_peak_sampled(self) -> bool:
+        """Whether the peaks are the largest samples of an imported recording, and not exact."""
+        return isinstance(self.attrs, msgspec.Raw) and _SAMPLES_TEXT in bytes(self.attrs)
 
 
 class IndexedMark(Struct):

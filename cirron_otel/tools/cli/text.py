@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...core import durations, moments
-from ...semconv import OVERHEAD_NS
+from ...semconv import MEMORY, OVERHEAD_NS
 
 if TYPE_CHECKING:
     from ...core.analysis.tree import MarkNode
@@ -106,6 +106,7 @@ def wrapped(text: str, head: str, indent: str) -> list[str]:
 
 _MARKS_SHOWN = 5
 _MAX_VALUE = 40
+_BYTES = re.compile(r"\d{4,18}", re.ASCII)
 _LONG_FRACTION = re.compile(r"-?\d{1,9}\.\d{6,20}(e[+-]?\d{1,3})?", re.ASCII)
 _MOST_NAMES = 1000
 """The maximum number of mark names that are kept for the scopes of one line."""
@@ -148,7 +149,10 @@ class Marks:
         for name, value in itertools.islice(self.last.items(), _MARKS_SHOWN):
             often = self._often[name]
             shown = printable(name if name is not None else "?")
-            parts.append(f"{shown}={_short(value)}" + (f" ({often:,}×)" if often > 1 else ""))
+            # The sampler's marks have bytes as their value.
+            is_size = name == MEMORY and value is not None and _BYTES.fullmatch(value)
+            text = size(int(value or 0)) if is_size else _short(value)
+            parts.append(f"{shown}={text}" + (f" ({often:,}×)" if often > 1 else ""))
         more = self.left_out + sum(list(self._often.values())[_MARKS_SHOWN:])
         return ", ".join(parts) + (f", {count(more, 'more mark')}" if more else "")
 
