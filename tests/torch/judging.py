@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cirron_otel.semconv import OOM
+
 from .loops import Loop
 from .tools import Outcome
 from .trees import Node, Recorded, difference, folded, mark_faults, parse, time_faults
 
 BY_HAND = "manual"
 """The module of the loops in which steps are opened by hand: those need no unattributed_ns."""
+OUT_OF_MEMORY = {"out_of_memory": 2}
+"""The number of scopes of a loop that fail for lack of memory; each has a mark `oom`."""
 
 
 def faults(loop: Loop, outcome: Outcome, recorded: Recorded) -> list[str]:
@@ -20,7 +24,8 @@ def faults(loop: Loop, outcome: Outcome, recorded: Recorded) -> list[str]:
     different = difference(parse(loop.tree), recorded.root)
     found = [outcome.error, different]
     found += [f"the parent of a scope {name} is not there" for name in recorded.orphans]
-    found += mark_faults(outcome.marks, recorded.marks)
+    expected = outcome.marks + [OOM] * OUT_OF_MEMORY.get(loop.name, 0)
+    found += mark_faults(expected, recorded.marks)
     found += time_faults(recorded.root, needs_unattributed=loop.group != BY_HAND)
     found += outcome.complaints
     return [fault for fault in found if fault]
