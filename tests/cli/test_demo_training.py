@@ -62,7 +62,7 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
 
 def test_the_recording_is_what_the_program_makes(run: Run, tmp_path: Path) -> None:
     """If this fails, make the recording again with `python -m tests.recorder.demo`."""
-    session = train(tmp_path / "made", IMAGES)
+    session = train(tmp_path / "made", IMAGES, CIRRON_SAMPLE_INTERVAL="none")
     trees = [
         json.loads(run("spool", "show", path, "--fold", "--json").stdout)["trees"]
         for path in (tmp_path / "made", RECORDING)

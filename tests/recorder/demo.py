@@ -20,6 +20,7 @@ IMAGES = 480
 """Six batches an epoch to train with, two to evaluate."""
 _SETTINGS = {
     "CIRRON_FLUSH_INTERVAL": "0.15",  # several batches, as of a long run
+    "CIRRON_SAMPLE_INTERVAL": "none",  # samples depend on time
     "OTEL_RESOURCE_ATTRIBUTES": "host.name=training-host",
     # Neither paths nor the commit of the checkout in which it is made.
     "CIRRON_RUN_DETAILS": "versions,host",
