@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.sdk.tracing import buffers as buf
 from cirron_otel.sdk.tracing.open_scopes import TrainingThread, pinned
 from cirron_otel.sdk.tracing.state import state
+from tests.sdk.processes import until
 from tests.sdk.spool_trees import Spool, read_spool
 
 NAMES = ("memory", "process.cpu.utilization")
@@ -124,6 +127,27 @@ def test_after_a_scope_its_parent_gets_them(tmp_path: Path) -> None:
     outer = spool.session.one("outer")
     for node in (outer, spool.session):
         assert len([mark for mark in node.marks if mark["name"] == "memory"]) > 10
+
+
+def test_no_scope_is_kept_alive(tmp_path: Path) -> None:
+    """The last samples are kept for the record of an out-of-memory error, without their scopes."""
+    scopes: list[weakref.ref[Any]] = []
+    before: list[int] = []
+
+    def work() -> None:
+        with ci.scope("inner") as inner:
+            scopes.append(weakref.ref(inner))
+            before.append(ci.health()["sampling"]["samples"])
+            until(lambda: ci.health()["sampling"]["samples"] > before[0] + 2)
+        del inner
+        with ci.scope("later"):
+            ci.flush()
+            ci.flush()
+            gc.collect()
+            until(lambda: scopes[0]() is None)
+            assert ci.health()["sampling"]["samples"] < before[0] + 100
+
+    record(tmp_path, work)
 
 
 class TestTrainingThread:
