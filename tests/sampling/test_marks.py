@@ -260,3 +260,16 @@ def test_the_users_marks_of_these_names_are_kept_apart(tmp_path: Path) -> None:
     assert measures.marks() == {"memory.used": 6.0}
     measures._take_marks([(state.session, "memory", 7, 1, "point", {"device_id": -1})])
     assert measures.marks()["memory"] == 7.0
+
+
+def test_exported_points_are_in_order_of_time(tmp_path: Path) -> None:
+    """Marks may wait for their scopes, so that a later mark is sealed first."""
+    from cirron_otel.sdk.flush.measures import Measures
+    from cirron_otel.sdk.tracing.mark import SampleAttributes
+
+    measures = Measures()
+    attributes = SampleAttributes(device_id=-1, backend="cpu")
+    for at in (30, 10, 20, 10):
+        entry = (state.session, "memory", 5 * at, at, "point", attributes)
+        measures._take_marks([entry])
+    assert [point.value for point in measures.points()] == [50, 100, 150]
