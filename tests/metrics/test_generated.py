@@ -45,7 +45,8 @@ def records(draw: Any) -> list[Record]:
             "allocator_active_bytes": draw(MAYBE), "allocator_inactive_bytes": draw(MAYBE),
             "allocator_change_bytes": draw(st.integers(-(2**62), 2**62)),
             "device_used_bytes": draw(MAYBE), "device_free_bytes": draw(MAYBE),
-            "device_total_bytes": draw(MAYBE), "context": None, "metadata": draw(st.sampled_from(METADATA)),
+            "device_total_bytes": draw(MAYBE), "context": None,
+            "metadata": draw(st.sampled_from(METADATA)),
         })  # fmt: skip
     return result
 
