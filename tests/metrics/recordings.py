@@ -128,8 +128,7 @@ def _batches(records: list[Record], marks_in_batch: int) -> Iterator[dict[str, A
 
 def is_healthy(record: Record) -> bool:
     """Whether the record's collector is healthy; one that does not report its health is."""
-    status: str = record["metadata"].get("collector_health_status", "healthy")
-    return status == "healthy"
+    return record["metadata"].get("collector_health_status") in (None, "healthy")
 
 
 def required(records: Iterable[Record]) -> Points:

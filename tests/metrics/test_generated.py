@@ -19,6 +19,11 @@ from .recordings import Record, points_of, required, spool_of
 EVENTS = ["sample", "sample", "allocation", "deallocation", "peak", "warning", "critical", "start",
           "stop", "phase_enter", "phase_exit", "error", "cleanup"]  # fmt: skip
 BYTES = st.integers(0, 2**62)
+METADATA = [
+    {}, {}, {}, {"collector_health_status": "healthy"}, {"collector_health_status": "degraded"},
+    {"collector_health_status": "failed", "telemetry_partial": True},
+    {"collector_health_status": None, "collector_retry_interval_ms": 5},
+]  # fmt: skip
 MAYBE = st.one_of(st.none(), BYTES)
 
 
@@ -40,7 +45,8 @@ def records(draw: Any) -> list[Record]:
             "allocator_active_bytes": draw(MAYBE), "allocator_inactive_bytes": draw(MAYBE),
             "allocator_change_bytes": draw(st.integers(-(2**62), 2**62)),
             "device_used_bytes": draw(MAYBE), "device_free_bytes": draw(MAYBE),
-            "device_total_bytes": draw(MAYBE), "context": None, "metadata": {},
+            "device_total_bytes": draw(MAYBE), "context": None,
+            "metadata": draw(st.sampled_from(METADATA)),
         })  # fmt: skip
     return result
 

@@ -44,6 +44,15 @@ def data_points(message: MetricsData) -> list[Any]:
     return list(getattr(metric, metric.WhichOneof("data") or "").data_points)
 
 
+def test_the_points_of_a_message_are_in_order_of_time() -> None:
+    """A mark that waited for its scope is sealed after later ones; backends reject older points."""
+    builder = MetricsBuilder("cirron")
+    for time_ns in (300, 100, 200):
+        builder.add(origin(), [MemoryPoint(PROCESS_USAGE, (), time_ns, time_ns + 1)])
+    found = [(point.time_unix_nano, point.as_int) for point in data_points(builder.take())]
+    assert found == [(100, 101), (200, 201), (300, 301)]
+
+
 def test_a_message() -> None:
     builder = MetricsBuilder("cirron")
     points = [
@@ -106,7 +115,7 @@ def test_a_change_begins_with_the_last_one() -> None:
     builder.add(origin(), [MemoryPoint(CHANGE, GPU, 300, 1)])
     builder.take()
     builder.add(origin(), [MemoryPoint(CHANGE, GPU, 400, 1), MemoryPoint(CHANGE, GPU, 350, 1)])
-    later, earlier = data_points(builder.take())
+    earlier, later = data_points(builder.take())
     assert (later.start_time_unix_nano, later.time_unix_nano) == (300, 400)
     assert (earlier.start_time_unix_nano, earlier.time_unix_nano) == (350, 350)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -189,6 +191,29 @@ def test_the_error_has_the_last_reading_of_its_device() -> None:
         "allocator_reserved_bytes", "device_used_bytes",
     ]  # fmt: skip
     assert (events[1]["rank"], events[1]["world_size"], events[1]["job_id"]) == (1, 4, "job-1")
+
+
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_a_torch_that_cannot_be_examined_costs_no_bundle(
+    is_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error of CUDA every call of it may fail; programs also replace modules."""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 1, memory_stats=fail,
+        get_device_name=fail,
+    )  # fmt: skip
+    known = {"__version__": "2.0", "version": SimpleNamespace(cuda="12", hip=None)}
+    stub = SimpleNamespace(cuda=cuda, **(known if is_torch else {"version": None}))
+    monkeypatch.setitem(sys.modules, "torch", stub)  # type: ignore[arg-type]
+    files = files_of(report(device_id=0), FACTS, [], None)
+    assert files is not None
+    system = json.loads(files["environment.json"])["system"]
+    assert system["cpu_count_logical"] == os.cpu_count()
+    assert system.get("torch_version") == ("2.0" if is_torch else None)
 
 
 def test_no_statistics_without_an_initialised_device() -> None:

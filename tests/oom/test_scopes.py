@@ -297,6 +297,24 @@ def test_an_exception_group_from_tasks(tmp_path: Path) -> None:
     assert [node.name for node in oom_nodes(recorded(tmp_path, act))] == ["epoch", "task"]
 
 
+def test_the_errors_of_a_group_share_the_bundle_of_their_scope(tmp_path: Path) -> None:
+    def act() -> None:
+        for number in range(MOST_BUNDLES):
+            with pytest.raises(ExceptionGroup), ci.scope("step", number):
+                raise ExceptionGroup("both", [MemoryError("1"), ValueError(), MemoryError("2")])
+        ci.flush()
+        found.update(ci.health()["out_of_memory"])
+
+    found: dict[str, int] = {}
+    nodes = oom_nodes(recorded(tmp_path, act))
+    assert [len(ooms_of(node)) for node in nodes] == [2] * MOST_BUNDLES
+    assert [node.record["attrs"]["oom_bundle"] for node in nodes] == [
+        f"oom/{node.record['id']}" for node in nodes
+    ]
+    assert len(list(bundles(tmp_path))) == found["bundles"] == MOST_BUNDLES
+    assert found["count"] == 2 * MOST_BUNDLES
+
+
 def test_the_error_is_the_same_and_nothing_keeps_it(tmp_path: Path) -> None:
     class Batch:
         pass

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.sdk.tracing import buffers as buf
 from cirron_otel.sdk.tracing.open_scopes import TrainingThread, pinned
 from cirron_otel.sdk.tracing.state import state
+from tests.sdk.processes import until
 from tests.sdk.spool_trees import Spool, read_spool
 
 NAMES = ("memory", "process.cpu.utilization")
@@ -124,6 +127,27 @@ def test_after_a_scope_its_parent_gets_them(tmp_path: Path) -> None:
     outer = spool.session.one("outer")
     for node in (outer, spool.session):
         assert len([mark for mark in node.marks if mark["name"] == "memory"]) > 10
+
+
+def test_no_scope_is_kept_alive(tmp_path: Path) -> None:
+    """The last samples are kept for the record of an out-of-memory error, without their scopes."""
+    scopes: list[weakref.ref[Any]] = []
+    before: list[int] = []
+
+    def work() -> None:
+        with ci.scope("inner") as inner:
+            scopes.append(weakref.ref(inner))
+            before.append(ci.health()["sampling"]["samples"])
+            until(lambda: ci.health()["sampling"]["samples"] > before[0] + 2)
+        del inner
+        with ci.scope("later"):
+            ci.flush()
+            ci.flush()
+            gc.collect()
+            until(lambda: scopes[0]() is None)
+            assert ci.health()["sampling"]["samples"] < before[0] + 100
+
+    record(tmp_path, work)
 
 
 class TestTrainingThread:
@@ -236,3 +260,16 @@ def test_the_users_marks_of_these_names_are_kept_apart(tmp_path: Path) -> None:
     assert measures.marks() == {"memory.used": 6.0}
     measures._take_marks([(state.session, "memory", 7, 1, "point", {"device_id": -1})])
     assert measures.marks()["memory"] == 7.0
+
+
+def test_exported_points_are_in_order_of_time(tmp_path: Path) -> None:
+    """Marks may wait for their scopes, so that a later mark is sealed first."""
+    from cirron_otel.sdk.flush.measures import Measures
+    from cirron_otel.sdk.tracing.mark import SampleAttributes
+
+    measures = Measures()
+    attributes = SampleAttributes(device_id=-1, backend="cpu")
+    for at in (30, 10, 20, 10):
+        entry = (state.session, "memory", 5 * at, at, "point", attributes)
+        measures._take_marks([entry])
+    assert [point.value for point in measures.points()] == [50, 100, 150]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import cirron_otel as ci
 from cirron_otel.core.records.memory_marks import memory_mark
 from cirron_otel.tools.cli.main import run
 from tests.cli.html_page import Page
@@ -168,7 +170,12 @@ def test_alerts_of_both_families(tmp_path: Path, capsys: pytest.CaptureFixture[s
     recording.mark(step, "memory.warning", 90, **limit)
     recording.mark(step, "memory.degraded", "cgroup", error="OSError: gone")
     recording.mark(step, "memory.recovered", "cgroup", failures=3, degraded_ns=5)
-    recording.mark(step, "oom", 4096)
+    recording.mark(step, "oom", 4096, reason="DefaultCPUAllocator", backend="cpu")
+    recording.mark(step, "oom", "unknown", reason="MemoryError", backend="cpu")
+    recording.mark(step, "oom", "unknown", reason="CUBLAS_STATUS_ALLOC_FAILED", backend="cuda")
+    out = {"reason": "torch.OutOfMemoryError", "backend": "cuda", "device_id": 1}
+    recording.mark(step, "oom", 2048, requested="2.00 KiB", **out)
+    recording.mark(step, "oom", 7)
     recording.mark(step, "stormlog.critical", MIB, **imported(1, 1, 1) | {"context": "95 %"})
     recording.mark(step, "stormlog.error", MIB, **imported(1, 1, 1))
     oom = imported(1, 1, 1) | {"metadata": {"oom_reason": "cuda out of memory"}}
@@ -180,12 +187,27 @@ def test_alerts_of_both_families(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("warning", "cgroup", "cgroup: 90 % of the limit"),
         ("degraded", "cpu", "cgroup: OSError: gone"),
         ("recovered", "cpu", "cgroup"),
-        ("oom", "cpu", "4,096 bytes requested"),
+        ("oom", "cpu", "DefaultCPUAllocator: 4,096 bytes requested"),
+        ("oom", "cpu", "MemoryError: an unknown size requested"),
+        ("oom", "cuda", "CUBLAS_STATUS_ALLOC_FAILED: an unknown size requested"),
+        ("oom", "cuda:1", "torch.OutOfMemoryError: 2,048 bytes requested"),
         ("critical", "cuda:0", "95 %"),
         ("oom", "cuda:0", "cuda out of memory"),
     ]
     names = [each["name"] for each in document["marks"]]
-    assert names == ["memory.warning", "stormlog.error"], "the other marks of these names"
+    assert names == ["memory.warning", "oom", "stormlog.error"], "the other marks of these names"
+
+
+def test_an_error_of_a_real_session_is_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ci.profile(output_dir=tmp_path, exporters="none", frameworks=[], handle_signals=False)
+    with contextlib.suppress(MemoryError), ci.scope("step", 3):
+        bytearray(1 << 62)
+    ci.shutdown()
+    (alert,) = read(tmp_path, capsys)["memory"]["alerts"]
+    assert (alert["kind"], alert["device"], alert["scope"]) == ("oom", "cpu", "step")
+    assert alert["detail"] == "MemoryError: an unknown size requested"
 
 
 def test_the_terminal_and_the_page(
@@ -230,6 +252,7 @@ def test_a_run_without_samples_has_no_section(
         ("memory", 5, {"device_id": "0"}),
         ("memory.warning", 5, {"share": "x", "limit": "host"}),
         ("memory.degraded", 5, {"error": []}),
+        ("oom", 5, {"backend": "cpu"}),
         ("loss", 5, {"device_id": 0}),
         (None, 5, {"device_id": 0}),
         ("stormlog.sample", None, {"device_id": 0}),

@@ -5,6 +5,7 @@ No GPU is needed: `Cuda` has the functions of `torch.cuda` that the readers call
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -72,12 +73,23 @@ class Nvml(types.ModuleType):
     class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818 - the name in `pynvml`
         """As in `pynvml`."""
 
+    class NVMLError_NoPermission(NVMLError):  # noqa: N801, N818 - the name in `pynvml`
+        """As in `pynvml`."""
+
+    class NVMLError_InvalidArgument(NVMLError):  # noqa: N801, N818 - the name in `pynvml`
+        """As in `pynvml`."""
+
+    class NVMLError_NotFound(NVMLError):  # noqa: N801, N818 - the name in `pynvml`
+        """As in `pynvml`."""
+
     NVML_TEMPERATURE_GPU = 0
 
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.__spec__ = types.SimpleNamespace(name="pynvml")  # type: ignore[assignment]
         self.is_broken = self.is_over = False
+        self.prefix = "GPU-"
+        self.refused: type[Exception] | None = None
 
     def nvmlInit(self) -> None:  # noqa: N802
         pass
@@ -86,11 +98,15 @@ class Nvml(types.ModuleType):
         self.is_over = True
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if not uuid.startswith(self.prefix):
+            raise self.NVMLError_NotFound
         return uuid
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
         if self.is_broken:
             raise self.NVMLError("lost")
+        if self.refused is not None:
+            raise self.refused
         return types.SimpleNamespace(gpu=25 if handle == "GPU-uuid-0" else 50)
 
     def nvmlDeviceGetTemperature(self, _handle: str, _sensor: int) -> int:  # noqa: N802
@@ -324,6 +340,55 @@ def test_a_torch_that_cannot_be_examined_is_one_failure(bench: Bench) -> None:
     bench.cuda.use(0, MIB)
     bench.now += 1
     assert [mark[2]["backend"] for mark in bench.take()] == ["cuda"]
+
+
+def test_a_module_that_is_not_torch_is_one_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs and tests put replacements into `sys.modules`."""
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace())  # type: ignore[arg-type]
+    bench.reader = SampleReader(bench.proc, seconds=lambda: bench.now)
+    assert {mark[0] for mark in bench.reader.take()} == {"memory", "memory.degraded"}
+    bench.now += 0.5
+    assert [mark[2]["backend"] for mark in bench.take()] == ["cpu"]
+
+
+def test_a_directory_that_may_not_be_read_has_no_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_args: Any, **_options: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("stat", "open"):
+        monkeypatch.setattr(os, name, denied)
+    reader = SampleReader(tmp_path, torch=lambda: None)
+    monkeypatch.undo()
+    assert [mark[0] for mark in (*reader.take(), *reader.take())] == ["process.cpu.utilization"]
+    assert reader.failures == 0
+
+
+def test_a_gauge_that_fails_for_good_hides_no_other(bench: Bench) -> None:
+    """In a container or on a part of a GPU, single readings are refused."""
+    bench.import_torch()
+    bench.cuda.use(0, MIB)
+    bench.nvml.refused = bench.nvml.NVMLError_NoPermission
+    names = [mark[0] for _ in range(2) for mark in bench.reader.take()]
+    assert names.count("hw.temperature") == names.count("hw.power") == 2
+    assert "hw.gpu.utilization" not in names
+    assert "memory.degraded" not in names
+
+
+def test_a_part_of_a_gpu_is_found(bench: Bench) -> None:
+    """NVML's name of an instance of a multi-instance GPU begins with another word."""
+    bench.import_torch()
+    bench.cuda.use(0, MIB)
+    bench.nvml.prefix = "MIG-"
+    marks = bench.reader.take()
+    assert ("hw.gpu.utilization", 0.5, {"hw.id": "cuda:0"}) in marks
+    assert "memory.degraded" not in [mark[0] for mark in marks]
+    bench.cuda.use(1, MIB)
+    bench.nvml.prefix = "?"
+    assert [mark[1] for mark in bench.take("memory.degraded")] == ["cuda:1 nvml"]
 
 
 def test_without_the_package_there_are_no_gauges(

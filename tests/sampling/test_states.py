@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from cirron_otel.sdk.sampling.alerts import HYSTERESIS, THRESHOLDS, AlertState
 from cirron_otel.sdk.sampling.reader_state import FIRST_PAUSE_S, LONGEST_PAUSE_S, ReaderState
 
-SHARES = st.floats(0.0, 1.2)
+BORDERS = [level - fall for _, level in THRESHOLDS for fall in (0, HYSTERESIS)]
+SHARES = st.one_of(st.floats(0.0, 1.2), st.sampled_from(BORDERS))
 
 
 @given(st.lists(SHARES, max_size=60))
@@ -45,6 +46,16 @@ def test_the_levels_of_one_rise_and_fall() -> None:
     assert names == [
         None, warning, None, None, critical, None, None, None, critical, None, warning
     ]  # fmt: skip
+
+
+def test_the_borders_belong_to_the_upper_side() -> None:
+    for (name, level), below in zip(THRESHOLDS, (0.9, 0.0), strict=True):
+        state = AlertState()
+        state.crossed(below)  # the lower level is raised, if there is one
+        assert state.crossed(level) == (name, level)
+        assert state.crossed(level - HYSTERESIS) is state.crossed(level) is None
+        state.crossed(level - HYSTERESIS - 1e-9)
+        assert state.crossed(level) == (name, level)
 
 
 @given(st.lists(st.booleans(), max_size=40), st.floats(0, 1e6))

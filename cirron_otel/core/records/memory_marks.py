@@ -95,7 +95,7 @@ def _size(value: object) -> int | None:
 def _device(attrs: Mapping[str, Any], *, is_foreign: bool) -> str:
     number = attrs.get("device_id")
     if not isinstance(number, int):
-        return str(attrs.get("limit", CPU))[:_TEXT]
+        return str(attrs.get("limit", attrs.get("backend", CPU)))[:_TEXT]
     backend = stormlog_backend(attrs) if is_foreign else attrs.get("backend")
     name = device_name(backend if isinstance(backend, str) else "device", attrs)
     return CPU if name is None else name[:_TEXT]
@@ -106,8 +106,9 @@ def _detail(kind: str, value: object, attrs: Mapping[str, Any], *, is_foreign: b
     reason: Any = None
     if kind == OOM:
         reason = metadata.get("oom_reason") if isinstance(metadata, Mapping) else None
-        if not is_foreign:
-            reason = f"{value:,} bytes requested" if type(value) is int else attrs.get("error")
+        if not is_foreign and "reason" in attrs:
+            size = f"{value:,} bytes" if type(value) is int else "an unknown size"
+            reason = f"{attrs['reason']}: {size} requested"
     elif is_foreign:
         reason = attrs.get("context")
         if isinstance(metadata, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -34,6 +35,8 @@ _TEMPORALITY = {
     PointKind.UP_DOWN: AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE,
     PointKind.CHANGE: AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
 }
+
+_point_time = attrgetter("time_unix_nano")
 
 _OriginKey = tuple[str | None, int | None, int | None]
 _SeriesKey = tuple[_OriginKey, str, Attributes]
@@ -100,8 +103,8 @@ class MetricsBuilder:
         elif instrument.kind is PointKind.CHANGE:
             start_ns = min(origin.start_ns if last is None else last[0], time_ns)
         metric = self._metric(origin, instrument)
-        data = metric.gauge if instrument.kind is PointKind.GAUGE else metric.sum
-        _write_point(data.data_points.add(), attributes, start_ns, time_ns, value)
+        added = _points_of(metric, instrument).add()
+        _write_point(added, attributes, start_ns, time_ns, value)
         self.size += 1
 
     def _metric(self, origin: MetricOrigin, instrument: Instrument) -> Metric:
@@ -117,7 +120,7 @@ class MetricsBuilder:
         return metric
 
     def take(self) -> MetricsData:
-        """Return the message, and begin the next one."""
+        """Return the message, with its points in order of time, and begin the next one."""
         message = MetricsData()
         for origin, metrics in self._groups.values():
             group = message.resource_metrics.add()
@@ -126,11 +129,18 @@ class MetricsBuilder:
             write_resource(group.resource, resource)
             scope_metrics = group.scope_metrics.add()
             scope_metrics.scope.name, scope_metrics.scope.version = sc.SCOPE_NAME, __version__
-            ordered = sorted(metrics, key=_ORDER.__getitem__)
-            scope_metrics.metrics.extend(metrics[instrument] for instrument in ordered)
+            for instrument in sorted(metrics, key=_ORDER.__getitem__):
+                metric = metrics[instrument]
+                _points_of(metric, instrument).sort(key=_point_time)
+                scope_metrics.metrics.append(metric)
         self._groups.clear()
         self.size = 0
         return message
+
+
+def _points_of(metric: Metric, instrument: Instrument) -> Any:
+    data = metric.gauge if instrument.kind is PointKind.GAUGE else metric.sum
+    return data.data_points
 
 
 def _write_point(

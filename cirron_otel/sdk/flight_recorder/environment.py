@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..session.errors import record_error
+
 _VARIABLES: Final = (
     "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MALLOC_ARENA_MAX",
@@ -45,23 +47,27 @@ def _working_directory() -> str | None:
 
 
 def _torch() -> dict[str, Any]:
-    """Return torch's versions, and the backends that the program has initialised."""
+    """Return torch's versions, and the devices of the backends that the program has initialised.
+
+    After an error of a device, its driver may refuse each call: such facts are left out.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "version"):
         return {"torch_available": False}
-    values: dict[str, Any] = {
-        "torch_available": True,
-        "torch_version": str(torch.__version__),
-        "cuda_version": torch.version.cuda,
-        "rocm_version": torch.version.hip,
-    }
-    for backend in ("cuda", "xpu"):
-        module = getattr(torch, backend, None)
-        if module is not None and module.is_initialized():
-            values[f"{backend}_available"] = True
-            values[f"{backend}_devices"] = [
-                module.get_device_name(device) for device in range(module.device_count())
-            ]
+    values: dict[str, Any] = {"torch_available": True}
+    try:
+        values["torch_version"] = str(torch.__version__)
+        values["cuda_version"] = torch.version.cuda
+        values["rocm_version"] = torch.version.hip
+        for backend in ("cuda", "xpu"):
+            module = getattr(torch, backend, None)
+            if module is not None and module.is_initialized():
+                values[f"{backend}_available"] = True
+                values[f"{backend}_devices"] = [
+                    module.get_device_name(device) for device in range(module.device_count())
+                ]
+    except Exception as error:
+        record_error("out-of-memory environment", error)
     return values
 
 

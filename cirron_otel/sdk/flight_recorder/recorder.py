@@ -154,7 +154,9 @@ class FlightRecorder:
             around = tuple(map(weakref.ref, chain))
             self._seen.append(_Seen(id(error), trace, around, get_ident()))
             self.counts.count += 1
-            has_bundle = self._paths is not None and self._left > 0
+            # The errors of a group that leaves the scope share its bundle.
+            is_first = OOM_BUNDLE not in (scope._attrs or ())
+            has_bundle = self._paths is not None and self._left > 0 and is_first
             self._left -= has_bundle
         at = at or getattr(scope, "_until", 0) or now()
         self._mark(scope, oom, at)

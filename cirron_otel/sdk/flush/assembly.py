@@ -14,7 +14,7 @@ from ..session.errors import record_error
 from ..tracing.buffers import MarkEntry
 from ..tracing.clock import ANCHOR
 from ..tracing.coerce import Deferred
-from ..tracing.mark import POINT
+from ..tracing.mark import POINT, SampleAttributes
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.traces import Trace
 from .batch_text import BatchText, Text, batch_text
@@ -50,9 +50,9 @@ def ids_of(
     for entry, half in zip(entries, halves, strict=False):
         scope: Any = entry[0]
         if scope is not last:
-            last = scope
-            if not scope._id and scope._inside is not None:
-                scope = recorded_above(scope)  # the scope turned out not to be a step
+            last = scope if scope._id else None
+            if not scope._id and (scope._inside is not None or type(entry[5]) is SampleAttributes):
+                scope = recorded_above(scope)  # the scope turned out not to be a step, or a phase
             low = scope._trace.low
             span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
             if scope is NO_SESSION:

@@ -20,6 +20,8 @@ from ..tracing.foreign_spans import Ended
 from ..tracing.open_scopes import end_of
 from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
+from .span_rows import recorded_above
+from .undecided import UndecidedSamples
 
 PORTION = 16_384
 """Number of scopes taken at once if many are waiting; it limits the memory for their records."""
@@ -73,6 +75,7 @@ class BufferDrain:
         self.snapshots: list[Any] = []
         self.waiting: Set[Scope] = frozenset()
         """The scopes that were in the buffers after the last drain."""
+        self.undecided = UndecidedSamples()
         self._is_portion = False
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
@@ -94,13 +97,16 @@ class BufferDrain:
             if until is None and len(self.scopes) > before:
                 buffers.newest = self.scopes[-1]
 
-    def take_others(self) -> None:
+    def take_others(self, ended: list[Scope], *, is_last: bool = False) -> None:
         """Take the ended spans of other libraries, and the marks made so far.
 
         If only a portion of the scopes was taken, take only the marks up to their latest end.
+        `ended` are the scopes that are recorded now. The sampler's marks on scopes that may be
+        discarded wait, unless `is_last`.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
+        samples: list[slice] = []
         until = 0
         if self._is_portion:
             until = max((scope._end for scope in self.scopes), default=0)
@@ -113,20 +119,32 @@ class BufferDrain:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
             if buffers.are_samples:
-                self._limit_times(before)
+                samples.append(slice(before, len(self.marks)))
             if is_dead and not (buffers.scopes or buffers.marks or buffers.foreign):
                 buf.release(buffers)
+        if samples or self.undecided.held:
+            self._hold(samples, ended, is_last=is_last)
 
-    def _limit_times(self, first: int) -> None:
-        """Limit the times of the marks from `first` on to the ends of their scopes.
+    def _hold(self, samples: list[slice], ended: list[Scope], *, is_last: bool) -> None:
+        """Retain those marks of the sampler whose scopes are certain to be recorded.
 
-        A scope's end is determined before it is stored, and a sample may be taken in between.
+        `samples` are the places of the new ones in `marks`. The marks of a discarded scope move to
+        the nearest recorded scope around it. The time of a mark is limited to the end of its scope:
+        an end is determined before it is stored, and a sample may be taken in between.
         """
-        for place in range(first, len(self.marks)):
-            entry = self.marks[place]
-            end = end_of(entry[0])
-            if 0 < end < entry[3]:
-                self.marks[place] = (*entry[:3], end, *entry[4:])
+        others = self.marks.copy()
+        new: list[MarkEntry] = []
+        for place in reversed(samples):
+            new[:0] = others[place]
+            del others[place]
+        self.undecided.see(ended)
+        ready, held = self.undecided.split(new, is_last=is_last)
+        for entry in ready:
+            scope: Any = entry[0] if entry[0]._id else recorded_above(entry[0])
+            end = end_of(scope)
+            at = min(entry[3], end) if end else entry[3]
+            others.append((scope, *entry[1:3], at, *entry[4:]))
+        self.marks[:], self.undecided.held = others, held
 
     def late(self, ended: list[Scope]) -> dict[Scope, None]:
         """Return the scopes that began after `take_scopes` and that the journal must contain.

@@ -278,7 +278,7 @@ class FlushBuilder:
         if is_last:
             ended += self._close_all(still)
             still = {}
-        drain.take_others()
+        drain.take_others(ended, is_last=is_last)
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
         late = drain.late(ended)

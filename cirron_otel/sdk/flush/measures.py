@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from numbers import Integral
+from operator import attrgetter
 from typing import Any, Final
 
 from ... import semconv as sc
@@ -103,10 +104,14 @@ class Measures:
             return dict(self._memory)
 
     def points(self) -> list[MemoryPoint]:
-        """Return the points of the samples since the last call."""
+        """Return the points of the samples since the last call, in order of time.
+
+        A mark may have waited for its scope, so that later ones were sealed before it.
+        """
         with self._lock:
             points, self._points = self._points, []
-        return points
+        times = {(each.instrument.name, each.attributes, each.time_ns): each for each in points}
+        return sorted(times.values(), key=attrgetter("time_ns"))
 
     @property
     def is_process_sampled(self) -> bool:

@@ -21,6 +21,13 @@ class Nvml:
         self._cuda = cuda
         self._handles: dict[int, Any] = {}
         self._unsupported: set[tuple[int, str]] = set()
+        nvml = self._nvml
+        self._refusals = (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_InvalidArgument,
+        )
+        """The errors of a reading that the device, or a part of one, will never have."""
         self._nvml.nvmlInit()
 
     def read(self, device: int) -> Iterator[tuple[str, float]]:
@@ -42,15 +49,21 @@ class Nvml:
                 continue
             try:
                 yield name, read()
-            except nvml.NVMLError_NotSupported:
+            except self._refusals:
                 self._unsupported.add((device, name))
 
     def _handle(self, device: int) -> Any:
         """Return NVML's handle of a device: by UUID, because the numbers may differ."""
         uuid = getattr(self._cuda.get_device_properties(device), "uuid", None)
         if uuid is not None:
-            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            return self._by_uuid(str(uuid))
         return self._nvml.nvmlDeviceGetHandleByIndex(self._cuda._get_nvml_device_index(device))
+
+    def _by_uuid(self, uuid: str) -> Any:
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except (self._nvml.NVMLError_NotFound, self._nvml.NVMLError_InvalidArgument):
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")  # part of a GPU
 
     def close(self) -> None:
         """Release NVML."""

@@ -119,14 +119,8 @@ class SampleReader:
             self._notices.append((sc.MEMORY_DEGRADED, name, SampleAttributes(error=text)))
 
     def _devices(self) -> list[_Device]:
-        if self._torch is None:
-            torch = self._torch_of()
-            if torch is None:
-                return []
-            found = self._read("torch", lambda: list(dev.allocators(torch)))
-            if found is None:
-                return []
-            self._torch, self._allocators = torch, found
+        if self._torch is None and not self._read("torch", self._find_torch):
+            return []
         devices = []
         for allocator in self._allocators:
             backend = allocator.backend
@@ -137,6 +131,14 @@ class SampleReader:
                 self._read_device(allocator, device)
                 devices.append(device)
         return devices
+
+    def _find_torch(self) -> bool:
+        """Find the allocators; return whether the program has imported torch."""
+        torch = self._torch_of()
+        if torch is not None:
+            self._allocators = list(dev.allocators(torch))
+            self._torch = torch
+        return torch is not None
 
     def _read_device(self, allocator: dev.Allocator, device: _Device) -> None:
         number, name = device.number, f"{device.backend}:{device.number}"

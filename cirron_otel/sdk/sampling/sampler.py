@@ -18,7 +18,7 @@ from typing import Any, Final
 from ...core.config.options import Config
 from ...semconv import MEMORY
 from ..session.errors import record_error
-from ..tracing.buffers import MarkEntry, limits, local
+from ..tracing.buffers import limits, local
 from ..tracing.clock import wall
 from ..tracing.mark import POINT, SampleAttributes, check_room
 from ..tracing.open_scopes import TrainingThread, pinned
@@ -65,8 +65,9 @@ class Sampler:
         self.samples = 0
         self.cpu_ns = 0
         """CPU time of the sampler's thread so far, ns."""
-        self.last: deque[MarkEntry] = deque(maxlen=LAST_SAMPLES)
-        """The last marks, for the record of an out-of-memory error."""
+        self.last: deque[tuple[int, int, SampleAttributes]] = deque(maxlen=LAST_SAMPLES)
+        """The time (monotonic ns), value and attributes of the last marks about memory, for the
+        record of an out-of-memory error; not their scopes, whose memory may be freed."""
 
     def ensure_running(self, *, is_torch_hooked: bool) -> None:
         """Start the thread if samples are wanted, or start it again if it has ended."""
@@ -122,9 +123,8 @@ class Sampler:
         any thread.
         """
         return [
-            {"ts_ns": wall(entry[3]), "allocated_bytes": entry[2], **(entry[5] or {})}
-            for entry in self.last.copy()
-            if entry[1] == MEMORY
+            {"ts_ns": wall(at), "allocated_bytes": value, **attributes}
+            for at, value, attributes in self.last.copy()
         ]
 
     # --- the thread -----------------------------------------------------------------------------
@@ -142,8 +142,11 @@ class Sampler:
         return True
 
     def _run(self) -> None:
-        if self._reader is None:
-            self._reader = self._make_reader()
+        try:
+            self._reader = self._reader or self._make_reader()
+        except Exception as error:
+            record_error("sampler", error)
+            return
         local.b.are_samples = True
         due = time.monotonic()
         while not self._is_over and self.interval is not None:
@@ -180,9 +183,9 @@ class Sampler:
         waiting = len(buffers.marks)
         if waiting >= limits.marks_checked:
             check_room(buffers, waiting)
-        entry: MarkEntry = (scope, name, value, at, POINT, attributes)
-        buffers.marks.append(entry)
-        self.last.append(entry)
+        buffers.marks.append((scope, name, value, at, POINT, attributes))
+        if name == MEMORY:
+            self.last.append((at, value, attributes))
 
     def _close(self) -> None:
         try:

@@ -32,6 +32,7 @@ def train(seconds: float) -> None:
 
 def main() -> None:
     directory, seconds = sys.argv[1], float(sys.argv[2])
+    begun = time.monotonic()
     if directory != "-":
         ci.profile(output_dir=directory, exporters="none", snapshots=None, flush_interval=0.1)
     train(seconds)
@@ -40,6 +41,7 @@ def main() -> None:
         child = os.fork()
         train(0.5)
     health = ci.health()
+    lasted = time.monotonic() - begun
     ci.shutdown()
     names = [thread.name for thread in threading.enumerate()]
     if "fork" in sys.argv and not child:
@@ -50,6 +52,7 @@ def main() -> None:
         json.dumps(
             {
                 "sampling": health["sampling"],
+                "seconds": lasted,
                 "errors": health["swallowed_errors"],
                 "threads": names,
                 "is_cuda_initialised": torch.cuda.is_initialized(),
