@@ -176,7 +176,7 @@ def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
-            _int64(span.memory_peak_bytes), _int64(span.device_peak),
+            _int64(span.process_peak), _int64(span.device_peak),
         )  # fmt: skip
 
 

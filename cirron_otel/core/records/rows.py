@@ -22,6 +22,9 @@ MAX_TEXT = 500
 
 DEVICE_PEAK = "cuda.memory_peak_bytes"
 _DEVICE_PEAK_TEXT = DEVICE_PEAK.encode()
+PEAK_SAMPLES = "memory_samples"
+"""The attribute of an imported phase with the number of samples that its peak is the largest of."""
+_SAMPLES_TEXT = PEAK_SAMPLES.encode()
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -55,12 +58,22 @@ class IndexedSpan(Struct):
 
     @property
     def device_peak(self) -> int | None:
-        """The attribute with the peak of the device's memory, in bytes."""
+        """The attribute with the exact peak of the device's memory, in bytes."""
         if isinstance(self.attrs, msgspec.Raw) and _DEVICE_PEAK_TEXT not in bytes(self.attrs):
             return None  # most spans: parsing would take longer than everything else
         attributes = _parsed(self.attrs)
-        peak = attributes.get(DEVICE_PEAK) if isinstance(attributes, dict) else None
+        if not isinstance(attributes, dict) or PEAK_SAMPLES in attributes:
+            return None
+        peak = attributes.get(DEVICE_PEAK)
         return peak if type(peak) is int else None
+
+    @property
+    def process_peak(self) -> int | None:
+        """The peak of the resident set, in bytes; None if it is the largest one of samples."""
+        peak = self.memory_peak_bytes
+        if peak is None or not isinstance(self.attrs, msgspec.Raw):
+            return peak
+        return None if _SAMPLES_TEXT in bytes(self.attrs) else peak
 
 
 class IndexedMark(Struct):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
+from ...records.rows import PEAK_SAMPLES
 from .batch_text import ImportedBatchText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
@@ -23,8 +24,6 @@ from .session_ids import session_hex
 PEAK: Final = "cuda.memory_peak_bytes"
 RESERVED_PEAK: Final = "cuda.memory_reserved_peak_bytes"
 """The attributes of `cuda_memory`, which the sampled peaks of a device also have."""
-SAMPLES: Final = "memory_samples"
-"""The attribute with the number of samples that a peak is the largest of."""
 SYNTHETIC_END: Final = "synthetic_end"
 INCOMPLETE: Final = "incomplete"
 _ERROR: Final = 2
@@ -359,7 +358,7 @@ def phase_attributes(stored: StoredPhase) -> dict[str, Any]:
     """Return the attributes of a phase's span: the phase's own, and those of the mapping."""
     attrs = dict(stored.phase.attributes)
     if stored.allocated_peak >= 0:
-        attrs[SAMPLES] = stored.samples
+        attrs[PEAK_SAMPLES] = stored.samples
         if not stored.is_cpu:
             attrs[PEAK] = stored.allocated_peak
             if stored.reserved_peak >= 0:
