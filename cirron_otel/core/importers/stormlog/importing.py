@@ -143,7 +143,7 @@ class StormlogImport:
         for item, scope in attributed(items, candidates):
             span_id = session if scope is None else scope.id
             if self._joined is not None:
-                thread = None if scope is None else scope.phase.thread_id
+                thread = _origin_thread(item) if scope is None else scope.phase.thread_id
                 span_id = self._join(group, thread, item[0]) or span_id
             mark_id = item[1]
             texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
@@ -158,7 +158,10 @@ class StormlogImport:
         """Return the scope of the other spool that was open in a thread of the same process."""
         if self._joined is None:
             return None
-        found = self._joined.at(group.fields["pid"], thread_id, time_ns)
+        pid, last_ns = group.fields["pid"], group.phases.last_ns
+        found = self._joined.at(pid, thread_id, time_ns)
+        # An event before or after the run belongs to its session if the recordings overlap.
+        found = found or self._joined.session_during(pid, group.first_ns, last_ns)
         if found is None:
             return None
         self._joined_sessions.setdefault(group.number, found.session)
@@ -283,6 +286,12 @@ class StormlogImport:
 
 
 _BY_FILE: Final = ("repeats", "texts", "gaps")
+
+
+def _origin_thread(item: Item) -> int | None:
+    """Return the thread that an event names as its origin."""
+    thread = item[5][1] if isinstance(item[5], tuple) else None
+    return thread if type(thread) is int else None
 
 
 def attributed(
