@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.importers.stormlog import load_telemetry_sessions, telemetry_event_to_dict
+from cirron_otel.core.importers.stormlog.reading import StormlogReader
 from cirron_otel.core.importers.stormlog.replay import replay
+from cirron_otel.core.importers.stormlog.session_timelines import ATTRIBUTED, session_timelines
 from tests.stormlog.captures import capture, record, write_array, write_sink
 from tests.stormlog.returning import files_of, imported, records_in, written
 
@@ -52,6 +54,31 @@ def overlapping(folder: Path, random_: random.Random) -> Path:
     return folder
 
 
+def attributed_marks(
+    spans: list[dict[str, Any]], marks: list[dict[str, Any]]
+) -> Counter[tuple[Any, ...]]:
+    """Time and type of each sample and alert, and its phase; None for the session."""
+    by_id = {span["id"]: (span["name"], span["thread_id"], span["start_ns"]) for span in spans}
+    return Counter(
+        (mark["ts_ns"], mark["name"].removeprefix("stormlog."), by_id.get(mark["span_id"]))
+        for mark in marks
+        if mark["name"].removeprefix("stormlog.") in ATTRIBUTED
+    )
+
+
+def attributed_events(path: Path) -> Counter[tuple[Any, ...]]:
+    """The same as the timelines have it."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for timeline in session_timelines(StormlogReader(path, on_finding=lambda _: None), None):
+        for event, attribution in timeline.attribution():
+            phase = None
+            if attribution is not None and attribution.is_unique:
+                (only,) = attribution.phases
+                phase = only.name, only.thread_id, only.start_ns
+            found[event["timestamp_ns"], event["event_type"], phase] += 1
+    return found
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_sides_count_the_same_events(seed: int, tmp_path: Path) -> None:
     path = overlapping(tmp_path / "recordings", random.Random(seed))
@@ -70,6 +97,7 @@ def test_both_sides_count_the_same_events(seed: int, tmp_path: Path) -> None:
     assert is_reported or not is_large
     if not is_reported:
         assert Counter(map(itemgetter(*PHASE), spans)) == Counter(map(attrgetter(*PHASE), phases))
+        assert attributed_marks(spans, marks) == attributed_events(path)
     assert len({span["id"] for span in spans}) == len(spans)
     torn = any(not file.read_bytes().endswith(b"\n") for file in path.rglob("*.jsonl"))
     if report.exit_code == 0 or torn:

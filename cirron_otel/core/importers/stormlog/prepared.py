@@ -40,8 +40,6 @@ DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""
 _MAX_OOMS: Final = 10_000
 _MAX_TIME: Final = 2**63
-ROLLUPS: Final = "rollups.json"
-"""Stormlog derives this file from the segments of a sink."""
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 _BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
 SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
@@ -71,6 +69,8 @@ class OutOfMemoryEvent:
     item: Item
     reason: str
     context: str
+    bundle: str
+    """The name of its bundle; "" if the event names none."""
 
 
 @dataclass(slots=True)
@@ -339,9 +339,19 @@ class Preparation:
             reason, context = event["metadata"]["oom_reason"], event["context"] or ""
             self.out_of_memory.append(
                 OutOfMemoryEvent(
-                    group.phases.number, group.phases.session_id, item, str(reason), context
+                    group.phases.number,
+                    group.phases.session_id,
+                    item,
+                    str(reason),
+                    context,
+                    _name_in(event["metadata"].get("oom_dump_path")),
                 )
             )
+
+
+def _name_in(path: Any) -> str:
+    """Return the last part of a path, of any system; "" for another value."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
 
 
 def _parts(text: str) -> list[str]:

@@ -79,9 +79,7 @@ class StormlogReader:
         """Find the recordings at `path`. Raises InputError if there are none."""
         self.path = Path(path)
         self.on_finding = on_finding
-        # The bundle of an OOM comes after the sink, whose copies of its events are complete.
-        found = discover(path, on_finding)
-        self.artifacts: list[Artifact] = sorted(found, key=lambda each: each.kind == "oom")
+        self.artifacts: list[Artifact] = discover(path, on_finding)
         self.permissive_legacy = permissive_legacy
         self.events_key = events_key
         self.max_record_bytes = max_record_bytes
