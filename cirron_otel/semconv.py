@@ -87,6 +87,8 @@ OOM = "oom"
 OOM_KILLS = "oom_kills"
 """The attribute of a scope that was closed for a dead process, or of a job: how many processes of
 its cgroup the kernel has killed for lack of memory since it began."""
+SAMPLE_INTERVAL = "sample_interval"
+"""The attribute of a session with samples: the seconds between them."""
 FAILURE_CAUSE = "failure_cause"
 """The attribute of a session that failed for a known cause."""
 OUT_OF_MEMORY = "out of memory"

@@ -57,6 +57,7 @@ class TestTraining:
         result = run(tmp_path, 2.5, **DEFAULT)
         assert result["sampling"]["interval"] == 1.0
         assert 1 < result["sampling"]["samples"] <= result["seconds"] + 1
+        assert read_spool(tmp_path).session.record["attrs"]["sample_interval"] == 1.0
         assert result["errors"] == {}
         assert "cirron-otel-sampler" not in result["threads"]
         assert not result["is_cuda_initialised"]
@@ -78,6 +79,7 @@ class TestTraining:
         assert result["sampling"]["samples"] == 0
         assert result["sampling"]["interval"] is None
         assert memory_marks(tmp_path) == []
+        assert "sample_interval" not in read_spool(tmp_path).session.record["attrs"]
 
     def test_a_forked_child_starts_clean(self, tmp_path: Path) -> None:
         result = run(tmp_path, 0.5, "fork", CIRRON_SAMPLE_INTERVAL="0.02")
@@ -105,6 +107,7 @@ class TestTraining:
         for mark in marks:
             assert mark["id"] in spans[mark["span_id"]]["mark_ids"]
         assert spool.session.record["attrs"]["incomplete"] is True
+        assert spool.session.record["attrs"]["sample_interval"] == 0.02
 
     @pytest.mark.parametrize(("text", "most"), [("0.05", 0.05), (None, 1.0), ("none", None)])
     def test_under_run(self, tmp_path: Path, text: str | None, most: float | None) -> None:

@@ -162,6 +162,45 @@ def test_the_tree_shows_a_sample_as_a_size(
     assert "loss=2500000" in shown
 
 
+def test_the_resident_set_has_no_gaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording()
+    cpu = imported(MIB, MIB, MIB) | {"device_id": -1, "collector": "stormlog.cpu_tracker"}
+    recording.mark(recording.forward, "stormlog.sample", MIB, **cpu)
+    (device,) = read(recording.write(tmp_path), capsys)["memory"]["devices"]
+    assert device["device"] == "cpu"
+    assert {device[name] for name in device if "gap" in name} == {None}
+    run(["report", str(tmp_path)])
+    assert "Gaps" not in capsys.readouterr().out
+
+
+def test_an_error_is_shown_among_many_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = Recording()
+    for number in range(1100):
+        warning = imported(1, 1, 1) | {"context": f"warning {number}"}
+        recording.mark(recording.step, "stormlog.warning", MIB, **warning)
+    oom = imported(1, 1, 1) | {"metadata": {"oom_reason": "exhausted"}}
+    recording.mark(recording.step, "stormlog.error", MIB, **oom)
+    document = read(recording.write(tmp_path), capsys)
+    alerts = document["memory"]["alerts"]
+    assert len(alerts) == 1000
+    assert alerts[-1]["kind"] == "oom"
+    page = tmp_path / "report.html"
+    run(["report", str(tmp_path), "--html", str(page)])
+    assert "oom (cuda:0, rank 0): exhausted in step" in " ".join(capsys.readouterr().out.split())
+    assert page.read_text().count("oom (cuda:0, rank 0): exhausted") == 1
+
+
+def test_imported_events_are_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording()
+    for name in ("stormlog.phase_enter", "stormlog.start", "stormlog.cleanup"):
+        recording.mark(recording.step, name, MIB, **imported(1, 1, 1))
+    recording.mark(recording.step, "stormlog", 5)
+    document = read(recording.write(tmp_path), capsys)
+    assert [each["name"] for each in document["marks"]] == ["stormlog"]
+
+
 def test_alerts_of_both_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = Recording()
     step = recording.step

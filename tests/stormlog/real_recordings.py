@@ -21,10 +21,7 @@ _KILLED = -9
 
 def record(version: str, folder: Path) -> dict[str, Path]:
     """Record everything with one release; return the recordings by kind."""
-    try:
-        python = STORMLOG[f"stormlog-{version}"].make()
-    except EnvironmentUnavailableError as error:
-        leave_out(str(error))
+    python = _python(version)
     places = {kind: folder / kind for kind in KINDS}
     for kind in ("cpu", "killed", "oom"):
         places[kind].mkdir(parents=True)
@@ -41,6 +38,19 @@ def record(version: str, folder: Path) -> dict[str, Path]:
         path.parent for path in places["diagnose"].rglob("telemetry_timeline.json")
     )
     return places
+
+
+def record_oom(version: str, folder: Path) -> Path:
+    """Record a run with one release in which memory runs out; return the recording."""
+    _run(_python(version), PROGRAM, "oom", folder)
+    return folder
+
+
+def _python(version: str) -> Path:
+    try:
+        return STORMLOG[f"stormlog-{version}"].make()
+    except EnvironmentUnavailableError as error:
+        leave_out(str(error))
 
 
 def _run(*command: object, expected: int = 0, folder: Path | None = None) -> None:

@@ -76,6 +76,7 @@ def test_events_are_on_the_scopes_of_the_run(run_spool: Path, tmp_path: Path) ->
             boundary(30, "exit", "forward"),
             event(50),
             event(65),
+            event(66, metadata={"origin_thread_id": 8}),
             event(150),
         )
     )
@@ -85,7 +86,7 @@ def test_events_are_on_the_scopes_of_the_run(run_spool: Path, tmp_path: Path) ->
     assert code == 0
     out = tmp_path / "out"
     marks = records_in(out, "marks")
-    assert [mark["span_id"] for mark in marks] == [STEP, STEP, STEP, EPOCH, RUN, HEX]
+    assert [mark["span_id"] for mark in marks] == [STEP, STEP, STEP, EPOCH, RUN, OTHER, RUN]
     (phase,) = records_in(out, "spans")
     assert (phase["name"], phase["parent_id"]) == ("forward", STEP)
     (batch,) = batches_in(out)
@@ -93,6 +94,31 @@ def test_events_are_on_the_scopes_of_the_run(run_spool: Path, tmp_path: Path) ->
     assert batch["stormlog"]["session"]["session_id"] == SESSION
     convert(ConvertRequest(str(out), f"stormlog:{tmp_path}/back.jsonl"))
     assert (tmp_path / "back.jsonl").read_bytes() == path.read_bytes()
+
+
+def test_a_process_of_another_time_is_mapped_as_without_join(
+    run_spool: Path, tmp_path: Path
+) -> None:
+    """Its process has the same number."""
+    path = tmp_path / "segment-000001.jsonl"
+    path.write_bytes(lines(event(101), event(150)))
+    convert(ConvertRequest(f"stormlog:{path}", str(tmp_path / "out"), join=str(run_spool)))
+    out = tmp_path / "out"
+    assert [mark["span_id"] for mark in records_in(out, "marks")] == [HEX, HEX]
+    assert [span["id"] for span in records_in(out, "spans")] == [HEX]
+
+
+def test_the_run_with_its_recording_is_valid(run_spool: Path, tmp_path: Path) -> None:
+    path = tmp_path / "segment-000001.jsonl"
+    path.write_bytes(lines(event(-5), event(25), boundary(95, "enter", "late"), event(150)))
+    before = run_command(["spool", "verify", str(run_spool)])
+    command = ["convert", f"stormlog:{path}", str(run_spool), "--join", str(run_spool)]
+    assert run_command(command) == 0
+    assert run_command(["spool", "verify", str(run_spool)]) == before
+    marks = records_in(run_spool, "marks")
+    (late,) = (span for span in records_in(run_spool, "spans") if span["name"] == "late")
+    assert late["parent_id"] == RUN
+    assert [mark["span_id"] for mark in marks] == [RUN, STEP, RUN, RUN]
 
 
 def test_another_process_is_mapped_as_without_join(run_spool: Path, tmp_path: Path) -> None:

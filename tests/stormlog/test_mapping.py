@@ -265,6 +265,31 @@ def test_an_error_for_lack_of_memory_has_the_exception_of_its_bundle(tmp_path: P
     assert status["message"].startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
+def test_an_error_has_the_exception_of_the_bundle_that_it_names(tmp_path: Path) -> None:
+    """The bundles of our own runs have the ids of scopes as names, which are in no order."""
+    path = tmp_path / "sink"
+    for name in ("a", "b", "c"):
+        bundle = path / "oom_dumps" / name
+        bundle.mkdir(parents=True)
+        (bundle / "events.json").write_text("[]")
+        (bundle / "metadata.json").write_text(json.dumps({
+            "session_id": SESSION, "reason": "x", "exception_type": "MemoryError",
+            "exception_module": "builtins", "exception_message": f"in {name}",
+        }))  # fmt: skip
+    oom = {"oom_reason": "x"}
+    (path / "segment-000001.jsonl").write_bytes(
+        lines(
+            event(1, "error", metadata=oom),
+            event(2, "error", metadata=oom | {"oom_dump_path": "oom_dumps/c"}),
+            event(3, "error", metadata=oom | {"oom_dump_path": "C:\\dumps\\a\\"}),
+            event(4, "error", metadata=oom | {"oom_dump_path": "elsewhere"}, context="at 4"),
+        )
+    )
+    found = by_name(imported(path, tmp_path)[0])["cirron.session"]["otel"]["events"]
+    messages = [each["attributes"]["exception.message"] for each in found]
+    assert messages == ["in b", "in c", "in a", "at 4"]
+
+
 def test_without_a_bundle_the_exception_has_the_reason(tmp_path: Path) -> None:
     spool = segment(tmp_path, event(1, "error", metadata={"oom_reason": "x"}, context="at 5"))
     (found,) = by_name(spool)["cirron.session"]["otel"]["events"]

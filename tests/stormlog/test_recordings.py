@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from cirron_otel.core.importers.stormlog import load_telemetry_sessions
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
@@ -17,6 +19,7 @@ from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.integration.spools import assert_same, batches
 from tests.stormlog.peers import STORMLOG, Peer
+from tests.stormlog.programs.remembering import INTERVAL_S, REQUESTED
 from tests.stormlog.real_recordings import KINDS, own_run, record
 from tests.stormlog.returning import batches_in, files_of, imported, records_in, written
 
@@ -98,7 +101,8 @@ def test_an_error_for_lack_of_memory_is_on_its_phase(
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run of our own SDK with samples."""
+    """A run of our own SDK with its sampler and its flight recorder."""
+    pytest.importorskip("torch")
     with own_run(tmp_path_factory.mktemp("own")) as spool:
         yield spool
 
@@ -129,11 +133,24 @@ def test_both_releases_load_our_run(own: Path, own_sink: Path, peer: Peer) -> No
     )  # fmt: skip
     scopes = scopes_of(own)
     assert found["event_types"] == {
-        "start": 1, "stop": 1, "sample": 6, "warning": 1, "error": 1,
+        "start": 1, "stop": 1, "sample": len(samples_of(own)), "warning": 1, "error": 2,
         "phase_enter": len(scopes), "phase_exit": len(scopes),
     }  # fmt: skip
     for event in found["events"]:
         assert peer.ask("verify", event) is True
+        assert event["sampling_interval_ms"] == 1000 * INTERVAL_S
+
+
+def samples_of(spool: Path) -> list[dict[str, Any]]:
+    """The marks of the sampler in the order of time."""
+    found = [mark for mark in records_in(spool, "marks") if mark["name"] == "memory"]
+    return sorted(found, key=lambda mark: int(mark["ts_ns"]))
+
+
+def ooms_of(spool: Path) -> list[dict[str, Any]]:
+    """The marks of the flight recorder."""
+    found = [mark for mark in records_in(spool, "marks") if mark["name"] == "oom"]
+    return sorted(found, key=lambda mark: int(mark["ts_ns"]))
 
 
 def test_both_releases_find_our_phases_and_markers(own: Path, own_sink: Path, peer: Peer) -> None:
@@ -144,18 +161,38 @@ def test_both_releases_find_our_phases_and_markers(own: Path, own_sink: Path, pe
     assert not any(is_synthetic for *_, is_synthetic in answer["spans"])
     kinds = [marker["kind"] for marker in answer["markers"]]
     assert kinds.count("phase") == len(scopes)
-    assert kinds.count("oom") == 1
     assert kinds.count("alert") == 1
-    memory = {mark["ts_ns"]: mark for mark in records_in(own, "marks") if mark["name"] == "memory"}
+    ooms = [marker for marker in answer["markers"] if marker["kind"] == "oom"]
+    assert [marker["start_ns"] for marker in ooms] == [mark["ts_ns"] for mark in ooms_of(own)]
+    memory = {mark["ts_ns"]: mark for mark in (*samples_of(own), *ooms_of(own))}
+    names = set()
     for each in answer["attribution"]:
-        if each["event_type"] == "sample":
+        if each["event_type"] not in ("sample", "error"):
+            continue
+        scope = scopes.get(memory[each["timestamp_ns"]]["span_id"])
+        if scope is not None:
             attribution = each["phase_attribution"]
             assert attribution["phase_source"] == "exact"
-            assert attribution["scope_id"] == memory[each["timestamp_ns"]]["span_id"]
+            assert attribution["scope_id"] == scope["id"]
+            names.add(scope["name"])
+    assert {"forward", "large"} <= names
+
+
+def test_both_releases_analyse_our_run(version: str, own: Path, tmp_path: Path) -> None:
+    export = tmp_path / "run.json"
+    convert(ConvertRequest(str(own), f"stormlog:{export}"))
+    command = STORMLOG[f"stormlog-{version}"].make().with_name("gpumemprof")
+    done = subprocess.run(
+        [command, "analyze", export], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (session,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
+    assert f"selected: {UUID(session['id'])} (completed" in done.stdout
+    assert "Gap findings: 0" in done.stdout
 
 
 def test_records_of_our_run_have_the_values_of_samples(own: Path, own_sink: Path) -> None:
-    marks = {mark["ts_ns"]: mark for mark in records_in(own, "marks") if mark["name"] == "memory"}
+    marks = {mark["ts_ns"]: mark for mark in samples_of(own)}
     text = (own_sink / "segment-000001.jsonl").read_text()
     events = [json.loads(line) for line in text.splitlines()]
     assert [each["timestamp_ns"] for each in events] == sorted(e["timestamp_ns"] for e in events)
@@ -165,39 +202,66 @@ def test_records_of_our_run_have_the_values_of_samples(own: Path, own_sink: Path
         if event["event_type"] == "sample":
             last = marks[event["timestamp_ns"]]
         assert event["allocator_allocated_bytes"] == (last or first)["value"]
-        assert event["device_total_bytes"] == (last or first)["attrs"]["device_total_bytes"]
+        assert event["collector"] == "stormlog.cpu_tracker"
+        host = (last or first)["attrs"]["host_used_bytes"]
+        assert event["metadata"]["host_used_bytes"] == host
         assert bool(event["metadata"].get("telemetry_partial")) is (last is None)
-    (error,) = (event for event in events if event["event_type"] == "error")
-    assert error["metadata"]["oom_reason"] == "torch.cuda.OutOfMemoryError"
+    errors = [event for event in events if event["event_type"] == "error"]
+    for error, mark in zip(errors, ooms_of(own), strict=True):
+        metadata = error["metadata"]
+        assert metadata["oom_reason"] == "DefaultCPUAllocator"
+        assert metadata["oom_requested_bytes"] == mark["value"] == REQUESTED
+        assert (own_sink / metadata["oom_dump_path"] / "manifest.json").is_file()
 
 
-def test_both_releases_list_the_bundle_beside_our_spool(
-    version: str, own: Path, tmp_path: Path
+def test_both_releases_list_the_bundles_of_our_run(
+    version: str, own: Path, own_sink: Path, peer: Peer
 ) -> None:
-    """The flight recorder writes a bundle into `oom/<span_id>/`."""
-    (scope,) = (s for s in scopes_of(own).values() if s["name"] == "large")
-    session = next(s["id"] for s in records_in(own, "spans") if s["name"] == "cirron.session")
-    bundle = own / "oom" / scope["id"]
-    bundle.mkdir(parents=True, exist_ok=True)
-    files = {
-        "manifest.json": {
-            "schema_version": 2, "bundle_name": scope["id"], "event_count": 0, "backend": "cuda",
-            "created_at_utc": "2026-11-20T18:05:18Z", "reason": "torch.cuda.OutOfMemoryError",
-            "session_id": session, "session_status": "running", "session": None,
-            "files": ["manifest.json", "events.json", "metadata.json", "environment.json"],
-        },
-        "events.json": [], "metadata.json": {}, "environment.json": {},
-    }  # fmt: skip
-    for name, content in files.items():
-        (bundle / name).write_text(json.dumps(content))
-    convert(ConvertRequest(str(own), f"stormlog:{tmp_path}/sink"))
+    """The flight recorder has written them into `oom/<span_id>/` beside the spool."""
+    scopes = [scope for scope in scopes_of(own).values() if scope["name"] == "large"]
+    (session,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
     command = STORMLOG[f"stormlog-{version}"].make().with_name("stormlog")
     done = subprocess.run(
-        [command, "query", "ooms", tmp_path / "sink", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [command, "query", "ooms", own_sink, "--json"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert scope["id"] in done.stdout
+    answer = json.loads(done.stdout)
+    rows = answer if isinstance(answer, list) else answer["rows"]
+    assert sorted(Path(row["bundle_path"]).name for row in rows) == sorted(
+        scope["id"] for scope in scopes
+    )
+    for row in rows:
+        assert row["session_id"].replace("-", "") == session["id"]
+        assert (row["backend"], row["reason"]) == ("cpu", "DefaultCPUAllocator")
+    for scope in scopes:
+        assert scope["attrs"]["oom_bundle"] == f"oom/{scope['id']}"
+        bundle = own_sink / "oom_dumps" / scope["id"]
+        assert files_of(bundle) == files_of(own / "oom" / scope["id"])
+        for event in json.loads((bundle / "events.json").read_bytes()):
+            assert peer.ask("verify", event) is True
+
+
+def test_our_run_comes_back_from_stormlogs_form(own: Path, own_sink: Path, tmp_path: Path) -> None:
+    """The events of the bundles are copies of the sink's: each counts once."""
+    spool, report = imported(own_sink, tmp_path)
+    assert report.exit_code == 0
+    lines = (own_sink / "segment-000001.jsonl").read_text().splitlines()
+    assert len(records_in(spool, "marks")) == len(lines)
+    (session,) = load_telemetry_sessions(own_sink)
+    assert len(session.events) == len(lines)
+    bundled = [json.loads(path.read_bytes()) for path in own_sink.rglob("events.json")]
+    assert report.duplicates == sum(map(len, bundled))
+    back = {span["id"]: span for span in records_in(spool, "spans")}
+    (root,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
+    assert back[root["id"]]["attrs"]["status"] == "completed"
+    names = [span["name"] for span in back.values()]
+    assert sorted(names) == sorted(span["name"] for span in records_in(own, "spans"))
+    failed = [span for span in back.values() if span["name"] == "large"]
+    for span in failed:
+        (event,) = span["otel"]["events"]
+        assert event["attributes"]["exception.type"] == "RuntimeError"
+        assert str(REQUESTED) in event["attributes"]["exception.message"]
+    assert written(spool, own_sink, tmp_path) == files_of(own_sink)
 
 
 def test_a_run_without_a_sample_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from ..records.memory_devices import CPU
@@ -20,8 +21,8 @@ _LAST = "ORDER BY mark.ts_ns DESC, mark.no DESC LIMIT 1"
 _DEVICES = f"""
 SELECT span.rank, sample.device, count(*), min(sample.allocated), max(sample.allocated),
     max(sample.reserved), max(sample.device_used), max(sample.device_total),
-    max(max(sample.device_used - sample.reserved, 0)),
-    max(max(sample.reserved - sample.allocated, 0))
+    max(CASE WHEN sample.device <> 'cpu' THEN max(sample.device_used - sample.reserved, 0) END),
+    max(CASE WHEN sample.device <> 'cpu' THEN max(sample.reserved - sample.allocated, 0) END)
 {_JOINED} WHERE sample.kind = 'sample' GROUP BY span.rank, sample.device
 ORDER BY span.rank, sample.device LIMIT ?
 """
@@ -44,8 +45,11 @@ GROUP BY rank, named, is_peak_sampled ORDER BY rank, named LIMIT ?
 _ALERTS = f"""
 SELECT span.rank, sample.kind, sample.device, sample.detail, mark.ts_ns, mark.span, mark.value,
     coalesce(nullif(span.name, ''), '?')
-{_JOINED} WHERE sample.kind <> 'sample' ORDER BY mark.ts_ns, mark.no LIMIT ?
+{_JOINED} WHERE sample.kind <> 'sample'
+ORDER BY sample.kind <> 'oom', sample.kind <> 'critical', sample.kind = 'warning',
+    mark.ts_ns, mark.no LIMIT ?
 """
+"""The alerts, the most severe first."""
 _COURSE = f"""
 SELECT sample.allocated, mark.ts_ns
 {_JOINED} WHERE sample.kind = 'sample' AND span.rank IS ? AND sample.device = ?
@@ -129,8 +133,9 @@ def memory_report(index: SpoolIndex) -> MemoryReport:
     """Return the memory of the run in an index. Raises TargetError if there is no disk space."""
     devices = [DeviceMemory(*row) for row in index.rows(_DEVICES, MAX_ROWS)]
     for each in devices:
-        last = next(index.rows(_GAPS, each.rank, each.device), (None, None))
-        each.last_device_gap_bytes, each.last_allocator_gap_bytes = last
+        if each.device != CPU:  # the resident set has neither gap
+            last = next(index.rows(_GAPS, each.rank, each.device), (None, None))
+            each.last_device_gap_bytes, each.last_allocator_gap_bytes = last
     alerts = [
         MemoryAlert(
             rank, kind, device, detail, time_ns, id_of(span) if span is not None else None,
@@ -140,7 +145,15 @@ def memory_report(index: SpoolIndex) -> MemoryReport:
             _ALERTS, MAX_ROWS
         )
     ]  # fmt: skip
+    alerts.sort(key=lambda alert: alert.time_ns or 0)
     return MemoryReport(devices, _phases(index), alerts)
+
+
+def most_severe(alerts: list[MemoryAlert], most: int) -> list[MemoryAlert]:
+    """Return at most `most` alerts in the order of time: warnings are left out first."""
+    severity = {"oom": 0, "critical": 1, "warning": 3}
+    ranked = sorted(enumerate(alerts), key=lambda pair: severity.get(pair[1].kind, 2))
+    return [alert for _, alert in sorted(ranked[:most], key=itemgetter(0))]
 
 
 def _phases(index: SpoolIndex) -> list[MemoryByPhase]:

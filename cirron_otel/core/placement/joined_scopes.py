@@ -83,8 +83,21 @@ class ScopeTimes:
             "SELECT id FROM scope WHERE pid = ? AND is_session AND start <= ? AND end >= ?"
             " ORDER BY start DESC LIMIT 1"
         )
+        if pid not in _INT64:
+            return None
         row = self._database.execute(query, (pid, time_ns, time_ns)).fetchone()
         return None if row is None else str(row[0])
+
+    def session_during(self, pid: int, first_ns: int, last_ns: int) -> JoinedScope | None:
+        """Return the first session of a process that was open at some time from first to last."""
+        query = (
+            "SELECT id FROM scope WHERE pid = ? AND is_session AND start <= ? AND end >= ?"
+            " ORDER BY start LIMIT 1"
+        )
+        if pid not in _INT64:
+            return None
+        row = self._database.execute(query, (pid, last_ns, first_ns)).fetchone()
+        return None if row is None else JoinedScope(str(row[0]), str(row[0]))
 
     def _innermost(self, pid: int, thread_id: int, time_ns: int) -> str | None:
         """Return the scope of a thread that started last, or its nearest ancestor that is open."""

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 CPU: Final = "cpu"
+TRACKERS: Final = {
+    "cuda": "stormlog.cuda_tracker",
+    "rocm": "stormlog.rocm_tracker",
+    "mps": "stormlog.mps_tracker",
+    CPU: "stormlog.cpu_tracker",
+}
+"""Stormlog's trackers by its names of the backends."""
+_ANY_DEVICE: Final = "gpu"
 _BACKENDS: Final = {
-    "stormlog.cuda_tracker": "cuda",
-    "stormlog.rocm_tracker": "cuda",
-    "stormlog.mps_tracker": "mps",
-    "stormlog.cpu_tracker": CPU,
+    tracker: "cuda" if backend == "rocm" else backend for backend, tracker in TRACKERS.items()
 }
 """The backends of Stormlog's trackers, as PyTorch names them: ROCm's devices are `cuda:N`."""
-_ANY_DEVICE: Final = "gpu"
 _OF_PROCESS: Final = frozenset({"stormlog.cpu_tracker", "stormlog.tensorflow.memory_tracker"})
 """The trackers whose samples without a device are the resident set of the process."""
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from ...core.records.memory_devices import CPU
+from ...core.records.memory_records import record_of_sample
 from ..tracing.costs import resident_now
 from . import allocators
 from .environment import environment
@@ -20,24 +22,11 @@ if TYPE_CHECKING:
     from .recognition import OutOfMemory
 
 MANIFEST_VERSION: Final = 2
-EVENT_VERSION: Final = 3
 MANIFEST, EVENTS, METADATA = "manifest.json", "events.json", "metadata.json"
 ENVIRONMENT, HISTORY = "environment.json", "memory_snapshot.pickle"
-_CPU, _CPU_ID = "cpu", -1
-_COLLECTORS: Final = {
-    "cuda": "stormlog.cuda_tracker",
-    "rocm": "stormlog.rocm_tracker",
-    "mps": "stormlog.mps_tracker",
-    _CPU: "stormlog.cpu_tracker",
-}
-_OWN_COLLECTOR: Final = "cirron_otel.{}_sampler"
-_READINGS: Final = (
-    "allocator_reserved_bytes", "allocator_active_bytes", "allocator_inactive_bytes",
-    "device_used_bytes", "device_free_bytes", "device_total_bytes",
-)  # fmt: skip
-_REQUIRED: Final = ("allocator_reserved_bytes", "device_used_bytes")
-"""Readings that an event must have. If one is unknown, it is the allocated bytes, as the schema's
-rules for legacy records specify, and `collector_partial_fields` names it."""
+_CPU_ID: Final = -1
+_OF_MARK: Final = ("ts_ns", "allocated_bytes")
+"""The keys of a sample that are no attributes of its mark."""
 
 
 def files_of(
@@ -137,7 +126,7 @@ def _events(
             "oom_requested_bytes": oom.requested_bytes,
             "oom_dump_path": f"oom/{report.span_id}",
             "exception_type": report.kind,
-            "scope_id": report.span_id,
+            "origin_phase_scope_id": report.span_id,
         }
         known = {name: value for name, value in details.items() if value is not None}
         reading = {**last, "ts_ns": report.ts_ns}
@@ -148,38 +137,12 @@ def _events(
 def _event(
     sample: Sample, facts: SessionFacts, kind: str, context: str, details: dict[str, Any]
 ) -> dict[str, Any]:
-    backend = str(sample.get("backend", _CPU))
-    allocated = sample["allocated_bytes"]
-    readings = {name: sample.get(name) for name in _READINGS}
-    partial = [name for name in _REQUIRED if readings[name] is None]
-    if backend == _CPU:
-        partial = []  # the resident set is all that there is
-    readings |= dict.fromkeys([name for name in _REQUIRED if readings[name] is None], allocated)
-    interval_s = facts.sample_interval_s or 0.0
-    return {
-        "schema_version": EVENT_VERSION,
-        "session_id": facts.uuid,
-        "timestamp_ns": sample["ts_ns"],
-        "event_type": kind,
-        "collector": _COLLECTORS.get(backend, _OWN_COLLECTOR.format(backend)),
-        "sampling_interval_ms": round(interval_s * 1000),
-        "pid": facts.pid,
-        "host": facts.host,
-        "job_id": facts.job_id,
-        "rank": facts.rank,
-        "local_rank": facts.local_rank,
-        "world_size": facts.world_size,
-        "device_id": sample.get("device_id", _CPU_ID),
-        "allocator_allocated_bytes": allocated,
-        "allocator_change_bytes": 0,
-        **readings,
-        "context": context,
-        "metadata": {
-            "backend": backend,
-            **({"telemetry_partial": True, "collector_partial_fields": partial} if partial else {}),
-            **details,
-        },
-    }
+    attrs = {name: value for name, value in sample.items() if name not in _OF_MARK}
+    record = record_of_sample(
+        facts, sample["ts_ns"], sample["allocated_bytes"], attrs, kind, context
+    )
+    record["metadata"] |= details
+    return record
 
 
 def _last_reading(
@@ -187,18 +150,18 @@ def _last_reading(
 ) -> Sample | None:
     """Return the last sample of the device that is out of memory, or a reading made now."""
     oom = report.oom
-    device = _CPU_ID if oom.backend == _CPU else oom.device_id
+    device = _CPU_ID if oom.backend == CPU else oom.device_id
     for sample in reversed(samples):
-        if sample.get("backend", _CPU) == oom.backend and device in (None, sample.get("device_id")):
+        if sample.get("backend", CPU) == oom.backend and device in (None, sample.get("device_id")):
             return sample
     for name, values in statistics.items():
         backend, _, number = name.partition(":")
         if backend == oom.backend and device in (None, int(number)):
             return _reading_of(backend, int(number), values)
-    resident = resident_now() if oom.backend in (_CPU, None) else None
+    resident = resident_now() if oom.backend in (CPU, None) else None
     if resident is None:
         return None
-    return {"backend": _CPU, "device_id": _CPU_ID, "allocated_bytes": resident}
+    return {"backend": CPU, "device_id": _CPU_ID, "allocated_bytes": resident}
 
 
 def _reading_of(backend: str, device: int, values: dict[str, int]) -> Sample | None:

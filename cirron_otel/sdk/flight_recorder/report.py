@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from ...core.records.memory_records import milliseconds, summary_of
+
 if TYPE_CHECKING:
     from .recognition import OutOfMemory
 
@@ -53,18 +55,11 @@ class SessionFacts:
         """The session's id in the form of a UUID."""
         return str(UUID(self.session_id))
 
+    @property
+    def sampling_interval_ms(self) -> int:
+        """The sampler's interval, ms; 0 if nothing is sampled."""
+        return milliseconds(self.sample_interval_s)
+
     def summary(self) -> dict[str, Any]:
         """Return Stormlog's summary of the session, which still runs."""
-        return {
-            "session_id": self.uuid,
-            "status": RUNNING,
-            "started_at_ns": self.started_ns,
-            "ended_at_ns": None,
-            "host": self.host,
-            "pid": self.pid,
-            "job_id": self.job_id,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "world_size": self.world_size,
-            "source": SOURCE,
-        }
+        return summary_of(self, RUNNING, self.started_ns, None, SOURCE)

@@ -69,17 +69,20 @@ class Sampler:
         """The time (monotonic ns), value and attributes of the last marks about memory, for the
         record of an out-of-memory error; not their scopes, whose memory may be freed."""
 
-    def ensure_running(self, *, is_torch_hooked: bool) -> None:
-        """Start the thread if samples are wanted, or start it again if it has ended."""
+    def ensure_running(self, *, is_torch_hooked: bool) -> bool:
+        """Start the thread if samples are wanted, or start it again if it has ended.
+
+        Return whether it was started for the first time.
+        """
         thread = self._thread
         is_wanted = not self._is_auto or self._is_under_run or is_torch_hooked
         if self.interval is None or self._is_over or os.getpid() != self._pid:
-            return
+            return False
         if (thread is None and not is_wanted) or (thread is not None and thread.is_alive()):
-            return
+            return False
         try:
             if thread is not None and not self._may_restart():
-                return
+                return False
             self._thread = threading.Thread(
                 target=self._run, name="cirron-otel-sampler", daemon=True
             )  # fmt: skip
@@ -87,6 +90,8 @@ class Sampler:
         except Exception as error:  # no thread can be started now
             self._thread = thread
             record_error("sampler", error)
+            return False
+        return thread is None
 
     def stop(self) -> None:
         """End the thread; wait a limited time for a sample in progress."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ...core.config.options import Config
 from ...core.spool.owner import Owner
 from ...core.spool.paths import SpoolPaths
+from ...semconv import SAMPLE_INTERVAL
 from ..flight_recorder.recorder import FlightRecorder
 from ..flight_recorder.report import SessionFacts
 from ..flush.flush_builder import SessionOrigin
@@ -78,7 +79,9 @@ class Runtime:
     def ensure_sampling(self) -> None:
         """Start the sampler if it is wanted and not running."""
         if not self.is_over:
-            self.sampler.ensure_running(is_torch_hooked=self.is_torch_hooked())
+            is_new = self.sampler.ensure_running(is_torch_hooked=self.is_torch_hooked())
+            if is_new and self.sampler.interval is not None:
+                self.origin.session.set_attribute(SAMPLE_INTERVAL, self.sampler.interval)
 
     def identify(self, rank: int, world_size: int, source: str) -> None:
         """Use the rank that a framework reports, unless a launcher has set a rank.

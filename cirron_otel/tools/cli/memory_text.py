@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...core.analysis.memory_series import most_severe
 from .tables import rows_table
 from .text import local_moment, printable, size, wrapped
 
@@ -46,7 +47,7 @@ def memory_lines(memory: MemoryReport) -> Iterator[str | Table]:
             yield f"and {len(memory.phases) - _MOST_PHASES:,} more"
     if memory.alerts:
         yield ""
-    for alert in memory.alerts[:_MOST_ALERTS]:
+    for alert in most_severe(memory.alerts, _MOST_ALERTS):
         yield from wrapped(alert_text(alert), "  ", "    ")
     if len(memory.alerts) > _MOST_ALERTS:
         yield f"and {len(memory.alerts) - _MOST_ALERTS:,} more alerts"

@@ -1,42 +1,52 @@
-"""A run of our own with marks about memory: `remembering.py DIRECTORY [MODE]`.
+"""A run of our own: `remembering.py DIRECTORY [MODE]`.
 
-The marks are those of the sampler, which this program makes itself so that their values are known.
-The mode is `sampled`, or `unsampled` for a run without a sample.
+In the mode `sampled`, the sampler takes samples, and memory runs out twice; `unsampled` is the same
+without the sampler.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 
 import cirron_otel as ci
 
-BYTES = 100_000_000
+INTERVAL_S = 0.02
+REQUESTED = 1 << 62
+_WAIT_S = 60.0
 
 
-def sample(number: int) -> None:
-    """Make the mark of one sample."""
-    ci.mark(
-        "memory", BYTES + number, device_id=0, backend="cuda", allocator_reserved_bytes=2 * BYTES,
-        device_used_bytes=3 * BYTES, device_total_bytes=10 * BYTES, process_rss_bytes=BYTES,
-    )  # fmt: skip
+def wait_for_a_sample() -> None:
+    """Wait until the sampler has taken another sample."""
+    before = ci.health()["sampling"]["samples"]
+    deadline = time.monotonic() + _WAIT_S
+    while ci.health()["sampling"]["samples"] < before + 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError("no sample was taken")
+        time.sleep(INTERVAL_S / 4)
 
 
 def main(directory: str, mode: str) -> None:
-    ci.profile(frameworks=[], output_dir=directory, flush_interval=3600)
-    number = 0
-    for _ in ci.epochs(range(2)):
+    import torch
+
+    is_sampled = mode == "sampled"
+    interval = INTERVAL_S if is_sampled else None
+    ci.profile(frameworks=[], output_dir=directory, flush_interval=3600, sample_interval=interval)
+    for epoch in ci.epochs(range(2)):
         for _ in ci.batches(range(3)):
             with ci.scope("forward", layers=2):
-                number += 1
-                if mode == "sampled":
-                    sample(number)
+                if is_sampled:
+                    wait_for_a_sample()
             with ci.scope("backward"):
                 pass
-    if mode == "sampled":
-        ci.mark("memory.warning", 9 * BYTES, limit="cuda:0", share=0.9, threshold=0.85)
-        with ci.scope("large"):
-            ci.mark("oom", 20 * BYTES, reason="torch.cuda.OutOfMemoryError", backend="cuda")
+        try:
+            with ci.scope("large", epoch=epoch):
+                torch.empty(REQUESTED, dtype=torch.uint8)
+        except RuntimeError:
+            pass
+    # Whether a limit is nearly used depends on the machine: this alert is made by the program.
+    ci.mark("memory.warning", 9, limit="host", limit_bytes=10, share=0.9, threshold=0.85)
     other = threading.Thread(target=_other)
     other.start()
     other.join()

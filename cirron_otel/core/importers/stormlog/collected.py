@@ -11,9 +11,10 @@ from ....errors import InputError
 from ...state_database import open_database
 from .marks import KEY, PREFIX, TEXT, bytes_of_json, plain_text_of, record_of, with_sorted_keys
 
+_MOST: Final = 2**63 - 1
 _SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
-    "CREATE TABLE event (id TEXT PRIMARY KEY, session TEXT, rank INTEGER, ts INTEGER, record BLOB,"
+    "CREATE TABLE event (id TEXT PRIMARY KEY, session BLOB, rank INTEGER, ts INTEGER, record BLOB,"
     " kept BLOB) WITHOUT ROWID",
     "CREATE TABLE place (file TEXT, position INTEGER, event TEXT, text BLOB, is_repeat INTEGER,"
     " PRIMARY KEY (file, position)) WITHOUT ROWID",
@@ -103,7 +104,8 @@ class CollectedRecords:
         record = record_of(mark, session)
         text = mark.get(KEY, {}).get(TEXT)
         kept = None if text is None else bytes_of_json(text)
-        values = record["session_id"], record["rank"] or 0, record["timestamp_ns"]
+        rank = min(record["rank"] or 0, _MOST)
+        values = _session_key(record["session_id"]), rank, record["timestamp_ns"]
         return *values, exactjson.dumps(record), kept
 
     def layouts(self) -> list[FileLayout]:
@@ -161,15 +163,20 @@ class CollectedRecords:
     def sessions(self) -> list[str]:
         """Return the ids of the sessions with events."""
         rows = self.database.execute("SELECT DISTINCT session FROM event ORDER BY session")
-        return [session for (session,) in rows]
+        return [session.decode("utf-8", "surrogatepass") for (session,) in rows]
 
     def events(self, session_id: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events in the order of time, those of one session or all."""
         where = "" if session_id is None else "WHERE session = ?"
-        values = () if session_id is None else (session_id,)
+        values = () if session_id is None else (_session_key(session_id),)
         query = f"SELECT record FROM event {where} ORDER BY ts, rank, id"  # noqa: S608 - constants
         for (record,) in self.database.execute(query, values):
             yield exactjson.loads(record)
+
+
+def _session_key(session_id: str) -> bytes:
+    """Return a session id, which may contain half of a surrogate pair, as bytes."""
+    return session_id.encode("utf-8", "surrogatepass")
 
 
 def _places(runs: Any, files: dict[str, str]) -> list[tuple[str, int] | None]:

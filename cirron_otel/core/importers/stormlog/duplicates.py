@@ -23,16 +23,16 @@ _CACHE_KIB = 16 * 1024
 
 
 def event_key(event: Mapping[str, Any]) -> bytes:
-    """Return the identity of an event in its canonical form.
+    """Return what an event in its canonical form has in common with copies in other recordings.
 
-    Bundles and legacy records lack a part of the fields and of the metadata, which are left out.
+    The bundle of an OOM has its events in another form: without process, host and capabilities, and
+    with other derived fields, such as the change since the sample before.
     """
     scope = event["metadata"].get("phase_scope")
     boundary = (scope.get("scope_id"), scope.get("thread_id")) if isinstance(scope, dict) else ()
     values = (
         event["session_id"], event["rank"], event["timestamp_ns"], event["event_type"],
-        event["device_id"], event["allocator_allocated_bytes"], event["allocator_reserved_bytes"],
-        event["allocator_change_bytes"], event["context"], boundary,
+        event["device_id"], event["allocator_allocated_bytes"], event["context"], boundary,
     )  # fmt: skip
     return digest(repr(values))[:16]
 
@@ -61,6 +61,10 @@ class SeenEvents:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary file."""
         self._database.close()
 
     def is_duplicate(self, event: Mapping[str, Any], recording: int) -> bool:

@@ -20,24 +20,34 @@ def exceptions_of(
 ) -> list[dict[str, Any]]:
     """Return an `exception` event for each error, with type and message from its bundle.
 
-    Errors and bundles of a session with the same reason belong together in order. Without a bundle,
-    the type is the reason that the event reports, and the message is its context.
+    An error belongs to the bundle that it names. Other errors and bundles of a session with the
+    same reason belong together in order. Without a bundle, the type is the reason that the event
+    reports, and the message is its context.
     """
-    bundles: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    bundles: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for artifact in artifacts:
         if artifact.kind == "oom":
             key, description = _described(artifact)
             if description is not None:
-                bundles.setdefault(key, []).append(description)
-    events = []
-    for error in sorted(errors, key=lambda each: each.item[0]):
-        waiting = bundles.get((error.session_id, error.reason))
-        type_, message = waiting.pop(0) if waiting else (error.reason, error.context)
-        attributes = {"exception.type": type_, "exception.message": message}
-        event = {"name": "exception", "time_ns": error.item[0], "attributes": attributes}
-        events.append((id(error), event))
-    by_error = dict(events)
-    return [by_error[id(error)] for error in errors]
+                bundles.setdefault(key, {})[artifact.path.name] = description
+    found = {}
+    for number, error in enumerate(errors):
+        waiting = bundles.get((error.session_id, error.reason), {})
+        if error.bundle in waiting:
+            found[number] = waiting.pop(error.bundle)
+    for number, error in sorted(enumerate(errors), key=lambda pair: pair[1].item[0]):
+        waiting = bundles.get((error.session_id, error.reason), {})
+        if number not in found and waiting:
+            found[number] = waiting.pop(next(iter(waiting)))
+    return [
+        _exception(error, *found.get(number, (error.reason, error.context)))
+        for number, error in enumerate(errors)
+    ]
+
+
+def _exception(error: OutOfMemoryEvent, type_: str, message: str) -> dict[str, Any]:
+    attributes = {"exception.type": type_, "exception.message": message}
+    return {"name": "exception", "time_ns": error.item[0], "attributes": attributes}
 
 
 def _described(artifact: Artifact) -> tuple[tuple[str, str], tuple[str, str] | None]:

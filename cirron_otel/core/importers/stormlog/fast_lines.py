@@ -13,8 +13,8 @@ import orjson
 
 from .marks import LINES, text_of
 
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
-_Time = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _MOST_CACHED: Final = 4096
 
 
@@ -23,13 +23,13 @@ class FastLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     allocator_active_bytes: _Natural | None
     allocator_allocated_bytes: _Natural | None
-    allocator_change_bytes: int | None
+    allocator_change_bytes: _Integer | None
     allocator_inactive_bytes: _Natural | None
     allocator_reserved_bytes: _Natural | None
     collector: str
     context: str | None
     device_free_bytes: _Natural | None
-    device_id: int
+    device_id: _Integer
     device_total_bytes: _Natural | None
     device_used_bytes: _Natural | None
     event_type: str
@@ -42,7 +42,7 @@ class FastLine(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     sampling_interval_ms: _Natural
     schema_version: int
     session_id: str
-    timestamp_ns: _Time
+    timestamp_ns: _Natural
     world_size: int
 
     @property

@@ -39,11 +39,7 @@ def read_recording(
     preparation: Preparation, progress: Callable[[int], None] = lambda _: None
 ) -> None:
     """Read everything; `progress` receives the number of bytes read so far."""
-    artifacts = preparation.reader.artifacts
-    bundles = [each for each in artifacts if each.kind == "oom"]
-    if len(bundles) < len(artifacts):
-        preparation.find_in_bundles(bundles)
-    for artifact in sorted(artifacts, key=lambda each: each.kind == "oom"):
+    for artifact in preparation.reader.artifacts:
         preparation.begin()
         for file in artifact.files:
             _read_file(preparation, artifact, file)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
+from ...records.rows import PEAK_SAMPLES
 from .batch_text import ImportedBatchText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
@@ -23,8 +24,6 @@ from .session_ids import session_hex
 PEAK: Final = "cuda.memory_peak_bytes"
 RESERVED_PEAK: Final = "cuda.memory_reserved_peak_bytes"
 """The attributes of `cuda_memory`, which the sampled peaks of a device also have."""
-SAMPLES: Final = "memory_samples"
-"""The attribute with the number of samples that a peak is the largest of."""
 SYNTHETIC_END: Final = "synthetic_end"
 INCOMPLETE: Final = "incomplete"
 _ERROR: Final = 2
@@ -144,7 +143,7 @@ class StormlogImport:
         for item, scope in attributed(items, candidates):
             span_id = session if scope is None else scope.id
             if self._joined is not None:
-                thread = None if scope is None else scope.phase.thread_id
+                thread = _origin_thread(item) if scope is None else scope.phase.thread_id
                 span_id = self._join(group, thread, item[0]) or span_id
             mark_id = item[1]
             texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
@@ -159,7 +158,10 @@ class StormlogImport:
         """Return the scope of the other spool that was open in a thread of the same process."""
         if self._joined is None:
             return None
-        found = self._joined.at(group.fields["pid"], thread_id, time_ns)
+        pid, last_ns = group.fields["pid"], group.phases.last_ns
+        found = self._joined.at(pid, thread_id, time_ns)
+        # An event before or after the run belongs to its session if the recordings overlap.
+        found = found or self._joined.session_during(pid, group.first_ns, last_ns)
         if found is None:
             return None
         self._joined_sessions.setdefault(group.number, found.session)
@@ -286,6 +288,12 @@ class StormlogImport:
 _BY_FILE: Final = ("repeats", "texts", "gaps")
 
 
+def _origin_thread(item: Item) -> int | None:
+    """Return the thread that an event names as its origin."""
+    thread = item[5][1] if isinstance(item[5], tuple) else None
+    return thread if type(thread) is int else None
+
+
 def attributed(
     items: Iterable[Item], phases: list[StoredPhase]
 ) -> Iterator[tuple[Item, StoredPhase | None]]:
@@ -359,7 +367,7 @@ def phase_attributes(stored: StoredPhase) -> dict[str, Any]:
     """Return the attributes of a phase's span: the phase's own, and those of the mapping."""
     attrs = dict(stored.phase.attributes)
     if stored.allocated_peak >= 0:
-        attrs[SAMPLES] = stored.samples
+        attrs[PEAK_SAMPLES] = stored.samples
         if not stored.is_cpu:
             attrs[PEAK] = stored.allocated_peak
             if stored.reserved_peak >= 0:

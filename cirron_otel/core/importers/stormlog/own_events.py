@@ -8,33 +8,28 @@ values of that sample, and `telemetry_partial`. No value is made up.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from .marks import COUNTERS
-from .own_run import ALERTS, MEMORY, OOM, MemoryMarkRow, OwnSession, RunFacts
+from ...records.memory_records import record_of_sample
+from .own_run import ALERTS, MEMORY, OOM, MemoryMarkRow, OwnSession
 from .replay import PHASE_ENTER, PHASE_EXIT
 from .scope_boundaries import ScopeBoundary, boundaries_of
 
-_COLLECTORS: Final = {
-    "cuda": "stormlog.cuda_tracker",
-    "rocm": "stormlog.rocm_tracker",
-    "mps": "stormlog.mps_tracker",
-    "cpu": "stormlog.cpu_tracker",
-}
-_OTHER_COLLECTOR: Final = "cirron_otel.{}_sampler"
-_CPU: Final = "cpu"
-_READINGS: Final = COUNTERS[1:4] + COUNTERS[5:]
-"""The counters that a sample's mark may have as attributes."""
-_REQUIRED: Final = ("allocator_reserved_bytes", "device_used_bytes")
-"""Counters that a record must have; if they are unknown, they are the allocated bytes."""
+BUNDLES: Final = "oom_dumps"
+"""The directory in a sink for the bundles of errors for lack of memory."""
 _DEGRADED: Final = {"collector_degraded": "degraded", "collector_recovered": "healthy"}
 
 
-def events_of(session: OwnSession, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a session; temporary files go into `folder`."""
-    writer = _RecordWriter(session)
+def events_of(
+    session: OwnSession, folder: Path, bundles: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of a session; temporary files go into `folder`.
+
+    `bundles` are the names of the bundles that are written beside the records.
+    """
+    writer = _RecordWriter(session, bundles)
     for _, _, source in _merged(session, folder):
         yield from writer.records(source)
 
@@ -53,8 +48,8 @@ def _merged(session: OwnSession, folder: Path) -> Iterator[tuple[int, int, Any]]
 class _RecordWriter:
     """Writes records with the values of the last sample."""
 
-    def __init__(self, session: OwnSession) -> None:
-        self._session, self._facts = session, session.facts
+    def __init__(self, session: OwnSession, bundles: Collection[str]) -> None:
+        self._session, self._facts, self._bundles = session, session.facts, bundles
         assert session.first_sample is not None  # noqa: S101 - sessions without one are left out
         self._sample: MemoryMarkRow = session.first_sample
         self._is_early = True
@@ -81,7 +76,10 @@ class _RecordWriter:
             yield self._record(mark.ts_ns, "sample", "Memory sampled", self._origin(mark))
         elif mark.name == OOM:
             reason = str(mark.attrs.get("reason", OOM))
-            details = {"oom_reason": reason, "oom_requested_bytes": mark.value}
+            bundle = f"{BUNDLES}/{mark.scope_id}" if mark.scope_id in self._bundles else None
+            details = {
+                "oom_reason": reason, "oom_requested_bytes": mark.value, "oom_dump_path": bundle,
+            }  # fmt: skip
             known = {key: value for key, value in details.items() if value is not None}
             context = f"OOM detected ({reason})"
             yield self._record(mark.ts_ns, "error", context, known | self._origin(mark))
@@ -122,8 +120,11 @@ class _RecordWriter:
     def _record(
         self, time_ns: int, kind: str, context: str, details: dict[str, Any]
     ) -> dict[str, Any]:
-        record = record_of_sample(self._facts, self._sample, kind, context)
-        record["timestamp_ns"] = time_ns
+        allocated = self._sample.value
+        assert allocated is not None  # noqa: S101 - `own_run` leaves out samples without a value
+        record = record_of_sample(
+            self._facts, time_ns, allocated, self._sample.attrs, kind, context
+        )
         record["metadata"] |= details
         device = record["device_id"]
         if kind == "sample":
@@ -137,54 +138,3 @@ class _RecordWriter:
                 "collector_partial_fields": sorted({"allocator_allocated_bytes", *partial}),
             }
         return record
-
-
-def record_of_sample(
-    facts: RunFacts, sample: MemoryMarkRow, kind: str, context: str
-) -> dict[str, Any]:
-    """Return a record with the values of a sample, at its time."""
-    attrs, allocated = sample.attrs, sample.value
-    backend, device = str(attrs.get("backend", _CPU)), attrs.get("device_id")
-    readings = {name: _count(attrs.get(name)) for name in _READINGS}
-    partial = [name for name in _REQUIRED if readings[name] is None]
-    if backend == _CPU:
-        partial = []  # the resident set is all that there is
-    readings |= dict.fromkeys([name for name in _REQUIRED if readings[name] is None], allocated)
-    others = {key: value for key, value in attrs.items() if key not in (*_READINGS, "device_id")}
-    metadata = {**others, "backend": backend}
-    _drop_impossible(readings, metadata)
-    if partial:
-        metadata |= {"telemetry_partial": True, "collector_partial_fields": partial}
-    return {
-        "schema_version": 3,
-        "session_id": facts.session_id,
-        "timestamp_ns": sample.ts_ns,
-        "event_type": kind,
-        "collector": _COLLECTORS.get(backend, _OTHER_COLLECTOR.format(backend)),
-        "sampling_interval_ms": 0,
-        "pid": facts.pid,
-        "host": facts.host,
-        "job_id": facts.job_id,
-        "rank": facts.rank,
-        "local_rank": facts.local_rank,
-        "world_size": facts.world_size,
-        "device_id": device if type(device) is int else -1,
-        "allocator_allocated_bytes": allocated,
-        "allocator_change_bytes": 0,
-        **readings,
-        "context": context,
-        "metadata": metadata,
-    }
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _drop_impossible(readings: dict[str, int | None], metadata: dict[str, Any]) -> None:
-    """Move a total that is less than what is used to the metadata: they were read one by one."""
-    total = readings["device_total_bytes"]
-    parts = (readings["device_used_bytes"], readings["device_free_bytes"])
-    if total is not None and any(part is not None and part > total for part in parts):
-        metadata["reported_device_total_bytes"] = total
-        readings["device_total_bytes"] = None

@@ -12,7 +12,8 @@ import orjson
 from .... import exactjson
 from ....errors import InputError
 from ....ids import is_id
-from ....semconv import JOB, SESSION
+from ....semconv import JOB, SAMPLE_INTERVAL, SESSION
+from ...records.memory_records import milliseconds, summary_of
 from ...state_database import open_database
 
 MEMORY: Final = "memory"
@@ -62,7 +63,7 @@ class MemoryMarkRow(NamedTuple):
 class RunFacts(NamedTuple):
     """The facts about a session that every record has."""
 
-    session_id: str
+    uuid: str
     """Stormlog's form of the id: a UUID with dashes."""
     host: str
     pid: int
@@ -75,6 +76,8 @@ class RunFacts(NamedTuple):
     """None if the session's scope is missing."""
     is_complete: bool
     """Whether the session ended normally."""
+    sampling_interval_ms: int
+    """0 if it is unknown."""
 
 
 class OwnRuns:
@@ -183,7 +186,8 @@ class OwnSession:
         spans = run("SELECT MIN(start) FROM span WHERE session = ?", key).fetchone()[0]
         marks = run("SELECT MIN(ts) FROM mark WHERE session = ?", key).fetchone()[0]
         started = min((each for each in (spans, marks) if each is not None), default=0)
-        is_complete = root is not None and not orjson.loads(root[2]).get("incomplete")
+        session_attrs = {} if root is None else orjson.loads(root[2])
+        is_complete = root is not None and not session_attrs.get("incomplete")
         rank = rank or 0
         local = resource.get("cirron.local_rank")
         size = resource.get("cirron.world_size")
@@ -200,6 +204,7 @@ class OwnSession:
             started if root is None else min(started, root[0]),
             None if root is None else root[1],
             is_complete,
+            milliseconds(session_attrs.get(SAMPLE_INTERVAL)),
         )
 
     @property
@@ -243,19 +248,8 @@ class OwnSession:
     def summary(self) -> dict[str, Any]:
         """Return the session's entry in a manifest."""
         facts = self.facts
-        return {
-            "session_id": facts.session_id,
-            "status": "completed" if facts.is_complete else "incomplete",
-            "started_at_ns": facts.started_ns,
-            "ended_at_ns": facts.ended_ns,
-            "host": facts.host,
-            "pid": facts.pid,
-            "job_id": facts.job_id,
-            "rank": facts.rank,
-            "local_rank": facts.local_rank,
-            "world_size": facts.world_size,
-            "source": "cirron_otel",
-        }
+        status = "completed" if facts.is_complete else "incomplete"
+        return summary_of(facts, status, facts.started_ns, facts.ended_ns, "cirron_otel")
 
     def bundles(self, spool: Path) -> Iterator[Path]:
         """Yield the bundles of the session's scopes beside its `spool`."""

@@ -113,7 +113,7 @@ class PhaseStore:
         row = (group.number, boundary.timestamp_ns, boundary.sequence, scope_id)
         self._boundaries.add((*row, number, is_enter, boundary.thread_id, data))
         if is_enter:
-            self._scopes.add((group.session, scope_id, *row[:3]))
+            self._scopes.add((group.session, scope_id, number))
         return True
 
     def add_sample(self, group: PhaseGroup, time_ns: int, number: int, sample: Sample) -> None:
@@ -141,11 +141,9 @@ class PhaseStore:
         """The samples at the time of the boundary."""
         previous: Row = ()
         for row in self._boundaries.rows(group.number):
-            if (*row[:4], *row[5:7]) == previous:  # also in the bundle of an OOM
-                continue
-            if row[:2] != previous[:2]:
+            if row[:2] != previous:
                 now = samples.until(row[1], peaks)
-            previous = (*row[:4], *row[5:7])
+            previous = row[:2]
             closed = state.feed(_boundary_of_row(group, row))
             if closed is not None:
                 self._add(group, closed, ids, peaks)

@@ -17,6 +17,7 @@ from ....ids import digest
 from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
+from .duplicates import SeenEvents
 from .fast_lines import FastLine, LineParser
 from .ledger import SessionLedger
 from .marks import (
@@ -38,15 +39,16 @@ CHUNK_MEMORY: Final = 48 * 2**20
 DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""
 _MAX_OOMS: Final = 10_000
-_MAX_COPIES: Final = 200_000
 _MAX_TIME: Final = 2**63
-ROLLUPS: Final = "rollups.json"
-"""Stormlog derives this file from the segments of a sink."""
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 _BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
 SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
 SPECIAL: Final = frozenset({*_BOUNDARIES, _ERROR, _STOP})
 """Types of events that need more than a mark; `SAMPLE` is simpler."""
+_TOO_LARGE: Final = (
+    "a phase's thread_id or sequence has more than 64 bits: the event is a mark, and the phase has"
+    " no span"
+)
 NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
@@ -67,6 +69,8 @@ class OutOfMemoryEvent:
     item: Item
     reason: str
     context: str
+    bundle: str
+    """The name of its bundle; "" if the event names none."""
 
 
 @dataclass(slots=True)
@@ -124,13 +128,13 @@ class Preparation:
         self.bytes_read = 0
         self.duplicates = 0
         self._seen = SeenIds(folder)
+        """Ids of events: twice the number of the last recording, plus 1 if there is a mark."""
         self.lines = LineParser()
         self.writer = MarkWriter()
         self._by_fields: dict[tuple[Any, ...], MarkGroup] = {}
         self._by_rank: dict[tuple[str, int], PhaseGroup] = {}
         self._sessions: dict[str, int] = {}
-        self._copies: dict[tuple[str, int, str, int], bool] = {}
-        """The events of the bundles, and whether another file contains them."""
+        self._known = SeenEvents() if len(reader.artifacts) > 1 else None
         self._artifact = 0
         """The number of the recording that is being read."""
         self._repeated: dict[bytes, int] = {}
@@ -141,8 +145,9 @@ class Preparation:
 
     def close(self) -> None:
         """Close the temporary files."""
-        for each in (self.store, self.chunks, self._seen):
-            each.close()
+        for each in (self.store, self.chunks, self._seen, self._known):
+            if each is not None:
+                each.close()
 
     def begin(self) -> None:
         """Begin with the files of a recording."""
@@ -155,14 +160,6 @@ class Preparation:
         for group in self.groups:
             self._seal(group)
         self.store.replay(self.phase_groups)
-
-    def find_in_bundles(self, bundles: list[Artifact]) -> None:
-        """Collect the keys of the bundles' events, which are copies of other files' events."""
-        quiet = StormlogReader(self.reader.path, on_finding=lambda _: None)
-        for bundle in bundles:
-            for record in quiet.pieces(bundle):
-                if record.event is not None and len(self._copies) < _MAX_COPIES:
-                    self._copies[_copy_key(record.event)] = False
 
     def attach(self, artifact: Artifact, path: Path) -> None:
         """Keep a file without records verbatim."""
@@ -242,25 +239,12 @@ class Preparation:
     def add(self, new: NewEvent, event: Callable[[], dict[str, Any]]) -> None:
         """Add an event; `event` returns its canonical form, which is rarely needed."""
         group = self._current = new.group
-        identity = new.identity
-        previous = self._seen.visit(identity, self._artifact)
-        if previous == self._artifact:
-            # An equal event of the same recording is another one, whose id is numbered.
-            number = self._repeated[identity] = self._repeated.get(identity, 0) + 1
-            identity = digest("stormlog-repeated", identity, number)[:16]
-            previous = self._seen.visit(identity, self._artifact)
-        if previous is not None:
-            self._note_duplicate(new, identity if new.is_plain else None)
+        is_known = self._known is not None and self._known.is_duplicate(event(), self._artifact)
+        identity, has_mark = self._identify(new.identity, is_new=not is_known)
+        if is_known:
+            self._note_duplicate(new, identity if has_mark and new.is_plain else None)
             return
         phases, time_ns, kind = group.phases, new.time_ns, new.kind
-        if self._copies:
-            key = (phases.session_id, time_ns, kind, new.sample.allocated)
-            if new.artifact.kind != "oom":
-                if key in self._copies:
-                    self._copies[key] = True
-            elif self._copies.get(key):
-                self._note_duplicate(new, None)
-                return
         self._event_count += 1
         if kind == _STOP or time_ns < group.first_ns:
             group.first_ns = min(group.first_ns, time_ns)
@@ -280,8 +264,9 @@ class Preparation:
                 }
             )
             if boundary is not None:
-                self.store.add_boundary(phases, boundary, self._event_count)
                 cue = boundary.scope_id
+                if not self.store.add_boundary(phases, boundary, self._event_count):
+                    self.on_finding(Finding(new.file.name, "out-of-range", _TOO_LARGE))
         if cue is None and "origin_phase_scope_id" in new.metadata:
             cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
         elif cue is None and "origin_thread_id" in new.metadata:
@@ -294,6 +279,24 @@ class Preparation:
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
 
+    def _identify(self, content: bytes, *, is_new: bool) -> tuple[bytes, bool]:
+        """Return the id of an event, and whether there is a mark with this id already.
+
+        `content` is the id of its content. An equal event of the same recording is another one,
+        whose id is numbered. The mark of a new event has an id of its own.
+        """
+        here, identity = 2 * self._artifact, content
+        while True:
+            last = self._seen.visit(identity, here + is_new, only_new=True)
+            has_mark = last is not None and last % 2 == 1
+            if last is None or (last < here and not (is_new and has_mark)):
+                break
+            number = self._repeated[content] = self._repeated.get(content, 0) + 1
+            identity = digest("stormlog-repeated", content, number)[:16]
+        if last is not None:
+            self._seen.visit(identity, here + (is_new or has_mark))
+        return identity, has_mark
+
     def add_plain(
         self, group: MarkGroup, identity: bytes, time_ns: int, text: str, place: tuple[int, int]
     ) -> bool:
@@ -301,9 +304,9 @@ class Preparation:
 
         That is so for a repeated event, and for the earliest one of its group.
         """
-        if time_ns < group.first_ns or self._copies:
+        if time_ns < group.first_ns or self._known is not None:
             return False
-        if self._seen.visit(identity, self._artifact, only_new=True) is not None:
+        if self._seen.visit(identity, 2 * self._artifact + 1, only_new=True) is not None:
             return False
         self._current = group
         self._event_count += 1
@@ -336,16 +339,19 @@ class Preparation:
             reason, context = event["metadata"]["oom_reason"], event["context"] or ""
             self.out_of_memory.append(
                 OutOfMemoryEvent(
-                    group.phases.number, group.phases.session_id, item, str(reason), context
+                    group.phases.number,
+                    group.phases.session_id,
+                    item,
+                    str(reason),
+                    context,
+                    _name_in(event["metadata"].get("oom_dump_path")),
                 )
             )
 
 
-def _copy_key(event: dict[str, Any]) -> tuple[str, int, str, int]:
-    """Return what an event of a bundle has in common with the same event in another file."""
-    allocated = event["allocator_allocated_bytes"]
-    return (event["session_id"], event["timestamp_ns"], event["event_type"],
-            -1 if allocated is None else allocated)  # fmt: skip
+def _name_in(path: Any) -> str:
+    """Return the last part of a path, of any system; "" for another value."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
 
 
 def _parts(text: str) -> list[str]:

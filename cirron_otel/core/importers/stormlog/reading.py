@@ -145,13 +145,13 @@ class StormlogReader:
         if piece.problem == "torn" and parsed.data is None:
             record.problems = (RecordProblem("torn", "the last line is incomplete"),)
             return record
-        for problem in parsed.problems:
+        invalid = None if parsed.data is None else self._convert(record, parsed.data)
+        for problem in parsed.problems if invalid is None else (invalid,):
             self._report(record, problem)
-        if parsed.data is not None:
-            self._convert(record, parsed.data)
         return record
 
-    def _convert(self, record: StormlogRecord, data: dict[str, Any]) -> None:
+    def _convert(self, record: StormlogRecord, data: dict[str, Any]) -> RecordProblem | None:
+        """Set the record's event in its canonical form, or return the problem."""
         try:
             record.version = version_of(data)
             default = None
@@ -161,7 +161,8 @@ class StormlogReader:
                 data, permissive_legacy=self.permissive_legacy, default_session_id=default
             )
         except TelemetryRecordError as error:
-            self._report(record, RecordProblem("invalid", str(error)))
+            return RecordProblem("invalid", str(error))
+        return None
 
     def _default_session(self, artifact: Artifact, file: SourceFile) -> str:
         """Return the session of a file's records that name none."""

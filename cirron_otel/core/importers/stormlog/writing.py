@@ -7,18 +7,15 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from ....errors import InputError, TargetError
 from ...atomic_files import publish, sync_directory, sync_file
 from .collected import CollectedRecords
 from .marks import ARRAY, KEY, LINES, in_order, plain_text_of
-from .own_events import events_of
+from .own_events import BUNDLES, events_of
 from .own_run import OwnRuns, OwnSession
 from .sink_files import SinkFiles
-
-BUNDLES: Final = "oom_dumps"
-"""The directory in a sink for the bundles of errors for lack of memory."""
 
 
 class StormlogWriter:
@@ -142,10 +139,11 @@ class StormlogWriter:
     def _write_own(self, session: OwnSession, place: Path) -> None:
         """Write the sink of a session, and its bundles."""
         sink = SinkFiles(place)
-        events = events_of(session, self._folder)
+        bundles = list(session.bundles(self.spool)) if self.spool is not None else []
+        events = events_of(session, self._folder, {bundle.name for bundle in bundles})
         sink.add_session(session.session_id, events, session.summary())
         sink.finish()
-        for bundle in session.bundles(self.spool) if self.spool is not None else ():
+        for bundle in bundles:
             shutil.copytree(bundle, place / BUNDLES / bundle.name, symlinks=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....core.analysis.mark_series import Point
-from ....core.analysis.memory_series import DeviceMemory, MemoryAlert
+from ....core.analysis.memory_series import DeviceMemory, MemoryAlert, most_severe
 from ..memory_text import alert_text, rank_text, size_text
 from ..text import size
 from .charts import Marker, Scale, course
@@ -38,7 +38,7 @@ def memory_section(content: RunContent) -> Element | None:
     ]  # fmt: skip
     by_phase = ("phase", "device", "rank", "samples", "sampled", "exact peak")
     figures = [_figure(content, *each, scale) for each in content.memory]
-    alerts = [Element("li", alert_text(each)) for each in memory.alerts[:_MOST_ROWS]]
+    alerts = [Element("li", alert_text(each)) for each in most_severe(memory.alerts, _MOST_ROWS)]
     return section(
         "memory",
         "Memory",
@@ -62,9 +62,8 @@ def _figure(
     content: RunContent, device: DeviceMemory, points: list[Point], scale: Scale
 ) -> Element:
     text = f" {rank_name(device.rank)}, {device.samples:,} samples, up to {size(device.max_bytes)}"
-    alerts = [
-        each for each in content.report.memory.alerts if _concerns(each, device)
-    ][:_MOST_MARKERS]  # fmt: skip
+    concerned = [each for each in content.report.memory.alerts if _concerns(each, device)]
+    alerts = most_severe(concerned, _MOST_MARKERS)
     markers = [Marker(each.time_ns, alert_text(each)) for each in alerts if each.time_ns]
     drawn = course(
         points, scale, lambda value: size(round(value)),
