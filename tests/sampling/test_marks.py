@@ -68,7 +68,8 @@ def train(seconds: float = 1.0, seen: Callable[[], object] = lambda: None) -> No
 def test_each_mark_is_on_its_scope_and_listed(
     tmp_path: Path, often: None, options: dict[str, Any]
 ) -> None:
-    spool = record(tmp_path, train, **options)
+    # With empty phases, most samples are taken in the step around them.
+    spool = record(tmp_path, lambda: train(seen=lambda: sum(range(1000))), **options)
     marks = samples(spool)
     assert len(marks) > 40
     assert spool.lost == spool.outside == []
