@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
-from .batch_text import ImportedBatchText, WrittenBatch
+from .batch_text import ImportedBatchText, SpanText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
 from .ledger import CaptureSession
+from .mark_ids import MarkIds
 from .phase_store import PhaseGroup, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
 from .reading import StormlogReader
@@ -28,8 +29,6 @@ SAMPLES: Final = "memory_samples"
 SYNTHETIC_END: Final = "synthetic_end"
 INCOMPLETE: Final = "incomplete"
 _ERROR: Final = 2
-_MAX_MARK_IDS: Final = 1_000
-"""A scope with more marks lists none of their ids."""
 _NUMBERED: Final = ("epoch", "step")
 
 
@@ -50,8 +49,7 @@ class StormlogImport:
         self._prepared = Preparation(
             StormlogReader(path, on_finding=on_finding), folder, on_finding
         )
-        self._mark_ids: dict[str, list[str]] = {}
-        """The ids of the marks of scopes that are not written yet."""
+        self._mark_ids = MarkIds(folder / "mark-ids")
         self._windows: dict[int, Windows] = {}
         self._errors: dict[str, list[dict[str, Any]]] = {}
         """The `exception` events of each scope."""
@@ -82,6 +80,7 @@ class StormlogImport:
                 yield self._empty_session(sessions[session_id])
         finally:
             prepared.close()
+            self._mark_ids.close()
 
     def _last_chunks(self) -> dict[int, list[PhaseGroup]]:
         """Return the phase groups that end with each chunk, by the chunk's number."""
@@ -135,24 +134,29 @@ class StormlogImport:
     def _add_marks(
         self, batch: ImportedBatchText, group: MarkGroup, items: list[Item], session: str
     ) -> None:
-        phases, mark_ids = group.phases, self._mark_ids
+        phases = group.phases
         windows = self._windows.get(phases.number)
         if windows is None:
             windows = self._windows[phases.number] = Windows(self._prepared.store, phases)
         candidates = windows.around(items[0][0], items[-1][0])
         texts = []
+        mark_ids: dict[str, list[str]] = {}
+        last, ids = "", mark_ids.setdefault("", [])
         for item, scope in attributed(items, candidates):
-            span_id = session if scope is None else scope.id
+            span_id, mark_id = session if scope is None else scope.id, item[1]
             if self._joined is not None:
                 thread = None if scope is None else scope.phase.thread_id
-                span_id = self._join(group, thread, item[0]) or span_id
-            mark_id = item[1]
+                joined = self._join(group, thread, item[0])
+                if joined is not None:  # a scope that the other spool has
+                    texts.append(f'{{"id":"{mark_id}","span_id":"{joined}{item[2]}')
+                    continue
             texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
-            ids = mark_ids.get(span_id)
-            if ids is None:
-                mark_ids[span_id] = [mark_id]
-            elif len(ids) <= _MAX_MARK_IDS:
-                ids.append(mark_id)
+            if span_id != last:
+                last, ids = span_id, mark_ids.setdefault(span_id, [])
+            ids.append(mark_id)
+        for span_id, ids in mark_ids.items():
+            if ids:
+                self._mark_ids.add(span_id, ids)
         batch.add_marks(texts, items[-1][0])
 
     def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:
@@ -192,32 +196,24 @@ class StormlogImport:
         self, batch: ImportedBatchText, group: MarkGroup, stored: StoredPhase, session: str
     ) -> None:
         phase = stored.phase
-        attrs = phase_attributes(stored)
         parent = stored.parent_id or self._join(group, phase.thread_id, stored.start_ns)
-        span: dict[str, Any] = {
-            "id": stored.id,
-            "name": phase.name,
-            "parent_id": parent or session,
-            "index": index_of(phase),
-            "start_ns": stored.start_ns,
-            "end_ns": stored.end_ns,
-            "cpu_ns": None,
-            "gpu_ns": None,
-            "memory_peak_bytes": stored.allocated_peak if _is_resident_set(stored) else None,
-            "thread_id": phase.thread_id,
-            "pid": group.fields["pid"],
-            "rank": phase.rank,
-            "attrs": attrs,
-            "mark_ids": self._take_mark_ids(stored.id),
-        }
         errors = self._errors.pop(stored.id, [])
-        if errors:
-            span["otel"] = {"status": _status(errors), "events": errors}
-        batch.add_span(stored.end_ns, stored.id, span)
-
-    def _take_mark_ids(self, span_id: str) -> list[str]:
-        ids = self._mark_ids.pop(span_id, [])
-        return ids if len(ids) <= _MAX_MARK_IDS else []
+        span = SpanText(
+            stored.id,
+            phase.name,
+            parent or session,
+            stored.start_ns,
+            stored.end_ns,
+            group.fields["pid"],
+            phase.rank,
+            phase_attributes(stored),
+            self._mark_ids.take(stored.id),
+            index=index_of(phase),
+            memory_peak_bytes=stored.allocated_peak if _is_resident_set(stored) else None,
+            thread_id=phase.thread_id,
+            otel={"status": _status(errors), "events": errors} if errors else {},
+        )
+        batch.add_span(span)
 
     def _add_session(
         self, batch: ImportedBatchText, session: CaptureSession, hexadecimal: str
@@ -233,30 +229,27 @@ class StormlogImport:
             "source": summary.source,
             "session_id": summary.session_id,
         }
-        span: dict[str, Any] = {
-            "id": hexadecimal,
-            "name": SESSION,
-            "parent_id": None,
-            "index": None,
-            "start_ns": start,
-            "end_ns": end,
-            "cpu_ns": None,
-            "gpu_ns": None,
-            "memory_peak_bytes": None,
-            "thread_id": None,
-            "pid": summary.pid,
-            "rank": summary.rank,
-            "attrs": attrs,
-            "mark_ids": self._take_mark_ids(hexadecimal),
-        }
         errors = self._errors.pop(hexadecimal, [])
+        otel: dict[str, Any] = {}
         if summary.status != "completed":
             attrs[INCOMPLETE] = True
             message = f"incomplete: Stormlog reports the status {summary.status}"
-            span["otel"] = {"status": {"code": _ERROR, "message": message}}
+            otel = {"status": {"code": _ERROR, "message": message}}
         if errors:
-            span["otel"] = {"status": _status(errors), "events": errors}
-        batch.add_span(end, hexadecimal, span)
+            otel = {"status": _status(errors), "events": errors}
+        span = SpanText(
+            hexadecimal,
+            SESSION,
+            None,
+            start,
+            end,
+            summary.pid,
+            summary.rank,
+            attrs,
+            self._mark_ids.take(hexadecimal),
+            otel=otel,
+        )
+        batch.add_span(span)
 
     def _empty_session(self, session: CaptureSession) -> WrittenBatch:
         """Return the batch of a session of a manifest that has no events."""

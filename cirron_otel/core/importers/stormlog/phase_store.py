@@ -17,6 +17,7 @@ from ....ids import digest
 from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
 from .sorting import Row, SortedRows
 
+CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 ROWS_IN_MEMORY: Final = 50_000
 SLACK_NS: Final = 10_000_000_000
 """Phases that ended this much earlier are still at hand for events that are out of order."""
@@ -30,6 +31,15 @@ class Sample(NamedTuple):
     reserved: int
     is_cpu: bool
     """Whether it is the CPU tracker's: the resident set of the process."""
+
+    @classmethod
+    def of(cls, allocated: int | None, reserved: int | None, collector: str) -> Sample:
+        """Return the sample of an event, from its fields."""
+        return cls(
+            -1 if allocated is None else allocated,
+            -1 if reserved is None else reserved,
+            collector == CPU_COLLECTOR,
+        )
 
 
 @dataclass(slots=True)
@@ -111,7 +121,7 @@ class PhaseStore:
         scope_id, is_enter = _scope_bytes(boundary.scope_id), boundary.is_enter
         data = _data_of(boundary) if is_enter else b""
         row = (group.number, boundary.timestamp_ns, boundary.sequence, scope_id)
-        self._boundaries.add((*row, number, is_enter, boundary.thread_id, data))
+        self._boundaries.add((*row, number, is_enter, int(boundary.thread_id), data))
         if is_enter:
             self._scopes.add((group.session, scope_id, *row[:3]))
         return True

@@ -17,7 +17,7 @@ from ....ids import digest
 from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
-from .fast_lines import FastLine, LineParser
+from .fast_lines import BOUNDARIES, SCOPE, FastLine, LineParser, Metadata, event_of
 from .ledger import SessionLedger
 from .marks import (
     SESSION_FIELDS,
@@ -26,7 +26,7 @@ from .marks import (
 )
 from .phase_store import PhaseGroup, PhaseStore, Sample
 from .reading import StormlogReader
-from .replay import PHASE_ENTER, PHASE_EXIT, boundary_of
+from .replay import boundary_in
 from .safe_files import read_regular
 from .session_ids import session_hex
 from .sorting import Chunks, SeenIds
@@ -42,11 +42,8 @@ _MAX_COPIES: Final = 200_000
 _MAX_TIME: Final = 2**63
 ROLLUPS: Final = "rollups.json"
 """Stormlog derives this file from the segments of a sink."""
-CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
-_BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
 SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
-SPECIAL: Final = frozenset({*_BOUNDARIES, _ERROR, _STOP})
-"""Types of events that need more than a mark; `SAMPLE` is simpler."""
+_UNUSUAL: Final = (_ERROR, _STOP)
 NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
@@ -102,6 +99,35 @@ class NewEvent(NamedTuple):
     """Whether the text follows from a mark of the same event that another file gave."""
     text: str
     metadata: dict[str, Any]
+    canonical: Callable[[], dict[str, Any]]
+    """Returns its canonical form, which is rarely needed."""
+
+
+Line = tuple[FastLine, Metadata, bytes]
+"""A record of a segment, its metadata, and its text."""
+
+
+class LineRun(NamedTuple):
+    """Consecutive lines of a segment with equal session fields."""
+
+    artifact: Artifact
+    file: SourceFile
+    file_number: int
+    first: int
+    """The position of the first one."""
+    group: MarkGroup
+    lines: list[Line]
+    identities: list[bytes]
+    texts: list[str]
+
+    def event(self, line: Line, identity: bytes, text: str, position: int) -> NewEvent:
+        """Return one of the lines as an event."""
+        fields, metadata, raw = line
+        return NewEvent(
+            self.artifact, self.file, (self.file_number, position), self.group, identity,
+            fields.timestamp_ns, fields.event_type, sample_of(fields), raw, True, text,
+            metadata.values, lambda: event_of(fields, metadata),
+        )  # fmt: skip
 
 
 class Preparation:
@@ -239,11 +265,11 @@ class Preparation:
         """Return the group of a line; None before the exact parser has seen its session fields."""
         return self._by_fields.get(line.session)
 
-    def add(self, new: NewEvent, event: Callable[[], dict[str, Any]]) -> None:
-        """Add an event; `event` returns its canonical form, which is rarely needed."""
+    def add(self, new: NewEvent, *, is_new: bool = False) -> None:
+        """Add an event; with `is_new`, its id has been recorded as seen for the first time."""
         group = self._current = new.group
         identity = new.identity
-        previous = self._seen.visit(identity, self._artifact)
+        previous = None if is_new else self._seen.visit(identity, self._artifact)
         if previous == self._artifact:
             # An equal event of the same recording is another one, whose id is numbered.
             number = self._repeated[identity] = self._repeated.get(identity, 0) + 1
@@ -264,20 +290,14 @@ class Preparation:
         self._event_count += 1
         if kind == _STOP or time_ns < group.first_ns:
             group.first_ns = min(group.first_ns, time_ns)
-            self.ledger.add(event(), new.artifact, new.file.name)
+            self.ledger.add(new.canonical(), new.artifact, new.file.name)
         phases.last_ns = max(phases.last_ns, time_ns)
         cue: Any = None
         if kind == SAMPLE:
-            self.add_sample(group, time_ns, new.sample)
-        elif kind in _BOUNDARIES:
-            boundary = boundary_of(
-                {
-                    "session_id": phases.session_id,
-                    "rank": phases.rank,
-                    "timestamp_ns": time_ns,
-                    "event_type": kind,
-                    "metadata": new.metadata,
-                }
+            self.store.add_sample(phases, time_ns, self._event_count, new.sample)
+        elif kind in BOUNDARIES:
+            boundary = boundary_in(
+                new.metadata.get(SCOPE), kind, phases.session_id, phases.rank, time_ns
             )
             if boundary is not None:
                 self.store.add_boundary(phases, boundary, self._event_count)
@@ -288,35 +308,41 @@ class Preparation:
             cue = (None, new.metadata["origin_thread_id"])
         item = (time_ns, identity.hex(), new.text, *new.place, cue)
         if kind == _ERROR and "oom_reason" in new.metadata:
-            self._note_out_of_memory(group, item, event())
+            self._note_out_of_memory(group, item, new.canonical())
         group.items.append(item)
         group.size += len(new.text) + 300
         if len(group.items) >= BATCH_MARKS:
             self._seal(group)
 
-    def add_plain(
-        self, group: MarkGroup, identity: bytes, time_ns: int, text: str, place: tuple[int, int]
-    ) -> bool:
-        """Add an event that needs no more than its mark; return False if `add` must be called.
-
-        That is so for a repeated event, and for the earliest one of its group.
-        """
-        if time_ns < group.first_ns or self._copies:
-            return False
-        if self._seen.visit(identity, self._artifact, only_new=True) is not None:
-            return False
+    def add_run(self, run: LineRun) -> None:
+        """Add lines of a segment; most of them need no more than their mark."""
+        group, artifact, store = run.group, self._artifact, self.store
+        phases, file, position = group.phases, run.file_number, run.first
+        is_new = not self._copies and self._seen.add_new(run.identities, artifact)
         self._current = group
-        self._event_count += 1
-        group.phases.last_ns = max(group.phases.last_ns, time_ns)
-        group.items.append((time_ns, identity.hex(), text, *place, None))
-        group.size += len(text) + 300
-        if len(group.items) >= BATCH_MARKS:
-            self._seal(group)
-        return True
-
-    def add_sample(self, group: MarkGroup, time_ns: int, sample: Sample) -> None:
-        """Add a sample for the peaks of phases."""
-        self.store.add_sample(group.phases, time_ns, self._event_count, sample)
+        for line, identity, text in zip(run.lines, run.identities, run.texts, strict=True):
+            fields, metadata, _ = line
+            time_ns, kind, place = fields.timestamp_ns, fields.event_type, position
+            position += 1
+            if not is_new or time_ns < group.first_ns or kind in _UNUSUAL or metadata.has_origin:
+                self.add(run.event(line, identity, text, place), is_new=is_new)
+                continue
+            self._event_count = number = self._event_count + 1
+            phases.last_ns = max(phases.last_ns, time_ns)
+            cue = None
+            if kind == SAMPLE:
+                store.add_sample(phases, time_ns, number, sample_of(fields))
+            elif kind in BOUNDARIES:
+                boundary = boundary_in(
+                    metadata.scope, kind, phases.session_id, phases.rank, time_ns
+                )
+                if boundary is not None:
+                    store.add_boundary(phases, boundary, number)
+                    cue = boundary.scope_id
+            group.items.append((time_ns, identity.hex(), text, file, place, cue))
+            group.size += len(text) + 300
+            if len(group.items) >= BATCH_MARKS:
+                self._seal(group)
 
     def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
         """Note the place of an event that is known already.
@@ -351,3 +377,8 @@ def _copy_key(event: dict[str, Any]) -> tuple[str, int, str, int]:
 def _parts(text: str) -> list[str]:
     size = DOCUMENT_PART
     return [text[begin : begin + size] for begin in range(0, len(text), size)] or [""]
+
+
+def sample_of(line: FastLine) -> Sample:
+    """Return the sample that a line reports."""
+    return Sample.of(line.allocator_allocated_bytes, line.allocator_reserved_bytes, line.collector)

@@ -72,33 +72,42 @@ class ReplayedPhase:
 
 def boundary_of(event: Mapping[str, Any]) -> PhaseBoundary | None:
     """Return the boundary that an event in its canonical form records; None if it records none."""
-    action = _ACTIONS.get(event["event_type"])
-    if action is None:
+    kind = event["event_type"]
+    if kind not in _ACTIONS:
         return None
     scope = event["metadata"].get("phase_scope")
+    return boundary_in(scope, kind, event["session_id"], event["rank"], event["timestamp_ns"])
+
+
+def boundary_in(
+    scope: Any, event_type: str, session_id: str, rank: int, timestamp_ns: int
+) -> PhaseBoundary | None:
+    """Return the boundary that a `phase_scope` of such an event is; None if it is not valid."""
+    action = _ACTIONS[event_type]
     if not isinstance(scope, dict) or scope.get("action") != action:
         return None
-    name, path, scope_id = scope.get("name"), scope.get("path"), scope.get("scope_id")
-    parent, thread_id = scope.get("parent_scope_id"), scope.get("thread_id")
-    thread_name, sequence = scope.get("thread_name"), scope.get("sequence")
+    get = scope.get
+    name, path, scope_id, parent = (
+        get("name"), get("path"), get("scope_id"), get("parent_scope_id")
+    )  # fmt: skip
+    thread_id, thread_name, sequence = get("thread_id"), get("thread_name"), get("sequence")
     if not (
         isinstance(name, str) and name.strip()
         and isinstance(scope_id, str)
-        and isinstance(parent, str | None)
+        and (parent is None or isinstance(parent, str))
         and isinstance(thread_id, int)
         and isinstance(thread_name, str)
         and isinstance(sequence, int)
         and isinstance(path, list) and path
     ):  # fmt: skip
         return None
-    labels = tuple(label for label in path if isinstance(label, str) and label.strip())
+    labels = tuple([label for label in path if isinstance(label, str) and label.strip()])
     if not labels:
         return None
-    attributes = scope.get("attributes")
+    attributes = get("attributes")
     return PhaseBoundary(
-        event["session_id"], event["rank"], event["timestamp_ns"], sequence, scope_id,
-        action == "enter", name, labels, parent, thread_id, thread_name,
-        attributes if isinstance(attributes, dict) else {},
+        session_id, rank, timestamp_ns, sequence, scope_id, action == "enter", name, labels,
+        parent, thread_id, thread_name, attributes if isinstance(attributes, dict) else {},
     )  # fmt: skip
 
 

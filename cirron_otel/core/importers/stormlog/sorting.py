@@ -134,21 +134,35 @@ class SeenIds:
         self._ids: dict[bytes, int] = {}
         self._database: sqlite3.Connection | None = None
 
-    def visit(self, some_id: bytes, place: int, *, only_new: bool = False) -> int | None:
-        """Record that an id was seen at a place; return the previous place, None if it is new.
-
-        With `only_new`, an id that is known stays where it was seen.
-        """
+    def visit(self, some_id: bytes, place: int) -> int | None:
+        """Record that an id was seen at a place; return the previous place, None if it is new."""
         previous = self._ids.get(some_id)
-        if previous is None and self._database is not None:
-            query = "SELECT place FROM seen WHERE id = ?"
-            row = self._database.execute(query, (some_id,)).fetchone()
-            previous = None if row is None else row[0]
-        if previous != place and (previous is None or not only_new):
+        if previous is None:
+            previous = self._stored(some_id)
+        if previous != place:
             self._ids[some_id] = place
             if len(self._ids) >= self._in_memory:
                 self._spill()
         return previous
+
+    def add_new(self, ids: list[bytes], place: int) -> bool:
+        """Record that ids were seen at a place if all of them are new; return whether they are."""
+        new = dict.fromkeys(ids, place)
+        if len(new) != len(ids) or not self._ids.keys().isdisjoint(ids):
+            return False
+        if any(self._stored(each) is not None for each in ids):
+            return False
+        self._ids |= new
+        if len(self._ids) >= self._in_memory:
+            self._spill()
+        return True
+
+    def _stored(self, some_id: bytes) -> int | None:
+        if self._database is None:
+            return None
+        query = "SELECT place FROM seen WHERE id = ?"
+        row = self._database.execute(query, (some_id,)).fetchone()
+        return None if row is None else row[0]
 
     def _spill(self) -> None:
         if self._database is None:
