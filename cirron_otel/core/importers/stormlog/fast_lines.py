@@ -262,8 +262,7 @@ def mark_texts(lines: list[tuple[FastLine, Metadata]]) -> list[str]:
         )
         for line, metadata in lines
     ]  # fmt: skip
-    text = (b"\n" + _encode_lines(marks)[:-1]).replace(b"\n{", b'\n",')
-    return text.decode().split("\n")[1:]
+    return _encode_lines(marks).decode().split("\n")[:-1]
 
 
 def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:

@@ -148,9 +148,9 @@ class StormlogImport:
                 thread = None if scope is None else scope.phase.thread_id
                 joined = self._join(group, thread, item[0])
                 if joined is not None:  # a scope that the other spool has
-                    texts.append(f'{{"id":"{mark_id}","span_id":"{joined}{item[2]}')
+                    texts.append(f'{{"id":"{mark_id}","span_id":"{joined}",{item[2][1:]}')
                     continue
-            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
+            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}",{item[2][1:]}')
             if span_id != last:
                 last, ids = span_id, mark_ids.setdefault(span_id, [])
             ids.append(mark_id)
@@ -263,11 +263,16 @@ class StormlogImport:
     ) -> dict[str, Any]:
         """Return the batch's object with what marks and spans do not contain."""
         runs: list[list[int]] = []
-        for _, _, _, file, position, _ in items:
-            if runs and runs[-1][0] == file and runs[-1][1] + runs[-1][2] == position:
-                runs[-1][2] += 1
+        run, last, following = [-1, 0, 0], -1, -1
+        for item in items:
+            file, position = item[3], item[4]
+            if file == last and position == following and runs:
+                run[2] += 1
             else:
-                runs.append([file, position, 1])
+                run = [file, position, 1]
+                runs.append(run)
+                last, following = file, position
+            following += 1
         used = {run[0] for run in runs}
         used |= {note[0] for key in _BY_FILE for note in notes.get(key, ())}
         used |= {layout["file"] for layout in notes.get("layouts", ())}

@@ -178,7 +178,7 @@ class MarkWriter:
         metadata: str,
         text: bytes = b"",
     ) -> str:
-        """Return a mark's JSON after the value of `span_id`.
+        """Return a mark's JSON without its ids.
 
         `counters` are the values of `COUNTERS`. `metadata` is compact JSON, "" for an empty object.
         `text` is the record's text if it must be kept.
@@ -191,7 +191,7 @@ class MarkWriter:
             else f'"int","value":{allocated}'
         )
         return (
-            f'","name":{quoted[PREFIX + event_type]},"value_type":{value},"attrs":{{'
+            f'{{"name":{quoted[PREFIX + event_type]},"value_type":{value},"attrs":{{'
             f'"device_id":{device}'
             f'{"" if reserved is None else f""","allocator_reserved_bytes":{reserved}"""}'
             f'{"" if active is None else f""","allocator_active_bytes":{active}"""}'

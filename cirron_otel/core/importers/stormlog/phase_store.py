@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from .... import exactjson
 from ....ids import digest
-from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
+from .replay import PhaseBoundary, ReplayedPhase, ThreadStacks
 from .sorting import Row, SortedRows
 
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
@@ -43,10 +43,19 @@ class Sample(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Peaks:
-    """The details of an open phase, and the largest samples since its start."""
+class _OpenPhase:
+    """An open phase, and the largest samples since its start."""
 
+    scope_key: bytes
+    start_ns: int
+    sequence: int
+    thread_id: int
     data: bytes
+    """The details."""
+    half: bytes
+    """The first half of its span's id."""
+    parent_half: bytes
+    """That of its parent; empty without one."""
     allocated: int = -1
     reserved: int = -1
     samples: int = 0
@@ -142,46 +151,45 @@ class PhaseStore:
             self._replay(group)
 
     def _replay(self, group: PhaseGroup) -> None:
-        state, key = PhaseReplay(), (group.session_id, group.rank)
+        stacks: ThreadStacks[_OpenPhase] = ThreadStacks()
         samples = _Samples(self._samples.rows(group.number))
-        peaks: dict[int, _Peaks] = {}
-        """The peaks of the open phases, by `id(phase)`."""
-        ids: dict[int, bytes] = {}
         now: list[Sample] = []
         """The samples at the time of the boundary."""
         previous: Row = ()
-        for row in self._boundaries.rows(group.number):
-            if (*row[:4], *row[5:7]) == previous:  # also in the bundle of an OOM
+        previous_ns = -1
+        for _, time_ns, sequence, scope_key, _, is_enter, thread_id, data in (
+            self._boundaries.rows(group.number)
+        ):  # fmt: skip
+            this = (time_ns, sequence, scope_key, is_enter, thread_id)
+            if this == previous:  # also in the bundle of an OOM
                 continue
-            if row[:2] != previous[:2]:
-                now = samples.until(row[1], peaks)
-            previous = (*row[:4], *row[5:7])
-            closed = state.feed(_boundary_of_row(group, row))
-            if closed is not None:
-                self._add(group, closed, ids, peaks)
-            elif row[5]:
-                phase = state.last_entered(*key, row[6])
-                ids[id(phase)] = self._new_id(group, row[3])
-                peaks[id(phase)] = mine = _Peaks(row[7])
+            previous = this
+            if time_ns != previous_ns:
+                now = samples.until(time_ns, stacks)
+                previous_ns = time_ns
+            if is_enter:
+                above = stacks.top(thread_id)
+                parent_half = b"" if above is None else above.half
+                half = self._new_id(group, scope_key)
+                phase = _OpenPhase(scope_key, time_ns, sequence, thread_id, data, half, parent_half)
                 for sample in now:
-                    mine.add(sample)
-        samples.until(group.last_ns, peaks)
-        for phase in reversed(state.finish(*key, group.last_ns)):
-            self._add(group, phase, ids, peaks)
+                    phase.add(sample)
+                stacks.enter(thread_id, phase)
+            else:
+                closed = stacks.leave(thread_id, scope_key)
+                if closed is not None:
+                    self._add(group, closed, time_ns, is_synthetic=False)
+        samples.until(group.last_ns, stacks)
+        for phase in stacks.phases():
+            self._add(group, phase, max(group.last_ns, phase.start_ns), is_synthetic=True)
 
     def _add(
-        self,
-        group: PhaseGroup,
-        phase: ReplayedPhase,
-        ids: dict[int, bytes],
-        peaks: dict[int, _Peaks],
+        self, group: PhaseGroup, phase: _OpenPhase, end_ns: int, *, is_synthetic: bool
     ) -> None:
-        mine = peaks.pop(id(phase))
-        parent = None if phase.parent is None else ids[id(phase.parent)]
-        row = (group.number, phase.start_ns, phase.sequence, ids.pop(id(phase)), phase.end_ns)
-        more = (_scope_bytes(phase.scope_id), phase.thread_id, phase.synthetic_end, parent or b"")
-        self._phases.add((*row, *more, mine.data, mine.allocated, mine.reserved,
-                          mine.samples, mine.is_cpu))  # fmt: skip
+        row = (group.number, phase.start_ns, phase.sequence, phase.half, end_ns)
+        more = (phase.scope_key, phase.thread_id, is_synthetic, phase.parent_half, phase.data)
+        self._phases.add((*row, *more, phase.allocated, phase.reserved, phase.samples,
+                          phase.is_cpu))  # fmt: skip
 
     def _new_id(self, group: PhaseGroup, scope_id: bytes) -> bytes:
         """Return the first half of a span's id; for a scope id that is used again, numbered."""
@@ -222,15 +230,6 @@ def _data_of(boundary: PhaseBoundary) -> bytes:
         return marshal.dumps((*values, exactjson.dumps_ascii(boundary.attributes)))
 
 
-def _boundary_of_row(group: PhaseGroup, row: Row) -> PhaseBoundary:
-    """Return a boundary without its details, which the replay does not need."""
-    _, time_ns, sequence, scope_id, _, is_enter, thread_id, _ = row
-    return PhaseBoundary(
-        group.session_id, group.rank, time_ns, sequence,
-        scope_id.decode("utf-8", "surrogatepass"), bool(is_enter), "", (), None, thread_id, "", {},
-    )  # fmt: skip
-
-
 class _Samples:
     """The samples of a group in the order of time."""
 
@@ -238,16 +237,20 @@ class _Samples:
         self._rows = rows
         self._next = next(rows, None)
 
-    def until(self, time_ns: int, peaks: dict[int, _Peaks]) -> list[Sample]:
+    def until(self, time_ns: int, stacks: ThreadStacks[_OpenPhase]) -> list[Sample]:
         """Count the samples until a time for the open phases; return those at that time."""
-        now = []
-        while self._next is not None and self._next[1] <= time_ns:
-            sample = Sample(self._next[3], self._next[4], bool(self._next[5]))
-            for each in peaks.values():
+        row = self._next
+        if row is None or row[1] > time_ns:
+            return []
+        now, phases = [], stacks.phases()
+        while row is not None and row[1] <= time_ns:
+            sample = Sample(row[3], row[4], bool(row[5]))
+            for each in phases:
                 each.add(sample)
-            if self._next[1] == time_ns:
+            if row[1] == time_ns:
                 now.append(sample)
-            self._next = next(self._rows, None)
+            row = next(self._rows, None)
+        self._next = row
         return now
 
 

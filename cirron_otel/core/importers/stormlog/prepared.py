@@ -48,7 +48,7 @@ NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
 Item = tuple[int, str, str, int, int, Any]
-"""Time, mark id, the mark's text after its scope, file, position in the file, cue.
+"""Time, mark id, the mark's text without its ids, file, position in the file, cue.
 
 The cue is None, a boundary's scope id, or a pair of the origin's scope id and thread id.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 PHASE_ENTER = "phase_enter"
 PHASE_EXIT = "phase_exit"
@@ -65,6 +65,11 @@ class ReplayedPhase:
     """The phase of the same thread that was open at the start."""
 
     @property
+    def scope_key(self) -> str:
+        """The scope id."""
+        return self.scope_id
+
+    @property
     def label(self) -> str:
         """The path as text: `train / forward`."""
         return PATH_SEPARATOR.join(self.path)
@@ -111,6 +116,48 @@ def boundary_in(
     )  # fmt: skip
 
 
+class OpenScope(Protocol):
+    """A phase on a stack."""
+
+    @property
+    def scope_key(self) -> str | bytes:
+        """The scope id, which an exit has to match."""
+
+
+_Open = TypeVar("_Open", bound=OpenScope)
+
+
+class ThreadStacks(Generic[_Open]):
+    """The open phases of one session and rank: a stack for each thread."""
+
+    def __init__(self) -> None:
+        """Begin without an open phase."""
+        self._stacks: dict[int, list[_Open]] = {}
+
+    def top(self, thread_id: int) -> _Open | None:
+        """Return the innermost open phase of a thread."""
+        stack = self._stacks.get(thread_id)
+        return stack[-1] if stack else None
+
+    def enter(self, thread_id: int, phase: _Open) -> None:
+        """Open a phase in a thread."""
+        self._stacks.setdefault(thread_id, []).append(phase)
+
+    def leave(self, thread_id: int, scope_key: str | bytes) -> _Open | None:
+        """Close the innermost phase of a thread; return None if the exit does not match it."""
+        stack = self._stacks.get(thread_id)
+        if stack is None or stack[-1].scope_key != scope_key:
+            return None
+        phase = stack.pop()
+        if not stack:
+            del self._stacks[thread_id]
+        return phase
+
+    def phases(self) -> list[_Open]:
+        """Return the phases that are open, each after its parent."""
+        return [phase for stack in self._stacks.values() for phase in stack]
+
+
 class PhaseReplay:
     """Replays boundaries that are fed in order; memory holds the open phases only.
 
@@ -120,52 +167,42 @@ class PhaseReplay:
 
     def __init__(self) -> None:
         """Begin without an open phase."""
-        self._stacks: dict[Group, dict[int, list[ReplayedPhase]]] = {}
+        self._stacks: dict[Group, ThreadStacks[ReplayedPhase]] = {}
         self._ended: dict[Group, list[ReplayedPhase]] = {}
 
     def feed(self, boundary: PhaseBoundary) -> ReplayedPhase | None:
         """Take the next boundary, and return the phase that it closes, if it closes one."""
-        group = (boundary.session_id, boundary.rank)
+        group, thread_id = (boundary.session_id, boundary.rank), boundary.thread_id
         ended = self._ended.setdefault(group, [])
         if ended and ended[-1].end_ns != boundary.timestamp_ns:
             ended.clear()
-        stacks = self._stacks.setdefault(group, {})
+        stacks = self._stacks.setdefault(group, ThreadStacks())
         if boundary.is_enter:
-            above = stacks.setdefault(boundary.thread_id, [])
-            above.append(
-                ReplayedPhase(
-                    *group,
-                    boundary.timestamp_ns,
-                    boundary.sequence,
-                    boundary.scope_id,
-                    boundary.name,
-                    boundary.path,
-                    boundary.parent_scope_id,
-                    boundary.thread_id,
-                    boundary.thread_name,
-                    boundary.attributes,
-                    parent=above[-1] if above else None,
-                )
+            phase = ReplayedPhase(
+                *group,
+                boundary.timestamp_ns,
+                boundary.sequence,
+                boundary.scope_id,
+                boundary.name,
+                boundary.path,
+                boundary.parent_scope_id,
+                thread_id,
+                boundary.thread_name,
+                boundary.attributes,
+                parent=stacks.top(thread_id),
             )
+            stacks.enter(thread_id, phase)
             return None
-        stack = stacks.get(boundary.thread_id)
-        if stack is None or stack[-1].scope_id != boundary.scope_id:
-            return None
-        phase = stack.pop()
-        if not stack:
-            del stacks[boundary.thread_id]
-        phase.end_ns = boundary.timestamp_ns
-        ended.append(phase)
-        return phase
+        closed = stacks.leave(thread_id, boundary.scope_id)
+        if closed is not None:
+            closed.end_ns = boundary.timestamp_ns
+            ended.append(closed)
+        return closed
 
     def open_phases(self, session_id: str, rank: int) -> list[ReplayedPhase]:
         """Return the phases that are open, each after its parent."""
-        stacks = self._stacks.get((session_id, rank), {})
-        return [phase for stack in stacks.values() for phase in stack]
-
-    def last_entered(self, session_id: str, rank: int, thread_id: int) -> ReplayedPhase:
-        """Return the innermost open phase of a thread, which has one."""
-        return self._stacks[session_id, rank][thread_id][-1]
+        stacks = self._stacks.get((session_id, rank))
+        return [] if stacks is None else stacks.phases()
 
     def active(self, session_id: str, rank: int, at_ns: int) -> list[ReplayedPhase]:
         """Return the phases that contain a time, ends included.
@@ -185,9 +222,9 @@ class PhaseReplay:
 
     def finish(self, session_id: str, rank: int, last_ns: int) -> list[ReplayedPhase]:
         """End the open phases of a session and rank at the time of its last event."""
-        stacks = self._stacks.pop((session_id, rank), {})
+        phases = self.open_phases(session_id, rank)
+        self._stacks.pop((session_id, rank), None)
         self._ended.pop((session_id, rank), None)
-        phases = [phase for stack in stacks.values() for phase in stack]
         for phase in phases:
             phase.end_ns, phase.synthetic_end = max(last_ns, phase.start_ns), True
         return phases
