@@ -96,7 +96,7 @@ class Metadata:
     __slots__ = ("_others", "has_origin", "json", "scope")
 
     def __init__(
-        self, others: dict[str, Any], compact: msgspec.Raw | None, scope: Any, *, has_origin: bool
+        self, others: dict[str, Any], compact: msgspec.Raw | None, scope: Any, has_origin: bool
     ) -> None:
         self._others = others
         self.scope = scope
@@ -185,11 +185,13 @@ class LineParser:
             before, after = template.before, template.after
             if raw.startswith(before) and raw.endswith(after):
                 text = raw[len(before) : -len(after)]
-                scope = _canonical(text)
-                if scope is not None:
-                    compact = template.compact_before + scope[1] + template.compact_after
-                    return Metadata(template.others, msgspec.Raw(compact), scope[0],
-                                    has_origin=template.has_origin)  # fmt: skip
+                found = _canonical(text)
+                if found is not None:
+                    scope, compact = found
+                    compact = template.compact_before + compact + template.compact_after
+                    return Metadata(
+                        template.others, msgspec.Raw(compact), scope, template.has_origin
+                    )
         metadata = _metadata_of(raw)
         if metadata is not None and type(metadata.scope) is dict:
             self._learn(raw, metadata)
@@ -238,12 +240,10 @@ def _metadata_of(raw: bytes) -> Metadata | None:
         return None
     values, compact = found
     has_origin = "origin_phase_scope_id" in values or "origin_thread_id" in values
-    return Metadata(
-        values, msgspec.Raw(compact) if values else None, values.get(SCOPE), has_origin=has_origin
-    )
+    return Metadata(values, msgspec.Raw(compact) if values else None, values.get(SCOPE), has_origin)
 
 
-def mark_texts(lines: list[tuple[FastLine, Metadata]]) -> list[str]:
+def mark_texts(lines: list[FastLine], metadata: list[Metadata]) -> list[str]:
     """Return the JSON of the marks of lines as `MarkWriter.write` does, in one call."""
     marks = [
         _MarkText(
@@ -256,11 +256,11 @@ def mark_texts(lines: list[tuple[FastLine, Metadata]]) -> list[str]:
                 line.device_id, line.allocator_reserved_bytes, line.allocator_active_bytes,
                 line.allocator_inactive_bytes, line.allocator_change_bytes, line.device_used_bytes,
                 line.device_free_bytes, line.device_total_bytes, line.collector,
-                line.sampling_interval_ms, line.context, metadata.json,
+                line.sampling_interval_ms, line.context, values.json,
             ),
             line.timestamp_ns,
         )
-        for line, metadata in lines
+        for line, values in zip(lines, metadata, strict=True)
     ]  # fmt: skip
     return _encode_lines(marks).decode().split("\n")[:-1]
 

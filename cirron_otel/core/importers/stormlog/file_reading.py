@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from ...records.findings import Finding
 from .discovery import Artifact, SourceFile
-from .fast_lines import FastLine, mark_texts
+from .fast_lines import FastLine
 from .marks import (
     ARRAY,
     COUNTERS,
@@ -24,7 +23,7 @@ from .marks import (
 )
 from .phase_store import Sample
 from .pieces import MAX_RECORD_BYTES, Piece, lines
-from .prepared import NOWHERE, Line, LineRun, MarkGroup, NewEvent, Preparation
+from .prepared import NOWHERE, LineRun, NewEvent, Preparation
 from .safe_files import UnreadableFileError, open_regular
 
 ROLLUPS: Final = "rollups.json"
@@ -81,8 +80,8 @@ class RecordingFile:
         self._tail = b""
         self._is_complete = True
         self._lines, self._writer = preparation.lines, preparation.writer
-        self._group: tuple[MarkGroup | None, FastLine | None] = None, None
-        """The group of the last line, and a line with its session fields."""
+        self._session: FastLine | None = None
+        """A line with the session fields of the last one."""
 
     def read(self, stream: BinaryIO) -> None:
         """Add all records of the file."""
@@ -123,34 +122,36 @@ class RecordingFile:
         self._place(self._tail)
         self._separator = self._tail = b"\n"
         metadata_of = self._lines.metadata_of
-        run: list[Line] = []
-        group, session = self._group
+        run: LineRun | None = None
+        session = self._session
         for raw, line in zip(raws, parsed, strict=True):
             metadata = metadata_of(line)
             if session is None or not _is_same_session(line, session):
-                self._add_run(group, run)
-                run, group = [], self._preparation.group_of_line(line)
-                session = None if group is None else line
-            if group is None or metadata is None:
-                self._add_run(group, run)
-                run, place = [], (self._number, self._count)
+                self._add_run(run)
+                run, session = None, line
+            if metadata is None or (run is None and (run := self._new_run(line)) is None):
+                self._add_run(run)
+                run, place = None, (self._number, self._count)
                 self._count += 1
                 self._take_exactly(Piece(self._count, b"", raw, len(raw)), place)
             else:
-                run.append((line, metadata, raw))
-        self._add_run(group, run)
-        self._group = group, session
+                run.lines.append(line)
+                run.metadata.append(metadata)
+                run.raws.append(raw)
+        self._add_run(run)
+        self._session = session
 
-    def _add_run(self, group: MarkGroup | None, run: list[Line]) -> None:
-        if group is None or not run:
-            return
-        texts = mark_texts([line[:2] for line in run])
-        identities = [hashlib.sha256(raw).digest()[:16] for _, _, raw in run]
-        self._preparation.add_run(
-            LineRun(self._artifact, self._file, self._number, self._count, group, run, identities,
-                    texts)
-        )  # fmt: skip
-        self._count += len(run)
+    def _new_run(self, line: FastLine) -> LineRun | None:
+        """Begin a run with a line; return None if the line's group is not known yet."""
+        group = self._preparation.group_of_line(line)
+        if group is None:
+            return None
+        return LineRun(self._artifact, self._file, self._number, self._count, group)
+
+    def _add_run(self, run: LineRun | None) -> None:
+        if run is not None:
+            self._preparation.add_run(run)
+            self._count += len(run.lines)
 
     def _take(self, piece: Piece) -> None:
         """Add the next piece of the file."""

@@ -299,7 +299,7 @@ def attributed(
         time_ns, cue = item[0], item[5]
         if first_end < time_ns and active:
             active = [phase for phase in active if phase.end_ns >= time_ns]
-            first_end = min((phase.end_ns for phase in active), default=-1)
+            first_end = min([phase.end_ns for phase in active], default=-1)
             is_known = False
         while next_phase < len(phases) and phases[next_phase].start_ns <= time_ns:
             phase = phases[next_phase]
@@ -325,12 +325,10 @@ def attributed(
 
 def _own_phase(active: list[StoredPhase], scope_id: str, time_ns: int) -> StoredPhase | None:
     """Return the phase that begins or ends with a boundary of this scope id at this time."""
-    own = [
-        each
-        for each in active
-        if each.phase.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns)
-    ]
-    return own[-1] if own else None
+    for each in reversed(active):
+        if each.phase.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns):
+            return each
+    return None
 
 
 def _chosen(active: list[StoredPhase], metadata: dict[str, Any]) -> StoredPhase | None:

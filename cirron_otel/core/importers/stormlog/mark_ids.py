@@ -78,6 +78,9 @@ class MarkIds:
         found = self._lists.pop(span_id, None)
         if found is None or found.size > self._most:
             return "[]"
+        if not found.stored and len(found.in_memory) == 1:
+            self._held -= len(found.in_memory[0])
+            return f'["{found.in_memory[0]}"]'
         self._held -= sum(map(len, found.in_memory))
         parts = []
         if found.stored and self._file is not None:

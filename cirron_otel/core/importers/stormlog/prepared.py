@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from ....ids import digest
 from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
-from .fast_lines import BOUNDARIES, SCOPE, FastLine, LineParser, Metadata, event_of
+from .fast_lines import BOUNDARIES, SCOPE, FastLine, LineParser, Metadata, event_of, mark_texts
 from .ledger import SessionLedger
 from .marks import (
     SESSION_FIELDS,
@@ -103,11 +104,8 @@ class NewEvent(NamedTuple):
     """Returns its canonical form, which is rarely needed."""
 
 
-Line = tuple[FastLine, Metadata, bytes]
-"""A record of a segment, its metadata, and its text."""
-
-
-class LineRun(NamedTuple):
+@dataclass(slots=True)
+class LineRun:
     """Consecutive lines of a segment with equal session fields."""
 
     artifact: Artifact
@@ -116,17 +114,18 @@ class LineRun(NamedTuple):
     first: int
     """The position of the first one."""
     group: MarkGroup
-    lines: list[Line]
-    identities: list[bytes]
-    texts: list[str]
+    lines: list[FastLine] = field(default_factory=list)
+    metadata: list[Metadata] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+    """Their texts."""
 
-    def event(self, line: Line, identity: bytes, text: str, position: int) -> NewEvent:
+    def event(self, number: int, identity: bytes, text: str) -> NewEvent:
         """Return one of the lines as an event."""
-        fields, metadata, raw = line
+        line, metadata = self.lines[number], self.metadata[number]
         return NewEvent(
-            self.artifact, self.file, (self.file_number, position), self.group, identity,
-            fields.timestamp_ns, fields.event_type, sample_of(fields), raw, True, text,
-            metadata.values, lambda: event_of(fields, metadata),
+            self.artifact, self.file, (self.file_number, self.first + number), self.group,
+            identity, line.timestamp_ns, line.event_type, sample_of(line), self.raws[number],
+            True, text, metadata.values, lambda: event_of(line, metadata),
         )  # fmt: skip
 
 
@@ -316,22 +315,24 @@ class Preparation:
 
     def add_run(self, run: LineRun) -> None:
         """Add lines of a segment; most of them need no more than their mark."""
-        group, artifact, store = run.group, self._artifact, self.store
-        phases, file, position = group.phases, run.file_number, run.first
-        is_new = not self._copies and self._seen.add_new(run.identities, artifact)
+        group, file, first = run.group, run.file_number, run.first
+        phases, store = group.phases, self.store
+        ids = [sha256(raw).digest()[:16] for raw in run.raws]
+        is_new = not self._copies and self._seen.add_new(ids, self._artifact)
         self._current = group
-        for line, identity, text in zip(run.lines, run.identities, run.texts, strict=True):
-            fields, metadata, _ = line
-            time_ns, kind, place = fields.timestamp_ns, fields.event_type, position
-            position += 1
+        texts = mark_texts(run.lines, run.metadata)
+        for at, (line, metadata, text) in enumerate(
+            zip(run.lines, run.metadata, texts, strict=True)
+        ):
+            time_ns, kind, identity = line.timestamp_ns, line.event_type, ids[at]
             if not is_new or time_ns < group.first_ns or kind in _UNUSUAL or metadata.has_origin:
-                self.add(run.event(line, identity, text, place), is_new=is_new)
+                self.add(run.event(at, identity, text), is_new=is_new)
                 continue
             self._event_count = number = self._event_count + 1
             phases.last_ns = max(phases.last_ns, time_ns)
             cue = None
             if kind == SAMPLE:
-                store.add_sample(phases, time_ns, number, sample_of(fields))
+                store.add_sample(phases, time_ns, number, sample_of(line))
             elif kind in BOUNDARIES:
                 boundary = boundary_in(
                     metadata.scope, kind, phases.session_id, phases.rank, time_ns
@@ -339,7 +340,7 @@ class Preparation:
                 if boundary is not None:
                     store.add_boundary(phases, boundary, number)
                     cue = boundary.scope_id
-            group.items.append((time_ns, identity.hex(), text, file, place, cue))
+            group.items.append((time_ns, identity.hex(), text, file, first + at, cue))
             group.size += len(text) + 300
             if len(group.items) >= BATCH_MARKS:
                 self._seal(group)

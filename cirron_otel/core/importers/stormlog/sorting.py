@@ -150,7 +150,7 @@ class SeenIds:
         new = dict.fromkeys(ids, place)
         if len(new) != len(ids) or not self._ids.keys().isdisjoint(ids):
             return False
-        if any(self._stored(each) is not None for each in ids):
+        if self._database is not None and any(self._stored(each) is not None for each in ids):
             return False
         self._ids |= new
         if len(self._ids) >= self._in_memory:
