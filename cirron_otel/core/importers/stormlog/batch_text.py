@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 from ...._version import SDK_VERSION
 from ....ids import uuid4_shaped
 from ...spool.paths import file_name
-from .marks import json_text
+from .marks import QuotedTexts, json_text
 
 BATCH_MARKS: Final = 2_000
 """The number of marks after which a batch is complete."""
-_NO_ID: Final = "0" * 32
+_QUOTED: Final = QuotedTexts()
 
 
 class WrittenBatch(NamedTuple):
@@ -48,11 +48,11 @@ class SpanText:
         """Return the span as JSON."""
         parent = "null" if self.parent_id is None else f'"{self.parent_id}"'
         return (
-            f'{{"id":"{self.id}","name":{json_text(self.name)},"parent_id":{parent},'
+            f'{{"id":"{self.id}","name":{_QUOTED[self.name]},"parent_id":{parent},'
             f'"index":{_or_null(self.index)},"start_ns":{self.start_ns},"end_ns":{self.end_ns},'
             f'"cpu_ns":null,"gpu_ns":null,"memory_peak_bytes":{_or_null(self.memory_peak_bytes)},'
             f'"thread_id":{_or_null(self.thread_id)},"pid":{_or_null(self.pid)},'
-            f'"rank":{_or_null(self.rank)},"attrs":{json_text(self.attrs)},'
+            f'"rank":{_or_null(self.rank)},"attrs":{json_text(self.attrs) if self.attrs else "{}"},'
             f'"mark_ids":{self.mark_ids}'
             f'{f""","otel":{json_text(self.otel)}""" if self.otel else ""}}}'
         )

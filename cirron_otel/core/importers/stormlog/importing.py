@@ -154,9 +154,9 @@ class StormlogImport:
             if span_id != last:
                 last, ids = span_id, mark_ids.setdefault(span_id, [])
             ids.append(mark_id)
-        for span_id, ids in mark_ids.items():
-            if ids:
-                self._mark_ids.add(span_id, ids)
+        if not mark_ids[""]:
+            del mark_ids[""]
+        self._mark_ids.add(mark_ids)
         batch.add_marks(texts, items[-1][0])
 
     def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:

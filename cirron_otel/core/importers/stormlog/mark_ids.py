@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -39,12 +38,19 @@ class MarkIds:
     ) -> None:
         """Keep up to `in_memory_bytes` in memory, and more in a file."""
         self._path, self._in_memory_bytes, self._most = path, in_memory_bytes, max_list_bytes
+        self._latest: dict[str, list[str]] = {}
+        """The ids that were added last, which are often taken at once."""
         self._lists: dict[str, _List] = {}
         self._held = 0
         self._file: BinaryIO | None = None
 
-    def add(self, span_id: str, ids: Iterable[str]) -> None:
-        """Append the ids of marks to the list of a scope."""
+    def add(self, ids: dict[str, list[str]]) -> None:
+        """Append the ids of marks to the lists of their scopes."""
+        for span_id, each in self._latest.items():
+            self._append(span_id, each)
+        self._latest = ids
+
+    def _append(self, span_id: str, ids: list[str]) -> None:
         part = _SEPARATOR.join(ids)
         found = self._lists.get(span_id)
         if found is None:
@@ -75,12 +81,15 @@ class MarkIds:
 
     def take(self, span_id: str) -> str:
         """Return the list of a scope as JSON, and forget it; no ids if it is too long."""
+        latest = self._latest.pop(span_id, None)
+        if latest is not None and span_id not in self._lists:
+            part = _SEPARATOR.join(latest)
+            return f'["{part}"]' if len(part) < self._most else "[]"
+        if latest is not None:
+            self._append(span_id, latest)
         found = self._lists.pop(span_id, None)
         if found is None or found.size > self._most:
             return "[]"
-        if not found.stored and len(found.in_memory) == 1:
-            self._held -= len(found.in_memory[0])
-            return f'["{found.in_memory[0]}"]'
         self._held -= sum(map(len, found.in_memory))
         parts = []
         if found.stored and self._file is not None:

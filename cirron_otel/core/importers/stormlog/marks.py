@@ -150,7 +150,7 @@ def bytes_of_json(value: Any) -> bytes:
     raise InputError(f"{KEY}: expected a text, or an object with base64")
 
 
-class _Quoted(dict[str, str]):
+class QuotedTexts(dict[str, str]):
     """Strings as JSON, cached."""
 
     def __missing__(self, text: str) -> str:
@@ -164,7 +164,7 @@ class MarkWriter:
     """Writes events as the JSON text of marks, with cached pieces."""
 
     def __init__(self) -> None:
-        self._strings = _Quoted()
+        self._strings = QuotedTexts()
 
     def write(
         self,

@@ -10,11 +10,11 @@ import marshal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from .... import exactjson
 from ....ids import digest
-from .replay import PhaseBoundary, ReplayedPhase, ThreadStacks
+from .replay import PHASE_ENTER, ReplayedPhase, ScopeValues, ThreadStacks
 from .sorting import Row, SortedRows
 
 CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
@@ -120,20 +120,23 @@ class PhaseStore:
         for rows in (self._boundaries, self._samples, self._phases, self._scopes):
             rows.close()
 
-    def add_boundary(self, group: PhaseGroup, boundary: PhaseBoundary, number: int) -> bool:
+    def add_boundary(
+        self, group: PhaseGroup, time_ns: int, event_type: str, scope: ScopeValues, number: int
+    ) -> None:
         """Add a boundary of a group; `number` increases from event to event.
 
-        Return whether it takes part in the replay: numbers beyond 64 bits cannot be sorted.
+        One with numbers beyond 64 bits, which cannot be sorted, takes no part in the replay.
         """
-        if boundary.sequence not in _INT64 or boundary.thread_id not in _INT64:
-            return False
-        scope_id, is_enter = _scope_bytes(boundary.scope_id), boundary.is_enter
-        data = _data_of(boundary) if is_enter else b""
-        row = (group.number, boundary.timestamp_ns, boundary.sequence, scope_id)
-        self._boundaries.add((*row, number, is_enter, int(boundary.thread_id), data))
-        if is_enter:
-            self._scopes.add((group.session, scope_id, *row[:3]))
-        return True
+        _, _, scope_id, _, thread_id, _, sequence, _ = scope
+        if sequence not in _INT64 or thread_id not in _INT64:
+            return
+        key, of_group, thread_id = _scope_bytes(scope_id), group.number, int(thread_id)
+        if event_type == PHASE_ENTER:
+            row = (of_group, time_ns, sequence, key, number, True, thread_id, _data_of(scope))
+            self._scopes.add((group.session, key, of_group, time_ns, sequence))
+        else:
+            row = (of_group, time_ns, sequence, key, number, False, thread_id, b"")
+        self._boundaries.add(row)
 
     def add_sample(self, group: PhaseGroup, time_ns: int, number: int, sample: Sample) -> None:
         """Add a sample of a group."""
@@ -222,12 +225,13 @@ def _scope_bytes(scope_id: str) -> bytes:
     return scope_id.encode("utf-8", "surrogatepass")
 
 
-def _data_of(boundary: PhaseBoundary) -> bytes:
-    values = (boundary.name, boundary.path, boundary.parent_scope_id, boundary.thread_name)
+def _data_of(scope: ScopeValues) -> bytes:
+    name, path, _, parent, _, thread_name, _, values = scope
+    details, attributes = (name, path, parent, thread_name), cast("Any", values)
     try:
-        return marshal.dumps((*values, dict(boundary.attributes)))
+        return marshal.dumps((*details, attributes))
     except ValueError:  # there is an `exactjson.Raw`
-        return marshal.dumps((*values, exactjson.dumps_ascii(boundary.attributes)))
+        return marshal.dumps((*details, exactjson.dumps_ascii(attributes)))
 
 
 class _Samples:

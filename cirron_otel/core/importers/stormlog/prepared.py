@@ -27,7 +27,7 @@ from .marks import (
 )
 from .phase_store import PhaseGroup, PhaseStore, Sample
 from .reading import StormlogReader
-from .replay import boundary_in
+from .replay import scope_of
 from .safe_files import read_regular
 from .session_ids import session_hex
 from .sorting import Chunks, SeenIds
@@ -295,12 +295,10 @@ class Preparation:
         if kind == SAMPLE:
             self.store.add_sample(phases, time_ns, self._event_count, new.sample)
         elif kind in BOUNDARIES:
-            boundary = boundary_in(
-                new.metadata.get(SCOPE), kind, phases.session_id, phases.rank, time_ns
-            )
-            if boundary is not None:
-                self.store.add_boundary(phases, boundary, self._event_count)
-                cue = boundary.scope_id
+            scope = scope_of(new.metadata.get(SCOPE), kind)
+            if scope is not None:
+                self.store.add_boundary(phases, time_ns, kind, scope, self._event_count)
+                cue = scope[2]
         if cue is None and "origin_phase_scope_id" in new.metadata:
             cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
         elif cue is None and "origin_thread_id" in new.metadata:
@@ -321,10 +319,9 @@ class Preparation:
         is_new = not self._copies and self._seen.add_new(ids, self._artifact)
         self._current = group
         texts = mark_texts(run.lines, run.metadata)
-        for at, (line, metadata, text) in enumerate(
-            zip(run.lines, run.metadata, texts, strict=True)
-        ):
-            time_ns, kind, identity = line.timestamp_ns, line.event_type, ids[at]
+        new = zip(run.lines, run.metadata, texts, ids, strict=True)
+        for at, (line, metadata, text, identity) in enumerate(new):
+            time_ns, kind = line.timestamp_ns, line.event_type
             if not is_new or time_ns < group.first_ns or kind in _UNUSUAL or metadata.has_origin:
                 self.add(run.event(at, identity, text), is_new=is_new)
                 continue
@@ -334,12 +331,10 @@ class Preparation:
             if kind == SAMPLE:
                 store.add_sample(phases, time_ns, number, sample_of(line))
             elif kind in BOUNDARIES:
-                boundary = boundary_in(
-                    metadata.scope, kind, phases.session_id, phases.rank, time_ns
-                )
-                if boundary is not None:
-                    store.add_boundary(phases, boundary, number)
-                    cue = boundary.scope_id
+                scope = scope_of(metadata.scope, kind)
+                if scope is not None:
+                    store.add_boundary(phases, time_ns, kind, scope, number)
+                    cue = scope[2]
             group.items.append((time_ns, identity.hex(), text, file, first + at, cue))
             group.size += len(text) + 300
             if len(group.items) >= BATCH_MARKS:

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 PHASE_ENTER = "phase_enter"
 PHASE_EXIT = "phase_exit"
 _ACTIONS = {PHASE_ENTER: "enter", PHASE_EXIT: "exit"}
 PATH_SEPARATOR = " / "
+
+_MEMBERS = (
+    "name", "path", "scope_id", "parent_scope_id", "thread_id", "thread_name", "sequence",
+    "attributes",
+)  # fmt: skip
+_members_of = itemgetter(*_MEMBERS)
+ScopeValues = tuple[str, tuple[str, ...], str, str | None, int, str, int, Mapping[str, Any]]
+"""The valid members of a `phase_scope`, in the order of `_MEMBERS`."""
 
 Group = tuple[str, int]
 """A session and a rank."""
@@ -80,22 +89,25 @@ def boundary_of(event: Mapping[str, Any]) -> PhaseBoundary | None:
     kind = event["event_type"]
     if kind not in _ACTIONS:
         return None
-    scope = event["metadata"].get("phase_scope")
-    return boundary_in(scope, kind, event["session_id"], event["rank"], event["timestamp_ns"])
-
-
-def boundary_in(
-    scope: Any, event_type: str, session_id: str, rank: int, timestamp_ns: int
-) -> PhaseBoundary | None:
-    """Return the boundary that a `phase_scope` of such an event is; None if it is not valid."""
-    action = _ACTIONS[event_type]
-    if not isinstance(scope, dict) or scope.get("action") != action:
+    scope = scope_of(event["metadata"].get("phase_scope"), kind)
+    if scope is None:
         return None
-    get = scope.get
-    name, path, scope_id, parent = (
-        get("name"), get("path"), get("scope_id"), get("parent_scope_id")
+    name, path, scope_id, parent, thread_id, thread_name, sequence, attributes = scope
+    return PhaseBoundary(
+        event["session_id"], event["rank"], event["timestamp_ns"], sequence, scope_id,
+        kind == PHASE_ENTER, name, path, parent, thread_id, thread_name, attributes,
     )  # fmt: skip
-    thread_id, thread_name, sequence = get("thread_id"), get("thread_name"), get("sequence")
+
+
+def scope_of(scope: Any, event_type: str) -> ScopeValues | None:
+    """Return the members of a `phase_scope` of such an event; None if it is not valid."""
+    if not isinstance(scope, dict) or scope.get("action") != _ACTIONS[event_type]:
+        return None
+    try:
+        values = _members_of(scope)
+    except KeyError:
+        values = tuple(map(scope.get, _MEMBERS))
+    name, path, scope_id, parent, thread_id, thread_name, sequence, attributes = values
     if not (
         isinstance(name, str) and name.strip()
         and isinstance(scope_id, str)
@@ -109,11 +121,9 @@ def boundary_in(
     labels = tuple([label for label in path if isinstance(label, str) and label.strip()])
     if not labels:
         return None
-    attributes = get("attributes")
-    return PhaseBoundary(
-        session_id, rank, timestamp_ns, sequence, scope_id, action == "enter", name, labels,
-        parent, thread_id, thread_name, attributes if isinstance(attributes, dict) else {},
-    )  # fmt: skip
+    if not isinstance(attributes, dict):
+        attributes = {}
+    return name, labels, scope_id, parent, thread_id, thread_name, sequence, attributes
 
 
 class OpenScope(Protocol):
