@@ -83,15 +83,18 @@ class ImportedBatchText:
         """Return the batch. Its id is a digest of its content, its time that of its last record."""
         self._spans.sort()
         created = max(self._last_mark_ns, self._spans[-1][0] if self._spans else 0)
-        spans = ",".join(text for _, _, text in self._spans)
-        marks = ",".join(self._marks)
-        parts = (
-            f'{{"schema_version":1,"sdk_version":{json_text(SDK_VERSION)},"batch_id":"',
-            f'","created_ns":{created},"spans":[{spans}],"marks":[{marks}],"snapshots":[]'
-            f'{f""","otel":{json_text(otel)}""" if otel else ""}'
-            f',"stormlog":{json_text(stormlog)}}}',
+        content = (
+            f'","created_ns":{created},"spans":['.encode(),
+            ",".join([text for _, _, text in self._spans]).encode(),
+            b'],"marks":[',
+            ",".join(self._marks).encode(),
+            f'],"snapshots":[]{f""","otel":{json_text(otel)}""" if otel else ""}'
+            f',"stormlog":{json_text(stormlog)}}}'.encode(),
         )
-        content = parts[1].encode()
-        batch_id = uuid4_shaped(hashlib.sha256(b"stormlog\0" + content).digest())
-        data = b"".join((parts[0].encode(), batch_id.encode(), content))
+        hashed = hashlib.sha256(b"stormlog\0")
+        for part in content:
+            hashed.update(part)
+        batch_id = uuid4_shaped(hashed.digest())
+        head = f'{{"schema_version":1,"sdk_version":{json_text(SDK_VERSION)},"batch_id":"{batch_id}'
+        data = b"".join((head.encode(), *content))
         return WrittenBatch(file_name(created, batch_id), data, len(self._spans), len(self._marks))

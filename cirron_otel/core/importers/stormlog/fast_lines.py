@@ -182,7 +182,7 @@ class LineParser:
     def _of_boundary(self, raw: bytes) -> Metadata | None:
         """Return the metadata of a boundary, of which often only the phase scope is new."""
         for template in self._templates:
-            before, after = template.before, template.after
+            before, after = template[0], template[1]
             if raw.startswith(before) and raw.endswith(after):
                 text = raw[len(before) : -len(after)]
                 found = _canonical(text)

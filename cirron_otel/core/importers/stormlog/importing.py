@@ -145,7 +145,7 @@ class StormlogImport:
         for item, scope in attributed(items, candidates):
             span_id, mark_id = session if scope is None else scope.id, item[1]
             if self._joined is not None:
-                thread = None if scope is None else scope.phase.thread_id
+                thread = None if scope is None else scope.thread_id
                 joined = self._join(group, thread, item[0])
                 if joined is not None:  # a scope that the other spool has
                     texts.append(f'{{"id":"{mark_id}","span_id":"{joined}",{item[2][1:]}')
@@ -193,23 +193,22 @@ class StormlogImport:
                 self._errors.setdefault(span_id, []).append(event)
 
     def _add_phase(
-        self, batch: ImportedBatchText, group: MarkGroup, stored: StoredPhase, session: str
+        self, batch: ImportedBatchText, group: MarkGroup, phase: StoredPhase, session: str
     ) -> None:
-        phase = stored.phase
-        parent = stored.parent_id or self._join(group, phase.thread_id, stored.start_ns)
-        errors = self._errors.pop(stored.id, [])
+        parent = phase.parent_id or self._join(group, phase.thread_id, phase.start_ns)
+        errors = self._errors.pop(phase.id, [])
         span = SpanText(
-            stored.id,
+            phase.id,
             phase.name,
             parent or session,
-            stored.start_ns,
-            stored.end_ns,
+            phase.start_ns,
+            phase.end_ns,
             group.fields["pid"],
             phase.rank,
-            phase_attributes(stored),
-            self._mark_ids.take(stored.id),
+            phase_attributes(phase),
+            self._mark_ids.take(phase.id),
             index=index_of(phase),
-            memory_peak_bytes=stored.allocated_peak if _is_resident_set(stored) else None,
+            memory_peak_bytes=phase.allocated_peak if _is_resident_set(phase) else None,
             thread_id=phase.thread_id,
             otel={"status": _status(errors), "events": errors} if errors else {},
         )
@@ -326,7 +325,7 @@ def attributed(
 def _own_phase(active: list[StoredPhase], scope_id: str, time_ns: int) -> StoredPhase | None:
     """Return the phase that begins or ends with a boundary of this scope id at this time."""
     for each in reversed(active):
-        if each.phase.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns):
+        if each.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns):
             return each
     return None
 
@@ -334,11 +333,20 @@ def _own_phase(active: list[StoredPhase], scope_id: str, time_ns: int) -> Stored
 def _chosen(active: list[StoredPhase], metadata: dict[str, Any]) -> StoredPhase | None:
     if len(active) <= 1 and not metadata:
         return active[0] if active else None
-    attribution = attribute([each.phase for each in active], metadata)
-    if attribution is None or not attribution.is_unique:
-        return None
-    chosen = attribution.phases[0]
-    return next(each for each in active if each.phase is chosen)
+    if not metadata and _is_nested(active):
+        return active[-1]
+    attribution = attribute(active, metadata)
+    return attribution.phases[0] if attribution is not None and attribution.is_unique else None
+
+
+def _is_nested(active: list[StoredPhase]) -> bool:
+    """Return whether phases are of one thread, and each one is deeper than those before it."""
+    thread_id, depth = active[0].thread_id, 0
+    for phase in active:
+        if phase.thread_id != thread_id or len(phase.path) <= depth:
+            return False
+        depth = len(phase.path)
+    return True
 
 
 def index_of(phase: ReplayedPhase) -> int | None:
@@ -353,14 +361,14 @@ def _is_resident_set(stored: StoredPhase) -> bool:
 
 def phase_attributes(stored: StoredPhase) -> dict[str, Any]:
     """Return the attributes of a phase's span: the phase's own, and those of the mapping."""
-    attrs = dict(stored.phase.attributes)
+    attrs = dict(stored.attributes)
     if stored.allocated_peak >= 0:
         attrs[SAMPLES] = stored.samples
         if not stored.is_cpu:
             attrs[PEAK] = stored.allocated_peak
             if stored.reserved_peak >= 0:
                 attrs[RESERVED_PEAK] = stored.reserved_peak
-    if stored.phase.synthetic_end:
+    if stored.synthetic_end:
         attrs[SYNTHETIC_END] = True
     return attrs
 

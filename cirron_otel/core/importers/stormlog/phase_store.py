@@ -68,20 +68,19 @@ class _OpenPhase:
         self.reserved = max(self.reserved, sample.reserved)
 
 
-class StoredPhase(NamedTuple):
-    """A phase, the ids of its span, and the peaks of the samples while it was open."""
+@dataclass(slots=True)
+class StoredPhase(ReplayedPhase):
+    """A phase that ended, the ids of its span, and the peaks of the samples while it was open."""
 
-    phase: ReplayedPhase
-    start_ns: int
-    end_ns: int
-    id: str
-    parent_id: str | None
+    end_ns: int = 0
+    id: str = ""
+    parent_id: str | None = None
     """The id of its parent's span; None for a phase directly below the session."""
-    allocated_peak: int
+    allocated_peak: int = -1
     """Bytes; -1 without a sample."""
-    reserved_peak: int
-    samples: int
-    is_cpu: bool
+    reserved_peak: int = -1
+    samples: int = 0
+    is_cpu: bool = True
 
 
 @dataclass(slots=True)
@@ -206,19 +205,18 @@ class PhaseStore:
     def phases(self, group: PhaseGroup) -> Iterator[StoredPhase]:
         """Yield the phases of a group in the order of their starts."""
         for row in self._phases.rows(group.number):
-            _, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, *more = row
-            data, allocated, reserved, samples, is_cpu = more
+            (_, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, data,
+             allocated, reserved, samples, is_cpu) = row  # fmt: skip
             name, path, parent_scope, thread_name, attributes = marshal.loads(data)  # noqa: S302 - see `_data_of`
             if isinstance(attributes, str):
                 attributes = exactjson.loads(attributes)
-            phase = ReplayedPhase(
+            yield StoredPhase(
                 group.session_id, group.rank, start_ns, sequence,
                 scope_id.decode("utf-8", "surrogatepass"), name, path, parent_scope, thread,
-                thread_name, attributes, end_ns, bool(is_synthetic),
+                thread_name, attributes, end_ns, bool(is_synthetic), None,
+                half.hex() + group.half, parent.hex() + group.half if parent else None,
+                allocated, reserved, samples, bool(is_cpu),
             )  # fmt: skip
-            parent_id = parent.hex() + group.half if parent else None
-            yield StoredPhase(phase, start_ns, end_ns, half.hex() + group.half, parent_id,
-                              allocated, reserved, samples, bool(is_cpu))  # fmt: skip
 
 
 def _scope_bytes(scope_id: str) -> bytes:

@@ -225,7 +225,7 @@ class PhaseReplay:
         phases = ended + self.open_phases(session_id, rank)
         return sorted(phases, key=lambda phase: phase.start_ns)
 
-    def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution | None:
+    def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution[ReplayedPhase] | None:
         """Return an event's attribution, under the condition of `active`."""
         phases = self.active(event["session_id"], event["rank"], event["timestamp_ns"])
         return attribute(phases, event["metadata"]) if phases else None
@@ -264,15 +264,18 @@ def replay(
     return phases
 
 
+_Phase = TypeVar("_Phase", bound=ReplayedPhase)
+
+
 @dataclass(frozen=True, slots=True)
-class PhaseAttribution:
+class PhaseAttribution(Generic[_Phase]):
     """The phase of an event, or the phases that are possible."""
 
     source: Source | None
     """How the phase was found; None if the attribution is ambiguous."""
-    phases: tuple[ReplayedPhase, ...] = field(repr=False)
+    phases: tuple[_Phase, ...] = field(repr=False)
     """The only phase, or the deepest one of each thread."""
-    likely: ReplayedPhase = field(repr=False)
+    likely: _Phase = field(repr=False)
     """The phase that was entered last."""
 
     @property
@@ -301,8 +304,8 @@ class PhaseAttribution:
 
 
 def attribute(
-    phases: Sequence[ReplayedPhase], metadata: Mapping[str, Any]
-) -> PhaseAttribution | None:
+    phases: Sequence[_Phase], metadata: Mapping[str, Any]
+) -> PhaseAttribution[_Phase] | None:
     """Return the attribution of an event to one of the phases that contain its time."""
     scope_id = metadata.get("origin_phase_scope_id")
     if isinstance(scope_id, str):
@@ -322,7 +325,7 @@ def attribute(
     return PhaseAttribution(source, candidates, max(phases, key=_recency))
 
 
-def _deepest(phases: Sequence[ReplayedPhase]) -> tuple[ReplayedPhase, ...]:
+def _deepest(phases: Sequence[_Phase]) -> tuple[_Phase, ...]:
     """Return the deepest phase of each thread.
 
     Only exits that were ignored leave several phases of one thread at the same depth. Those with
@@ -331,7 +334,7 @@ def _deepest(phases: Sequence[ReplayedPhase]) -> tuple[ReplayedPhase, ...]:
     depths: dict[int, int] = {}
     for phase in phases:
         depths[phase.thread_id] = max(depths.get(phase.thread_id, 0), len(phase.path))
-    found: dict[tuple[int, tuple[str, ...]], ReplayedPhase] = {}
+    found: dict[tuple[int, tuple[str, ...]], _Phase] = {}
     for phase in phases:
         if len(phase.path) == depths[phase.thread_id]:
             key = (phase.thread_id, phase.path)
@@ -347,7 +350,7 @@ def _recency(phase: ReplayedPhase) -> tuple[int, str]:
 
 def attribute_all(
     events: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[Mapping[str, Any], PhaseAttribution | None]]:
+) -> Iterator[tuple[Mapping[str, Any], PhaseAttribution[ReplayedPhase] | None]]:
     """Yield events in their canonical form with their attributions, in the order of the replay."""
     boundaries = sorted(
         (each for event in events if (each := boundary_of(event)) is not None),
