@@ -84,7 +84,7 @@ class MarkIds:
         latest = self._latest.pop(span_id, None)
         if latest is not None and span_id not in self._lists:
             part = _SEPARATOR.join(latest)
-            return f'["{part}"]' if len(part) < self._most else "[]"
+            return f'["{part}"]' if len(part) + len(_SEPARATOR) <= self._most else "[]"
         if latest is not None:
             self._append(span_id, latest)
         found = self._lists.pop(span_id, None)
@@ -97,6 +97,11 @@ class MarkIds:
                 self._file.seek(place)
                 parts.append(self._file.read(size).decode())
         return f'["{_SEPARATOR.join((*parts, *found.in_memory))}"]'
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """The length of the texts in memory."""
+        return self._held
 
     def close(self) -> None:
         """Close the temporary file, which the owner of its folder removes."""
