@@ -34,7 +34,7 @@ from .sorting import Chunks, SeenIds
 
 OnFinding = Callable[[Finding], None]
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
-CHUNK_MEMORY: Final = 48 * 2**20
+CHUNK_MEMORY: Final = 32 * 2**20
 """The size of the chunks that are kept in memory, bytes."""
 DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""

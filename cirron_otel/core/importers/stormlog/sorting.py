@@ -15,7 +15,7 @@ from ...temporary import writing_temporary_files
 
 _SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8000", "temp_store=FILE")
 _PAGE: Final = 5_000
-IDS_IN_MEMORY: Final = 300_000
+IDS_IN_MEMORY: Final = 200_000
 Row = tuple[Any, ...]
 
 
