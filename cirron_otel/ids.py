@@ -30,7 +30,7 @@ def digest(*parts: str | bytes | int) -> bytes:
     This is the pinned serialisation of every derived id. Integers are written in decimal, bytes in
     lower-case hex, and lone surrogates in their three-byte encoding.
     """
-    texts = (part.hex() if isinstance(part, bytes) else str(part) for part in parts)
+    texts = [part.hex() if isinstance(part, bytes) else str(part) for part in parts]
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest()
 
 

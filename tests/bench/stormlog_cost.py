@@ -13,14 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from tests.bench.measure import Case, interleave
 from tests.environments import EnvironmentUnavailableError
 from tests.stormlog.conftest import RECORDINGS
 from tests.stormlog.peers import STORMLOG
@@ -77,26 +76,31 @@ def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> No
 
     spool = path.parent / "out"
 
-    def conversion() -> None:
+    def remove() -> None:
         shutil.rmtree(spool, ignore_errors=True)
+
+    def conversion(_: int) -> None:
         convert(ConvertRequest(f"stormlog:{path}", str(spool)))
 
-    conversion()
+    conversion(1)
     lines = path.read_bytes().splitlines()
     batches = [orjson.loads(file.read_bytes()) for file in (spool / "spool").glob("*.json")]
     marks = [mark for batch in batches for mark in batch["marks"]]
     assert len(marks) == len(lines) == count
 
-    def floor() -> None:
+    def floor(_: int) -> None:
         for line in lines:
             orjson.loads(line)
         for mark in marks:
             orjson.dumps(mark)
 
-    times = [(_cpu(floor), _cpu(conversion)) for _ in range(sizes.blocks)]
-    lowest, ours = (statistics.median(each) / count * 1e6 for each in zip(*times, strict=True))
+    cases = Case("floor", floor), Case("ours", conversion, prepare=remove)
+    interleave(cases, count, sizes.blocks)
+    lowest, ours = (each.cpu_us(count) for each in cases)
+    pairs = zip(cases[1].cpu_seconds, cases[0].cpu_seconds, strict=True)
+    ratio = statistics.median(ours_s / floor_s for ours_s, floor_s in pairs)
     print(f"  {label:<30} floor {lowest:6.2f} µs, ours {ours:6.2f} µs: "
-          f"{ours / lowest:5.2f} x floor (bar: {BAR:g})", flush=True)  # fmt: skip
+          f"{ratio:5.2f} x floor (bar: {BAR:g})", flush=True)  # fmt: skip
     try:
         python = STORMLOG[f"stormlog-{version}"].make()
     except EnvironmentUnavailableError as error:
@@ -109,12 +113,6 @@ def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> No
     theirs = float(done.stdout) / count * 1e6
     print(f"  {'  its loader, ' + version:<30} {theirs:6.2f} µs: "
           f"ours is {ours / theirs:5.2f} x it (bar: 1)", flush=True)  # fmt: skip
-
-
-def _cpu(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def _memory(folder: Path, form: str, events: int) -> None:

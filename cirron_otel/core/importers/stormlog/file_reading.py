@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-import msgspec
-
 from ...records.findings import Finding
 from .discovery import Artifact, SourceFile
-from .fast_lines import FastLine, Metadata
+from .fast_lines import FastLine
 from .marks import (
     ARRAY,
     COUNTERS,
@@ -26,7 +23,7 @@ from .marks import (
 )
 from .phase_store import Sample
 from .pieces import MAX_RECORD_BYTES, Piece, lines
-from .prepared import CPU_COLLECTOR, NOWHERE, SAMPLE, SPECIAL, MarkGroup, NewEvent, Preparation
+from .prepared import NOWHERE, LineRun, NewEvent, Preparation
 from .safe_files import UnreadableFileError, open_regular
 
 ROLLUPS: Final = "rollups.json"
@@ -79,6 +76,8 @@ class RecordingFile:
         self._tail = b""
         self._is_complete = True
         self._lines, self._writer = preparation.lines, preparation.writer
+        self._session: FastLine | None = None
+        """A line with the session fields of the last one."""
 
     def read(self, stream: BinaryIO) -> None:
         """Add all records of the file."""
@@ -118,15 +117,37 @@ class RecordingFile:
         """Add the lines of a block, of which each follows from its parsed form."""
         self._place(self._tail)
         self._separator = self._tail = b"\n"
-        of_line, metadata_of = self._preparation.group_of_line, self._lines.metadata_of
+        metadata_of = self._lines.metadata_of
+        run: LineRun | None = None
+        session = self._session
         for raw, line in zip(raws, parsed, strict=True):
-            place = (self._number, self._count)
-            self._count += 1
-            group, metadata = of_line(line), metadata_of(line)
-            if group is None or metadata is None:
+            metadata = metadata_of(line)
+            if session is None or not _is_same_session(line, session):
+                self._add_run(run)
+                run, session = None, line
+            if metadata is None or (run is None and (run := self._new_run(line)) is None):
+                self._add_run(run)
+                run, place = None, (self._number, self._count)
+                self._count += 1
                 self._take_exactly(Piece(self._count, b"", raw, len(raw)), place)
             else:
-                self._add_fast(place, raw, line, metadata, group)
+                run.lines.append(line)
+                run.metadata.append(metadata)
+                run.raws.append(raw)
+        self._add_run(run)
+        self._session = session
+
+    def _new_run(self, line: FastLine) -> LineRun | None:
+        """Begin a run with a line; return None if the line's group is not known yet."""
+        group = self._preparation.group_of_line(line)
+        if group is None:
+            return None
+        return LineRun(self._artifact, self._file, self._number, self._count, group)
+
+    def _add_run(self, run: LineRun | None) -> None:
+        if run is not None:
+            self._preparation.add_run(run)
+            self._count += len(run.lines)
 
     def _take(self, piece: Piece) -> None:
         """Add the next piece of the file."""
@@ -183,31 +204,6 @@ class RecordingFile:
         preparation = self._preparation
         preparation.note(preparation.group_of(self._artifact), kind, value, size + 50)
 
-    def _add_fast(
-        self, place: tuple[int, int], raw: bytes, line: FastLine, metadata: Metadata,
-        group: MarkGroup,
-    ) -> None:  # fmt: skip
-        text = self._writer.write(
-            line.timestamp_ns, line.event_type, line.allocator_allocated_bytes, line.counters,
-            line.collector, line.sampling_interval_ms, line.context, metadata.json,
-        )  # fmt: skip
-        identity = hashlib.sha256(raw).digest()[:16]
-        time_ns, kind = line.timestamp_ns, line.event_type
-        preparation = self._preparation
-        if (
-            kind not in SPECIAL
-            and not metadata.has_origin
-            and preparation.add_plain(group, identity, time_ns, text, place)
-        ):
-            if kind == SAMPLE:
-                preparation.add_sample(group, time_ns, _sample_of(line))
-            return
-        new = NewEvent(
-            self._artifact, self._file, place, group, identity, time_ns, kind, _sample_of(line),
-            raw, True, text, metadata.values,
-        )  # fmt: skip
-        preparation.add(new, lambda: event_of(line, metadata))
-
     def _add_exact(self, place: tuple[int, int], raw: bytes, event: dict[str, Any]) -> None:
         event = in_order(event)
         metadata = event["metadata"]
@@ -224,10 +220,10 @@ class RecordingFile:
         new = NewEvent(
             self._artifact, self._file, place, self._preparation.group(session_of(event)),
             identity_of(event), event["timestamp_ns"], event["event_type"],
-            _sample(*sizes, event["collector"]), raw, not kept and is_plain,
-            text, metadata,
+            Sample.of(*sizes, event["collector"]), raw, not kept and is_plain,
+            text, metadata, lambda: event,
         )  # fmt: skip
-        self._preparation.add(new, lambda: event)
+        self._preparation.add(new)
 
     def finish(self) -> None:
         """Note the text around the records."""
@@ -245,20 +241,15 @@ class RecordingFile:
         self._note("layouts", layout, len(self._head) + len(self._tail))
 
 
-def event_of(line: FastLine, metadata: Metadata) -> dict[str, Any]:
-    """Return the canonical form of a fast line."""
-    event = msgspec.structs.asdict(line)
-    event["metadata"] = metadata.values
-    return event
-
-
-def _sample_of(line: FastLine) -> Sample:
-    return _sample(line.allocator_allocated_bytes, line.allocator_reserved_bytes, line.collector)
-
-
-def _sample(allocated: int | None, reserved: int | None, collector: str) -> Sample:
-    return Sample(
-        -1 if allocated is None else allocated,
-        -1 if reserved is None else reserved,
-        collector == CPU_COLLECTOR,
+def _is_same_session(line: FastLine, other: FastLine) -> bool:
+    """Return whether two lines have equal session fields."""
+    return (
+        line.session_id == other.session_id
+        and line.rank == other.rank
+        and line.pid == other.pid
+        and line.host == other.host
+        and line.job_id == other.job_id
+        and line.schema_version == other.schema_version
+        and line.local_rank == other.local_rank
+        and line.world_size == other.world_size
     )

@@ -11,10 +11,11 @@ from typing import Any, Final
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
 from ...records.rows import PEAK_SAMPLES
-from .batch_text import ImportedBatchText, WrittenBatch
+from .batch_text import ImportedBatchText, SpanText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
 from .ledger import CaptureSession
+from .mark_ids import MarkIds
 from .phase_store import PhaseGroup, StoredPhase, Windows
 from .prepared import Item, MarkGroup, OnFinding, Preparation
 from .reading import StormlogReader
@@ -27,8 +28,6 @@ RESERVED_PEAK: Final = "cuda.memory_reserved_peak_bytes"
 SYNTHETIC_END: Final = "synthetic_end"
 INCOMPLETE: Final = "incomplete"
 _ERROR: Final = 2
-_MAX_MARK_IDS: Final = 1_000
-"""A scope with more marks lists none of their ids."""
 _NUMBERED: Final = ("epoch", "step")
 
 
@@ -49,8 +48,7 @@ class StormlogImport:
         self._prepared = Preparation(
             StormlogReader(path, on_finding=on_finding), folder, on_finding
         )
-        self._mark_ids: dict[str, list[str]] = {}
-        """The ids of the marks of scopes that are not written yet."""
+        self._mark_ids = MarkIds(folder / "mark-ids")
         self._windows: dict[int, Windows] = {}
         self._errors: dict[str, list[dict[str, Any]]] = {}
         """The `exception` events of each scope."""
@@ -81,6 +79,7 @@ class StormlogImport:
                 yield self._empty_session(sessions[session_id])
         finally:
             prepared.close()
+            self._mark_ids.close()
 
     def _last_chunks(self) -> dict[int, list[PhaseGroup]]:
         """Return the phase groups that end with each chunk, by the chunk's number."""
@@ -134,24 +133,29 @@ class StormlogImport:
     def _add_marks(
         self, batch: ImportedBatchText, group: MarkGroup, items: list[Item], session: str
     ) -> None:
-        phases, mark_ids = group.phases, self._mark_ids
+        phases = group.phases
         windows = self._windows.get(phases.number)
         if windows is None:
             windows = self._windows[phases.number] = Windows(self._prepared.store, phases)
         candidates = windows.around(items[0][0], items[-1][0])
         texts = []
+        mark_ids: dict[str, list[str]] = {}
+        last, ids = "", mark_ids.setdefault("", [])
         for item, scope in attributed(items, candidates):
-            span_id = session if scope is None else scope.id
+            span_id, mark_id = session if scope is None else scope.id, item[1]
             if self._joined is not None:
-                thread = _origin_thread(item) if scope is None else scope.phase.thread_id
-                span_id = self._join(group, thread, item[0]) or span_id
-            mark_id = item[1]
-            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}{item[2]}')
-            ids = mark_ids.get(span_id)
-            if ids is None:
-                mark_ids[span_id] = [mark_id]
-            elif len(ids) <= _MAX_MARK_IDS:
-                ids.append(mark_id)
+                thread = _origin_thread(item) if scope is None else scope.thread_id
+                joined = self._join(group, thread, item[0])
+                if joined is not None:  # a scope that the other spool has
+                    texts.append(f'{{"id":"{mark_id}","span_id":"{joined}",{item[2][1:]}')
+                    continue
+            texts.append(f'{{"id":"{mark_id}","span_id":"{span_id}",{item[2][1:]}')
+            if span_id != last:
+                last, ids = span_id, mark_ids.setdefault(span_id, [])
+            ids.append(mark_id)
+        if not mark_ids[""]:
+            del mark_ids[""]
+        self._mark_ids.add(mark_ids)
         batch.add_marks(texts, items[-1][0])
 
     def _join(self, group: MarkGroup, thread_id: int | None, time_ns: int) -> str | None:
@@ -191,35 +195,26 @@ class StormlogImport:
                 self._errors.setdefault(span_id, []).append(event)
 
     def _add_phase(
-        self, batch: ImportedBatchText, group: MarkGroup, stored: StoredPhase, session: str
+        self, batch: ImportedBatchText, group: MarkGroup, phase: StoredPhase, session: str
     ) -> None:
-        phase = stored.phase
-        attrs = phase_attributes(stored)
-        parent = stored.parent_id or self._join(group, phase.thread_id, stored.start_ns)
-        span: dict[str, Any] = {
-            "id": stored.id,
-            "name": phase.name,
-            "parent_id": parent or session,
-            "index": index_of(phase),
-            "start_ns": stored.start_ns,
-            "end_ns": stored.end_ns,
-            "cpu_ns": None,
-            "gpu_ns": None,
-            "memory_peak_bytes": stored.allocated_peak if _is_resident_set(stored) else None,
-            "thread_id": phase.thread_id,
-            "pid": group.fields["pid"],
-            "rank": phase.rank,
-            "attrs": attrs,
-            "mark_ids": self._take_mark_ids(stored.id),
-        }
-        errors = self._errors.pop(stored.id, [])
-        if errors:
-            span["otel"] = {"status": _status(errors), "events": errors}
-        batch.add_span(stored.end_ns, stored.id, span)
-
-    def _take_mark_ids(self, span_id: str) -> list[str]:
-        ids = self._mark_ids.pop(span_id, [])
-        return ids if len(ids) <= _MAX_MARK_IDS else []
+        parent = phase.parent_id or self._join(group, phase.thread_id, phase.start_ns)
+        errors = self._errors.pop(phase.id, [])
+        span = SpanText(
+            phase.id,
+            phase.name,
+            parent or session,
+            phase.start_ns,
+            phase.end_ns,
+            group.fields["pid"],
+            phase.rank,
+            phase_attributes(phase),
+            self._mark_ids.take(phase.id),
+            index=index_of(phase),
+            memory_peak_bytes=phase.allocated_peak if _is_resident_set(phase) else None,
+            thread_id=phase.thread_id,
+            otel={"status": _status(errors), "events": errors} if errors else {},
+        )
+        batch.add_span(span)
 
     def _add_session(
         self, batch: ImportedBatchText, session: CaptureSession, hexadecimal: str
@@ -235,30 +230,27 @@ class StormlogImport:
             "source": summary.source,
             "session_id": summary.session_id,
         }
-        span: dict[str, Any] = {
-            "id": hexadecimal,
-            "name": SESSION,
-            "parent_id": None,
-            "index": None,
-            "start_ns": start,
-            "end_ns": end,
-            "cpu_ns": None,
-            "gpu_ns": None,
-            "memory_peak_bytes": None,
-            "thread_id": None,
-            "pid": summary.pid,
-            "rank": summary.rank,
-            "attrs": attrs,
-            "mark_ids": self._take_mark_ids(hexadecimal),
-        }
         errors = self._errors.pop(hexadecimal, [])
+        otel: dict[str, Any] = {}
         if summary.status != "completed":
             attrs[INCOMPLETE] = True
             message = f"incomplete: Stormlog reports the status {summary.status}"
-            span["otel"] = {"status": {"code": _ERROR, "message": message}}
+            otel = {"status": {"code": _ERROR, "message": message}}
         if errors:
-            span["otel"] = {"status": _status(errors), "events": errors}
-        batch.add_span(end, hexadecimal, span)
+            otel = {"status": _status(errors), "events": errors}
+        span = SpanText(
+            hexadecimal,
+            SESSION,
+            None,
+            start,
+            end,
+            summary.pid,
+            summary.rank,
+            attrs,
+            self._mark_ids.take(hexadecimal),
+            otel=otel,
+        )
+        batch.add_span(span)
 
     def _empty_session(self, session: CaptureSession) -> WrittenBatch:
         """Return the batch of a session of a manifest that has no events."""
@@ -272,11 +264,16 @@ class StormlogImport:
     ) -> dict[str, Any]:
         """Return the batch's object with what marks and spans do not contain."""
         runs: list[list[int]] = []
-        for _, _, _, file, position, _ in items:
-            if runs and runs[-1][0] == file and runs[-1][1] + runs[-1][2] == position:
-                runs[-1][2] += 1
+        run, last, following = [-1, 0, 0], -1, -1
+        for item in items:
+            file, position = item[3], item[4]
+            if file == last and position == following and runs:
+                run[2] += 1
             else:
-                runs.append([file, position, 1])
+                run = [file, position, 1]
+                runs.append(run)
+                last, following = file, position
+            following += 1
         used = {run[0] for run in runs}
         used |= {note[0] for key in _BY_FILE for note in notes.get(key, ())}
         used |= {layout["file"] for layout in notes.get("layouts", ())}
@@ -309,7 +306,7 @@ def attributed(
         time_ns, cue = item[0], item[5]
         if first_end < time_ns and active:
             active = [phase for phase in active if phase.end_ns >= time_ns]
-            first_end = min((phase.end_ns for phase in active), default=-1)
+            first_end = min([phase.end_ns for phase in active], default=-1)
             is_known = False
         while next_phase < len(phases) and phases[next_phase].start_ns <= time_ns:
             phase = phases[next_phase]
@@ -335,22 +332,29 @@ def attributed(
 
 def _own_phase(active: list[StoredPhase], scope_id: str, time_ns: int) -> StoredPhase | None:
     """Return the phase that begins or ends with a boundary of this scope id at this time."""
-    own = [
-        each
-        for each in active
-        if each.phase.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns)
-    ]
-    return own[-1] if own else None
+    for each in reversed(active):
+        if each.scope_id == scope_id and time_ns in (each.start_ns, each.end_ns):
+            return each
+    return None
 
 
 def _chosen(active: list[StoredPhase], metadata: dict[str, Any]) -> StoredPhase | None:
     if len(active) <= 1 and not metadata:
         return active[0] if active else None
-    attribution = attribute([each.phase for each in active], metadata)
-    if attribution is None or not attribution.is_unique:
-        return None
-    chosen = attribution.phases[0]
-    return next(each for each in active if each.phase is chosen)
+    if not metadata and _is_nested(active):
+        return active[-1]
+    attribution = attribute(active, metadata)
+    return attribution.phases[0] if attribution is not None and attribution.is_unique else None
+
+
+def _is_nested(active: list[StoredPhase]) -> bool:
+    """Return whether phases are of one thread, and each one is deeper than those before it."""
+    thread_id, depth = active[0].thread_id, 0
+    for phase in active:
+        if phase.thread_id != thread_id or len(phase.path) <= depth:
+            return False
+        depth = len(phase.path)
+    return True
 
 
 def index_of(phase: ReplayedPhase) -> int | None:
@@ -365,14 +369,14 @@ def _is_resident_set(stored: StoredPhase) -> bool:
 
 def phase_attributes(stored: StoredPhase) -> dict[str, Any]:
     """Return the attributes of a phase's span: the phase's own, and those of the mapping."""
-    attrs = dict(stored.phase.attributes)
+    attrs = dict(stored.attributes)
     if stored.allocated_peak >= 0:
         attrs[PEAK_SAMPLES] = stored.samples
         if not stored.is_cpu:
             attrs[PEAK] = stored.allocated_peak
             if stored.reserved_peak >= 0:
                 attrs[RESERVED_PEAK] = stored.reserved_peak
-    if stored.phase.synthetic_end:
+    if stored.synthetic_end:
         attrs[SYNTHETIC_END] = True
     return attrs
 

@@ -150,7 +150,7 @@ def bytes_of_json(value: Any) -> bytes:
     raise InputError(f"{KEY}: expected a text, or an object with base64")
 
 
-class _Quoted(dict[str, str]):
+class QuotedTexts(dict[str, str]):
     """Strings as JSON, cached."""
 
     def __missing__(self, text: str) -> str:
@@ -164,7 +164,7 @@ class MarkWriter:
     """Writes events as the JSON text of marks, with cached pieces."""
 
     def __init__(self) -> None:
-        self._strings = _Quoted()
+        self._strings = QuotedTexts()
 
     def write(
         self,
@@ -178,7 +178,7 @@ class MarkWriter:
         metadata: str,
         text: bytes = b"",
     ) -> str:
-        """Return a mark's JSON after the value of `span_id`.
+        """Return a mark's JSON without its ids.
 
         `counters` are the values of `COUNTERS`. `metadata` is compact JSON, "" for an empty object.
         `text` is the record's text if it must be kept.
@@ -191,7 +191,7 @@ class MarkWriter:
             else f'"int","value":{allocated}'
         )
         return (
-            f'","name":{quoted[PREFIX + event_type]},"value_type":{value},"attrs":{{'
+            f'{{"name":{quoted[PREFIX + event_type]},"value_type":{value},"attrs":{{'
             f'"device_id":{device}'
             f'{"" if reserved is None else f""","allocator_reserved_bytes":{reserved}"""}'
             f'{"" if active is None else f""","allocator_active_bytes":{active}"""}'

@@ -10,13 +10,14 @@ import marshal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from .... import exactjson
 from ....ids import digest
-from .replay import PhaseBoundary, PhaseReplay, ReplayedPhase
+from .replay import PHASE_ENTER, ReplayedPhase, ScopeValues, ThreadStacks
 from .sorting import Row, SortedRows
 
+CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
 ROWS_IN_MEMORY: Final = 50_000
 SLACK_NS: Final = 10_000_000_000
 """Phases that ended this much earlier are still at hand for events that are out of order."""
@@ -31,12 +32,30 @@ class Sample(NamedTuple):
     is_cpu: bool
     """Whether it is the CPU tracker's: the resident set of the process."""
 
+    @classmethod
+    def of(cls, allocated: int | None, reserved: int | None, collector: str) -> Sample:
+        """Return the sample of an event, from its fields."""
+        return cls(
+            -1 if allocated is None else allocated,
+            -1 if reserved is None else reserved,
+            collector == CPU_COLLECTOR,
+        )
+
 
 @dataclass(slots=True)
-class _Peaks:
-    """The details of an open phase, and the largest samples since its start."""
+class _OpenPhase:
+    """An open phase, and the largest samples since its start."""
 
+    scope_key: bytes
+    start_ns: int
+    sequence: int
+    thread_id: int
     data: bytes
+    """The details."""
+    half: bytes
+    """The first half of its span's id."""
+    parent_half: bytes
+    """That of its parent; empty without one."""
     allocated: int = -1
     reserved: int = -1
     samples: int = 0
@@ -49,20 +68,19 @@ class _Peaks:
         self.reserved = max(self.reserved, sample.reserved)
 
 
-class StoredPhase(NamedTuple):
-    """A phase, the ids of its span, and the peaks of the samples while it was open."""
+@dataclass(slots=True)
+class StoredPhase(ReplayedPhase):
+    """A phase that ended, the ids of its span, and the peaks of the samples while it was open."""
 
-    phase: ReplayedPhase
-    start_ns: int
-    end_ns: int
-    id: str
-    parent_id: str | None
+    end_ns: int = 0
+    id: str = ""
+    parent_id: str | None = None
     """The id of its parent's span; None for a phase directly below the session."""
-    allocated_peak: int
+    allocated_peak: int = -1
     """Bytes; -1 without a sample."""
-    reserved_peak: int
-    samples: int
-    is_cpu: bool
+    reserved_peak: int = -1
+    samples: int = 0
+    is_cpu: bool = True
 
 
 @dataclass(slots=True)
@@ -101,19 +119,23 @@ class PhaseStore:
         for rows in (self._boundaries, self._samples, self._phases, self._scopes):
             rows.close()
 
-    def add_boundary(self, group: PhaseGroup, boundary: PhaseBoundary, number: int) -> bool:
+    def add_boundary(
+        self, group: PhaseGroup, time_ns: int, event_type: str, scope: ScopeValues, number: int
+    ) -> bool:
         """Add a boundary of a group; `number` increases from event to event.
 
         Return whether it takes part in the replay: numbers beyond 64 bits cannot be sorted.
         """
-        if boundary.sequence not in _INT64 or boundary.thread_id not in _INT64:
+        _, _, scope_id, _, thread_id, _, sequence, _ = scope
+        if sequence not in _INT64 or thread_id not in _INT64:
             return False
-        scope_id, is_enter = _scope_bytes(boundary.scope_id), boundary.is_enter
-        data = _data_of(boundary) if is_enter else b""
-        row = (group.number, boundary.timestamp_ns, boundary.sequence, scope_id)
-        self._boundaries.add((*row, number, is_enter, boundary.thread_id, data))
-        if is_enter:
-            self._scopes.add((group.session, scope_id, number))
+        key, of_group, thread_id = _scope_bytes(scope_id), group.number, int(thread_id)
+        if event_type == PHASE_ENTER:
+            row = (of_group, time_ns, sequence, key, number, True, thread_id, _data_of(scope))
+            self._scopes.add((group.session, key, number))
+        else:
+            row = (of_group, time_ns, sequence, key, number, False, thread_id, b"")
+        self._boundaries.add(row)
         return True
 
     def add_sample(self, group: PhaseGroup, time_ns: int, number: int, sample: Sample) -> None:
@@ -132,44 +154,40 @@ class PhaseStore:
             self._replay(group)
 
     def _replay(self, group: PhaseGroup) -> None:
-        state, key = PhaseReplay(), (group.session_id, group.rank)
+        stacks: ThreadStacks[_OpenPhase] = ThreadStacks()
         samples = _Samples(self._samples.rows(group.number))
-        peaks: dict[int, _Peaks] = {}
-        """The peaks of the open phases, by `id(phase)`."""
-        ids: dict[int, bytes] = {}
         now: list[Sample] = []
         """The samples at the time of the boundary."""
-        previous: Row = ()
-        for row in self._boundaries.rows(group.number):
-            if row[:2] != previous:
-                now = samples.until(row[1], peaks)
-            previous = row[:2]
-            closed = state.feed(_boundary_of_row(group, row))
-            if closed is not None:
-                self._add(group, closed, ids, peaks)
-            elif row[5]:
-                phase = state.last_entered(*key, row[6])
-                ids[id(phase)] = self._new_id(group, row[3])
-                peaks[id(phase)] = mine = _Peaks(row[7])
+        previous_ns = -1
+        for _, time_ns, sequence, scope_key, _, is_enter, thread_id, data in (
+            self._boundaries.rows(group.number)
+        ):  # fmt: skip
+            if time_ns != previous_ns:
+                now = samples.until(time_ns, stacks)
+                previous_ns = time_ns
+            if is_enter:
+                above = stacks.top(thread_id)
+                parent_half = b"" if above is None else above.half
+                half = self._new_id(group, scope_key)
+                phase = _OpenPhase(scope_key, time_ns, sequence, thread_id, data, half, parent_half)
                 for sample in now:
-                    mine.add(sample)
-        samples.until(group.last_ns, peaks)
-        for phase in reversed(state.finish(*key, group.last_ns)):
-            self._add(group, phase, ids, peaks)
+                    phase.add(sample)
+                stacks.enter(thread_id, phase)
+            else:
+                closed = stacks.leave(thread_id, scope_key)
+                if closed is not None:
+                    self._add(group, closed, time_ns, is_synthetic=False)
+        samples.until(group.last_ns, stacks)
+        for phase in stacks.phases():
+            self._add(group, phase, max(group.last_ns, phase.start_ns), is_synthetic=True)
 
     def _add(
-        self,
-        group: PhaseGroup,
-        phase: ReplayedPhase,
-        ids: dict[int, bytes],
-        peaks: dict[int, _Peaks],
+        self, group: PhaseGroup, phase: _OpenPhase, end_ns: int, *, is_synthetic: bool
     ) -> None:
-        mine = peaks.pop(id(phase))
-        parent = None if phase.parent is None else ids[id(phase.parent)]
-        row = (group.number, phase.start_ns, phase.sequence, ids.pop(id(phase)), phase.end_ns)
-        more = (_scope_bytes(phase.scope_id), phase.thread_id, phase.synthetic_end, parent or b"")
-        self._phases.add((*row, *more, mine.data, mine.allocated, mine.reserved,
-                          mine.samples, mine.is_cpu))  # fmt: skip
+        row = (group.number, phase.start_ns, phase.sequence, phase.half, end_ns)
+        more = (phase.scope_key, phase.thread_id, is_synthetic, phase.parent_half, phase.data)
+        self._phases.add((*row, *more, phase.allocated, phase.reserved, phase.samples,
+                          phase.is_cpu))  # fmt: skip
 
     def _new_id(self, group: PhaseGroup, scope_id: bytes) -> bytes:
         """Return the first half of a span's id; for a scope id that is used again, numbered."""
@@ -183,40 +201,31 @@ class PhaseStore:
     def phases(self, group: PhaseGroup) -> Iterator[StoredPhase]:
         """Yield the phases of a group in the order of their starts."""
         for row in self._phases.rows(group.number):
-            _, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, *more = row
-            data, allocated, reserved, samples, is_cpu = more
+            (_, start_ns, sequence, half, end_ns, scope_id, thread, is_synthetic, parent, data,
+             allocated, reserved, samples, is_cpu) = row  # fmt: skip
             name, path, parent_scope, thread_name, attributes = marshal.loads(data)  # noqa: S302 - see `_data_of`
             if isinstance(attributes, str):
                 attributes = exactjson.loads(attributes)
-            phase = ReplayedPhase(
+            yield StoredPhase(
                 group.session_id, group.rank, start_ns, sequence,
                 scope_id.decode("utf-8", "surrogatepass"), name, path, parent_scope, thread,
-                thread_name, attributes, end_ns, bool(is_synthetic),
+                thread_name, attributes, end_ns, bool(is_synthetic), None,
+                half.hex() + group.half, parent.hex() + group.half if parent else None,
+                allocated, reserved, samples, bool(is_cpu),
             )  # fmt: skip
-            parent_id = parent.hex() + group.half if parent else None
-            yield StoredPhase(phase, start_ns, end_ns, half.hex() + group.half, parent_id,
-                              allocated, reserved, samples, bool(is_cpu))  # fmt: skip
 
 
 def _scope_bytes(scope_id: str) -> bytes:
     return scope_id.encode("utf-8", "surrogatepass")
 
 
-def _data_of(boundary: PhaseBoundary) -> bytes:
-    values = (boundary.name, boundary.path, boundary.parent_scope_id, boundary.thread_name)
+def _data_of(scope: ScopeValues) -> bytes:
+    name, path, _, parent, _, thread_name, _, values = scope
+    details, attributes = (name, path, parent, thread_name), cast("Any", values)
     try:
-        return marshal.dumps((*values, dict(boundary.attributes)))
+        return marshal.dumps((*details, attributes))
     except ValueError:  # there is an `exactjson.Raw`
-        return marshal.dumps((*values, exactjson.dumps_ascii(boundary.attributes)))
-
-
-def _boundary_of_row(group: PhaseGroup, row: Row) -> PhaseBoundary:
-    """Return a boundary without its details, which the replay does not need."""
-    _, time_ns, sequence, scope_id, _, is_enter, thread_id, _ = row
-    return PhaseBoundary(
-        group.session_id, group.rank, time_ns, sequence,
-        scope_id.decode("utf-8", "surrogatepass"), bool(is_enter), "", (), None, thread_id, "", {},
-    )  # fmt: skip
+        return marshal.dumps((*details, exactjson.dumps_ascii(attributes)))
 
 
 class _Samples:
@@ -226,16 +235,20 @@ class _Samples:
         self._rows = rows
         self._next = next(rows, None)
 
-    def until(self, time_ns: int, peaks: dict[int, _Peaks]) -> list[Sample]:
+    def until(self, time_ns: int, stacks: ThreadStacks[_OpenPhase]) -> list[Sample]:
         """Count the samples until a time for the open phases; return those at that time."""
-        now = []
-        while self._next is not None and self._next[1] <= time_ns:
-            sample = Sample(self._next[3], self._next[4], bool(self._next[5]))
-            for each in peaks.values():
+        row = self._next
+        if row is None or row[1] > time_ns:
+            return []
+        now, phases = [], stacks.phases()
+        while row is not None and row[1] <= time_ns:
+            sample = Sample(row[3], row[4], bool(row[5]))
+            for each in phases:
                 each.add(sample)
-            if self._next[1] == time_ns:
+            if row[1] == time_ns:
                 now.append(sample)
-            self._next = next(self._rows, None)
+            row = next(self._rows, None)
+        self._next = row
         return now
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from ...records.findings import Finding
 from .batch_text import BATCH_MARKS
 from .discovery import Artifact, SourceFile
 from .duplicates import SeenEvents
-from .fast_lines import FastLine, LineParser
+from .fast_lines import BOUNDARIES, SCOPE, FastLine, LineParser, Metadata, event_of, mark_texts
 from .ledger import SessionLedger
 from .marks import (
     SESSION_FIELDS,
@@ -27,24 +28,21 @@ from .marks import (
 )
 from .phase_store import PhaseGroup, PhaseStore, Sample
 from .reading import StormlogReader
-from .replay import PHASE_ENTER, PHASE_EXIT, boundary_of
+from .replay import scope_of
 from .safe_files import read_regular
 from .session_ids import session_hex
 from .sorting import Chunks, SeenIds
 
 OnFinding = Callable[[Finding], None]
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
-CHUNK_MEMORY: Final = 48 * 2**20
+CHUNK_MEMORY: Final = 32 * 2**20
 """The size of the chunks that are kept in memory, bytes."""
 DOCUMENT_PART: Final = 200_000
 """The size of the parts that a document is stored in, characters."""
 _MAX_OOMS: Final = 10_000
 _MAX_TIME: Final = 2**63
-CPU_COLLECTOR: Final = "stormlog.cpu_tracker"
-_BOUNDARIES: Final = (PHASE_ENTER, PHASE_EXIT)
 SAMPLE, _ERROR, _STOP = "sample", "error", "stop"
-SPECIAL: Final = frozenset({*_BOUNDARIES, _ERROR, _STOP})
-"""Types of events that need more than a mark; `SAMPLE` is simpler."""
+_UNUSUAL: Final = (_ERROR, _STOP)
 _TOO_LARGE: Final = (
     "a phase's thread_id or sequence has more than 64 bits: the event is a mark, and the phase has"
     " no span"
@@ -53,7 +51,7 @@ NOWHERE: Final = (-1, 0)
 """The place of an event that is in no file by itself."""
 
 Item = tuple[int, str, str, int, int, Any]
-"""Time, mark id, the mark's text after its scope, file, position in the file, cue.
+"""Time, mark id, the mark's text without its ids, file, position in the file, cue.
 
 The cue is None, a boundary's scope id, or a pair of the origin's scope id and thread id.
 """
@@ -106,6 +104,33 @@ class NewEvent(NamedTuple):
     """Whether the text follows from a mark of the same event that another file gave."""
     text: str
     metadata: dict[str, Any]
+    canonical: Callable[[], dict[str, Any]]
+    """Returns its canonical form, which is rarely needed."""
+
+
+@dataclass(slots=True)
+class LineRun:
+    """Consecutive lines of a segment with equal session fields."""
+
+    artifact: Artifact
+    file: SourceFile
+    file_number: int
+    first: int
+    """The position of the first one."""
+    group: MarkGroup
+    lines: list[FastLine] = field(default_factory=list)
+    metadata: list[Metadata] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+    """Their texts."""
+
+    def event(self, number: int, identity: bytes, text: str) -> NewEvent:
+        """Return one of the lines as an event."""
+        line, metadata = self.lines[number], self.metadata[number]
+        return NewEvent(
+            self.artifact, self.file, (self.file_number, self.first + number), self.group,
+            identity, line.timestamp_ns, line.event_type, sample_of(line), self.raws[number],
+            True, text, metadata.values, lambda: event_of(line, metadata),
+        )  # fmt: skip
 
 
 class Preparation:
@@ -236,36 +261,31 @@ class Preparation:
         """Return the group of a line; None before the exact parser has seen its session fields."""
         return self._by_fields.get(line.session)
 
-    def add(self, new: NewEvent, event: Callable[[], dict[str, Any]]) -> None:
-        """Add an event; `event` returns its canonical form, which is rarely needed."""
+    def add(self, new: NewEvent, *, is_new: bool = False) -> None:
+        """Add an event; with `is_new`, its id has been recorded as seen for the first time."""
         group = self._current = new.group
-        is_known = self._known is not None and self._known.is_duplicate(event(), self._artifact)
-        identity, has_mark = self._identify(new.identity, is_new=not is_known)
-        if is_known:
-            self._note_duplicate(new, identity if has_mark and new.is_plain else None)
-            return
+        identity = new.identity
+        if not is_new:
+            known = self._known
+            is_known = known is not None and known.is_duplicate(new.canonical(), self._artifact)
+            identity, has_mark = self._identify(identity, is_new=not is_known)
+            if is_known:
+                self._note_duplicate(new, identity if has_mark and new.is_plain else None)
+                return
         phases, time_ns, kind = group.phases, new.time_ns, new.kind
         self._event_count += 1
         if kind == _STOP or time_ns < group.first_ns:
             group.first_ns = min(group.first_ns, time_ns)
-            self.ledger.add(event(), new.artifact, new.file.name)
+            self.ledger.add(new.canonical(), new.artifact, new.file.name)
         phases.last_ns = max(phases.last_ns, time_ns)
         cue: Any = None
         if kind == SAMPLE:
-            self.add_sample(group, time_ns, new.sample)
-        elif kind in _BOUNDARIES:
-            boundary = boundary_of(
-                {
-                    "session_id": phases.session_id,
-                    "rank": phases.rank,
-                    "timestamp_ns": time_ns,
-                    "event_type": kind,
-                    "metadata": new.metadata,
-                }
-            )
-            if boundary is not None:
-                cue = boundary.scope_id
-                if not self.store.add_boundary(phases, boundary, self._event_count):
+            self.store.add_sample(phases, time_ns, self._event_count, new.sample)
+        elif kind in BOUNDARIES:
+            scope = scope_of(new.metadata.get(SCOPE), kind)
+            if scope is not None:
+                cue = scope[2]
+                if not self.store.add_boundary(phases, time_ns, kind, scope, self._event_count):
                     self.on_finding(Finding(new.file.name, "out-of-range", _TOO_LARGE))
         if cue is None and "origin_phase_scope_id" in new.metadata:
             cue = (new.metadata["origin_phase_scope_id"], new.metadata.get("origin_thread_id"))
@@ -273,7 +293,7 @@ class Preparation:
             cue = (None, new.metadata["origin_thread_id"])
         item = (time_ns, identity.hex(), new.text, *new.place, cue)
         if kind == _ERROR and "oom_reason" in new.metadata:
-            self._note_out_of_memory(group, item, event())
+            self._note_out_of_memory(group, item, new.canonical())
         group.items.append(item)
         group.size += len(new.text) + 300
         if len(group.items) >= BATCH_MARKS:
@@ -297,29 +317,35 @@ class Preparation:
             self._seen.visit(identity, here + (is_new or has_mark))
         return identity, has_mark
 
-    def add_plain(
-        self, group: MarkGroup, identity: bytes, time_ns: int, text: str, place: tuple[int, int]
-    ) -> bool:
-        """Add an event that needs no more than its mark; return False if `add` must be called.
-
-        That is so for a repeated event, and for the earliest one of its group.
-        """
-        if time_ns < group.first_ns or self._known is not None:
-            return False
-        if self._seen.visit(identity, 2 * self._artifact + 1, only_new=True) is not None:
-            return False
+    def add_run(self, run: LineRun) -> None:
+        """Add lines of a segment; most of them need no more than their mark."""
+        group, file, first = run.group, run.file_number, run.first
+        phases, store = group.phases, self.store
+        ids = [sha256(raw).digest()[:16] for raw in run.raws]
+        is_new = self._known is None and self._seen.add_new(ids, 2 * self._artifact + 1)
         self._current = group
-        self._event_count += 1
-        group.phases.last_ns = max(group.phases.last_ns, time_ns)
-        group.items.append((time_ns, identity.hex(), text, *place, None))
-        group.size += len(text) + 300
-        if len(group.items) >= BATCH_MARKS:
-            self._seal(group)
-        return True
-
-    def add_sample(self, group: MarkGroup, time_ns: int, sample: Sample) -> None:
-        """Add a sample for the peaks of phases."""
-        self.store.add_sample(group.phases, time_ns, self._event_count, sample)
+        texts = mark_texts(run.lines, run.metadata)
+        new = zip(run.lines, run.metadata, texts, ids, strict=True)
+        for at, (line, metadata, text, identity) in enumerate(new):
+            time_ns, kind = line.timestamp_ns, line.event_type
+            if not is_new or time_ns < group.first_ns or kind in _UNUSUAL or metadata.has_origin:
+                self.add(run.event(at, identity, text), is_new=is_new)
+                continue
+            self._event_count = number = self._event_count + 1
+            phases.last_ns = max(phases.last_ns, time_ns)
+            cue = None
+            if kind == SAMPLE:
+                store.add_sample(phases, time_ns, number, sample_of(line))
+            elif kind in BOUNDARIES:
+                scope = scope_of(metadata.scope, kind)
+                if scope is not None:
+                    cue = scope[2]
+                    if not store.add_boundary(phases, time_ns, kind, scope, number):
+                        self.on_finding(Finding(run.file.name, "out-of-range", _TOO_LARGE))
+            group.items.append((time_ns, identity.hex(), text, file, first + at, cue))
+            group.size += len(text) + 300
+            if len(group.items) >= BATCH_MARKS:
+                self._seal(group)
 
     def _note_duplicate(self, new: NewEvent, known: bytes | None) -> None:
         """Note the place of an event that is known already.
@@ -357,3 +383,8 @@ def _name_in(path: Any) -> str:
 def _parts(text: str) -> list[str]:
     size = DOCUMENT_PART
     return [text[begin : begin + size] for begin in range(0, len(text), size)] or [""]
+
+
+def sample_of(line: FastLine) -> Sample:
+    """Return the sample that a line reports."""
+    return Sample.of(line.allocator_allocated_bytes, line.allocator_reserved_bytes, line.collector)

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from operator import itemgetter
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 PHASE_ENTER = "phase_enter"
 PHASE_EXIT = "phase_exit"
 _ACTIONS = {PHASE_ENTER: "enter", PHASE_EXIT: "exit"}
 PATH_SEPARATOR = " / "
+
+_MEMBERS = (
+    "name", "path", "scope_id", "parent_scope_id", "thread_id", "thread_name", "sequence",
+    "attributes",
+)  # fmt: skip
+_members_of = itemgetter(*_MEMBERS)
+ScopeValues = tuple[str, tuple[str, ...], str, str | None, int, str, int, Mapping[str, Any]]
+"""The valid members of a `phase_scope`, in the order of `_MEMBERS`."""
 
 Group = tuple[str, int]
 """A session and a rank."""
@@ -65,6 +74,11 @@ class ReplayedPhase:
     """The phase of the same thread that was open at the start."""
 
     @property
+    def scope_key(self) -> str:
+        """The scope id."""
+        return self.scope_id
+
+    @property
     def label(self) -> str:
         """The path as text: `train / forward`."""
         return PATH_SEPARATOR.join(self.path)
@@ -72,34 +86,86 @@ class ReplayedPhase:
 
 def boundary_of(event: Mapping[str, Any]) -> PhaseBoundary | None:
     """Return the boundary that an event in its canonical form records; None if it records none."""
-    action = _ACTIONS.get(event["event_type"])
-    if action is None:
+    kind = event["event_type"]
+    if kind not in _ACTIONS:
         return None
-    scope = event["metadata"].get("phase_scope")
-    if not isinstance(scope, dict) or scope.get("action") != action:
+    scope = scope_of(event["metadata"].get("phase_scope"), kind)
+    if scope is None:
         return None
-    name, path, scope_id = scope.get("name"), scope.get("path"), scope.get("scope_id")
-    parent, thread_id = scope.get("parent_scope_id"), scope.get("thread_id")
-    thread_name, sequence = scope.get("thread_name"), scope.get("sequence")
+    name, path, scope_id, parent, thread_id, thread_name, sequence, attributes = scope
+    return PhaseBoundary(
+        event["session_id"], event["rank"], event["timestamp_ns"], sequence, scope_id,
+        kind == PHASE_ENTER, name, path, parent, thread_id, thread_name, attributes,
+    )  # fmt: skip
+
+
+def scope_of(scope: Any, event_type: str) -> ScopeValues | None:
+    """Return the members of a `phase_scope` of such an event; None if it is not valid."""
+    if not isinstance(scope, dict) or scope.get("action") != _ACTIONS[event_type]:
+        return None
+    try:
+        values = _members_of(scope)
+    except KeyError:
+        values = tuple(map(scope.get, _MEMBERS))
+    name, path, scope_id, parent, thread_id, thread_name, sequence, attributes = values
     if not (
         isinstance(name, str) and name.strip()
         and isinstance(scope_id, str)
-        and isinstance(parent, str | None)
+        and (parent is None or isinstance(parent, str))
         and isinstance(thread_id, int)
         and isinstance(thread_name, str)
         and isinstance(sequence, int)
         and isinstance(path, list) and path
     ):  # fmt: skip
         return None
-    labels = tuple(label for label in path if isinstance(label, str) and label.strip())
+    labels = tuple([label for label in path if isinstance(label, str) and label.strip()])
     if not labels:
         return None
-    attributes = scope.get("attributes")
-    return PhaseBoundary(
-        event["session_id"], event["rank"], event["timestamp_ns"], sequence, scope_id,
-        action == "enter", name, labels, parent, thread_id, thread_name,
-        attributes if isinstance(attributes, dict) else {},
-    )  # fmt: skip
+    if not isinstance(attributes, dict):
+        attributes = {}
+    return name, labels, scope_id, parent, thread_id, thread_name, sequence, attributes
+
+
+class OpenScope(Protocol):
+    """A phase on a stack."""
+
+    @property
+    def scope_key(self) -> str | bytes:
+        """The scope id, which an exit has to match."""
+
+
+_Open = TypeVar("_Open", bound=OpenScope)
+
+
+class ThreadStacks(Generic[_Open]):
+    """The open phases of one session and rank: a stack for each thread."""
+
+    def __init__(self) -> None:
+        """Begin without an open phase."""
+        self._stacks: dict[int, list[_Open]] = {}
+
+    def top(self, thread_id: int) -> _Open | None:
+        """Return the innermost open phase of a thread."""
+        stack = self._stacks.get(thread_id)
+        return stack[-1] if stack else None
+
+    def enter(self, thread_id: int, phase: _Open) -> None:
+        """Open a phase in a thread."""
+        self._stacks.setdefault(thread_id, []).append(phase)
+
+    def leave(self, thread_id: int, scope_key: str | bytes) -> _Open | None:
+        """Close the innermost phase of a thread; return None if the exit does not match it."""
+        stack = self._stacks.get(thread_id)
+        if stack is None or stack[-1].scope_key != scope_key:
+            return None
+        phase = stack.pop()
+        if not stack:
+            del self._stacks[thread_id]
+        return phase
+
+    def phases(self) -> list[_Open]:
+        """Return the phases that are open, each after its parent."""
+        return [phase for stack in self._stacks.values() for phase in stack]
 
 
 class PhaseReplay:
@@ -111,52 +177,42 @@ class PhaseReplay:
 
     def __init__(self) -> None:
         """Begin without an open phase."""
-        self._stacks: dict[Group, dict[int, list[ReplayedPhase]]] = {}
+        self._stacks: dict[Group, ThreadStacks[ReplayedPhase]] = {}
         self._ended: dict[Group, list[ReplayedPhase]] = {}
 
     def feed(self, boundary: PhaseBoundary) -> ReplayedPhase | None:
         """Take the next boundary, and return the phase that it closes, if it closes one."""
-        group = (boundary.session_id, boundary.rank)
+        group, thread_id = (boundary.session_id, boundary.rank), boundary.thread_id
         ended = self._ended.setdefault(group, [])
         if ended and ended[-1].end_ns != boundary.timestamp_ns:
             ended.clear()
-        stacks = self._stacks.setdefault(group, {})
+        stacks = self._stacks.setdefault(group, ThreadStacks())
         if boundary.is_enter:
-            above = stacks.setdefault(boundary.thread_id, [])
-            above.append(
-                ReplayedPhase(
-                    *group,
-                    boundary.timestamp_ns,
-                    boundary.sequence,
-                    boundary.scope_id,
-                    boundary.name,
-                    boundary.path,
-                    boundary.parent_scope_id,
-                    boundary.thread_id,
-                    boundary.thread_name,
-                    boundary.attributes,
-                    parent=above[-1] if above else None,
-                )
+            phase = ReplayedPhase(
+                *group,
+                boundary.timestamp_ns,
+                boundary.sequence,
+                boundary.scope_id,
+                boundary.name,
+                boundary.path,
+                boundary.parent_scope_id,
+                thread_id,
+                boundary.thread_name,
+                boundary.attributes,
+                parent=stacks.top(thread_id),
             )
+            stacks.enter(thread_id, phase)
             return None
-        stack = stacks.get(boundary.thread_id)
-        if stack is None or stack[-1].scope_id != boundary.scope_id:
-            return None
-        phase = stack.pop()
-        if not stack:
-            del stacks[boundary.thread_id]
-        phase.end_ns = boundary.timestamp_ns
-        ended.append(phase)
-        return phase
+        closed = stacks.leave(thread_id, boundary.scope_id)
+        if closed is not None:
+            closed.end_ns = boundary.timestamp_ns
+            ended.append(closed)
+        return closed
 
     def open_phases(self, session_id: str, rank: int) -> list[ReplayedPhase]:
         """Return the phases that are open, each after its parent."""
-        stacks = self._stacks.get((session_id, rank), {})
-        return [phase for stack in stacks.values() for phase in stack]
-
-    def last_entered(self, session_id: str, rank: int, thread_id: int) -> ReplayedPhase:
-        """Return the innermost open phase of a thread, which has one."""
-        return self._stacks[session_id, rank][thread_id][-1]
+        stacks = self._stacks.get((session_id, rank))
+        return [] if stacks is None else stacks.phases()
 
     def active(self, session_id: str, rank: int, at_ns: int) -> list[ReplayedPhase]:
         """Return the phases that contain a time, ends included.
@@ -169,16 +225,16 @@ class PhaseReplay:
         phases = ended + self.open_phases(session_id, rank)
         return sorted(phases, key=lambda phase: phase.start_ns)
 
-    def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution | None:
+    def attribute(self, event: Mapping[str, Any]) -> PhaseAttribution[ReplayedPhase] | None:
         """Return an event's attribution, under the condition of `active`."""
         phases = self.active(event["session_id"], event["rank"], event["timestamp_ns"])
         return attribute(phases, event["metadata"]) if phases else None
 
     def finish(self, session_id: str, rank: int, last_ns: int) -> list[ReplayedPhase]:
         """End the open phases of a session and rank at the time of its last event."""
-        stacks = self._stacks.pop((session_id, rank), {})
+        phases = self.open_phases(session_id, rank)
+        self._stacks.pop((session_id, rank), None)
         self._ended.pop((session_id, rank), None)
-        phases = [phase for stack in stacks.values() for phase in stack]
         for phase in phases:
             phase.end_ns, phase.synthetic_end = max(last_ns, phase.start_ns), True
         return phases
@@ -208,15 +264,18 @@ def replay(
     return phases
 
 
+_Phase = TypeVar("_Phase", bound=ReplayedPhase)
+
+
 @dataclass(frozen=True, slots=True)
-class PhaseAttribution:
+class PhaseAttribution(Generic[_Phase]):
     """The phase of an event, or the phases that are possible."""
 
     source: Source | None
     """How the phase was found; None if the attribution is ambiguous."""
-    phases: tuple[ReplayedPhase, ...] = field(repr=False)
+    phases: tuple[_Phase, ...] = field(repr=False)
     """The only phase, or the deepest one of each thread."""
-    likely: ReplayedPhase = field(repr=False)
+    likely: _Phase = field(repr=False)
     """The phase that was entered last."""
 
     @property
@@ -245,8 +304,8 @@ class PhaseAttribution:
 
 
 def attribute(
-    phases: Sequence[ReplayedPhase], metadata: Mapping[str, Any]
-) -> PhaseAttribution | None:
+    phases: Sequence[_Phase], metadata: Mapping[str, Any]
+) -> PhaseAttribution[_Phase] | None:
     """Return the attribution of an event to one of the phases that contain its time."""
     scope_id = metadata.get("origin_phase_scope_id")
     if isinstance(scope_id, str):
@@ -266,7 +325,7 @@ def attribute(
     return PhaseAttribution(source, candidates, max(phases, key=_recency))
 
 
-def _deepest(phases: Sequence[ReplayedPhase]) -> tuple[ReplayedPhase, ...]:
+def _deepest(phases: Sequence[_Phase]) -> tuple[_Phase, ...]:
     """Return the deepest phase of each thread.
 
     Only exits that were ignored leave several phases of one thread at the same depth. Those with
@@ -275,7 +334,7 @@ def _deepest(phases: Sequence[ReplayedPhase]) -> tuple[ReplayedPhase, ...]:
     depths: dict[int, int] = {}
     for phase in phases:
         depths[phase.thread_id] = max(depths.get(phase.thread_id, 0), len(phase.path))
-    found: dict[tuple[int, tuple[str, ...]], ReplayedPhase] = {}
+    found: dict[tuple[int, tuple[str, ...]], _Phase] = {}
     for phase in phases:
         if len(phase.path) == depths[phase.thread_id]:
             key = (phase.thread_id, phase.path)
@@ -291,7 +350,7 @@ def _recency(phase: ReplayedPhase) -> tuple[int, str]:
 
 def attribute_all(
     events: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[Mapping[str, Any], PhaseAttribution | None]]:
+) -> Iterator[tuple[Mapping[str, Any], PhaseAttribution[ReplayedPhase] | None]]:
     """Yield events in their canonical form with their attributions, in the order of the replay."""
     boundaries = sorted(
         (each for event in events if (each := boundary_of(event)) is not None),

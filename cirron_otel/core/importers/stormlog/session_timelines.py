@@ -54,7 +54,7 @@ class SessionTimeline:
         ]
         return markers_of(self.events, annotations=annotations, last_ns=self.session.last_ns)
 
-    def attribution(self) -> Iterator[tuple[dict[str, Any], PhaseAttribution | None]]:
+    def attribution(self) -> Iterator[tuple[dict[str, Any], PhaseAttribution[Any] | None]]:
         """Yield the samples and alerts in order of time, with their attributions."""
         found = {id(event): attribution for event, attribution in attribute_all(self.events)}
         for event in self.events:

@@ -15,7 +15,7 @@ from ...temporary import writing_temporary_files
 
 _SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8000", "temp_store=FILE")
 _PAGE: Final = 5_000
-IDS_IN_MEMORY: Final = 300_000
+IDS_IN_MEMORY: Final = 200_000
 Row = tuple[Any, ...]
 
 
@@ -140,15 +140,32 @@ class SeenIds:
         With `only_new`, an id that is known stays where it was seen.
         """
         previous = self._ids.get(some_id)
-        if previous is None and self._database is not None:
-            query = "SELECT place FROM seen WHERE id = ?"
-            row = self._database.execute(query, (some_id,)).fetchone()
-            previous = None if row is None else row[0]
+        if previous is None:
+            previous = self._stored(some_id)
         if previous != place and (previous is None or not only_new):
             self._ids[some_id] = place
             if len(self._ids) >= self._in_memory:
                 self._spill()
         return previous
+
+    def add_new(self, ids: list[bytes], place: int) -> bool:
+        """Record that ids were seen at a place if all of them are new; return whether they are."""
+        new = dict.fromkeys(ids, place)
+        if len(new) != len(ids) or not self._ids.keys().isdisjoint(ids):
+            return False
+        if self._database is not None and any(self._stored(each) is not None for each in ids):
+            return False
+        self._ids |= new
+        if len(self._ids) >= self._in_memory:
+            self._spill()
+        return True
+
+    def _stored(self, some_id: bytes) -> int | None:
+        if self._database is None:
+            return None
+        query = "SELECT place FROM seen WHERE id = ?"
+        row = self._database.execute(query, (some_id,)).fetchone()
+        return None if row is None else row[0]
 
     def _spill(self) -> None:
         if self._database is None:
