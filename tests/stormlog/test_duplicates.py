@@ -29,7 +29,10 @@ def bundle_of(folder: Path, number: int, records: list[dict[str, Any]]) -> None:
     for each in records:
         metadata = dict(each["metadata"])
         scope = {"phase_scope": metadata["phase_scope"]} if "phase_scope" in metadata else {}
-        partial = {"pid": -1, "host": "unknown", "allocator_change_bytes": 0}
+        partial = {
+            "pid": -1, "host": "unknown", "allocator_change_bytes": 0,
+            "allocator_allocated_bytes": each["allocator_allocated_bytes"] + 1,
+        }  # fmt: skip
         copies.append({**each, **partial, "metadata": {**scope, "bundle": number % 2}})
     (folder / "events.json").write_text(json.dumps(copies, indent=2))
     (folder / "metadata.json").write_text("{}")

@@ -26,13 +26,13 @@ def event_key(event: Mapping[str, Any]) -> bytes:
     """Return what an event in its canonical form has in common with copies in other recordings.
 
     The bundle of an OOM has its events in another form: without process, host and capabilities, and
-    with other derived fields, such as the change since the sample before.
+    with other values: the allocated bytes of the CPU tracker are its peak there.
     """
     scope = event["metadata"].get("phase_scope")
     boundary = (scope.get("scope_id"), scope.get("thread_id")) if isinstance(scope, dict) else ()
     values = (
         event["session_id"], event["rank"], event["timestamp_ns"], event["event_type"],
-        event["device_id"], event["allocator_allocated_bytes"], event["context"], boundary,
+        event["device_id"], event["context"], boundary,
     )  # fmt: skip
     return digest(repr(values))[:16]
 
