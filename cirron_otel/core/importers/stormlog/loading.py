@@ -38,7 +38,7 @@ class LoadedTelemetrySession:
     sources_loaded: list[str] = field(default_factory=list)
     """The paths of the files with its events."""
     warnings: list[str] = field(default_factory=list)
-    """What was skipped in these files."""
+    """Messages about the parts of these files that were skipped."""
 
 
 def load_telemetry_sessions(

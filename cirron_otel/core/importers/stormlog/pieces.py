@@ -44,7 +44,7 @@ class Piece:
     structure of the file at this place, which ends it.
     """
     value: Any = None
-    """What orjson returns for `raw`, if the record's end was found by parsing it."""
+    """`raw` as parsed by orjson, if the record's end was found by parsing it."""
 
     @property
     def is_record(self) -> bool:

@@ -46,7 +46,7 @@ class StormlogRecord:
     event: dict[str, Any] | None = None
     """The canonical form; None if the record is not valid."""
     problems: tuple[RecordProblem, ...] = ()
-    """What was reported."""
+    """The problems of this record, which have been reported."""
     is_duplicate: bool = False
     """Whether an earlier recording contains the event."""
 
