@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import run as run_backends
 from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
@@ -19,6 +20,14 @@ ANSWERS = RECORDINGS / "v039" / "answers"
 SEGMENT = "segment-000001.jsonl"
 EVENTS = (SIMULATED / "sink" / SEGMENT).read_bytes().splitlines(keepends=True)
 """The lines of a segment."""
+
+
+@pytest.fixture(scope="module")
+def splitting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[run_backends.Otelcol]:
+    """A Collector for all tests of a module, which sends batches of seven spans."""
+    folder = tmp_path_factory.mktemp("splitting")
+    with run_backends.otelcol(run_backends.SPLIT, folder) as collector:
+        yield collector
 
 
 @pytest.fixture(scope="module", params=["0.3.9", "0.4.3"])

@@ -40,12 +40,6 @@ def record(version: str, folder: Path) -> dict[str, Path]:
     return places
 
 
-def record_oom(version: str, folder: Path) -> Path:
-    """Record a run with one release in which memory runs out; return the recording."""
-    _run(_python(version), PROGRAM, "oom", folder)
-    return folder
-
-
 def _python(version: str) -> Path:
     try:
         return STORMLOG[f"stormlog-{version}"].make()

@@ -15,9 +15,11 @@ from cirron_otel.core.importers.stormlog import load_telemetry_sessions
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from tests.backends.run import Otelcol
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.integration.spools import assert_same, batches
+from tests.integration.test_round_trips import through
 from tests.stormlog.peers import STORMLOG, Peer
 from tests.stormlog.programs.remembering import INTERVAL_S, REQUESTED
 from tests.stormlog.real_recordings import KINDS, own_run, record
@@ -47,6 +49,18 @@ def peer(version: str) -> Iterator[Peer]:
         leave_out(str(error))
     yield started
     started.close()
+
+
+@pytest.mark.backends
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stormlog_records_now_comes_back_from_a_collector(
+    kind: str, recordings: dict[str, Path], splitting: Otelcol, tmp_path: Path
+) -> None:
+    """The Collector splits everything into batches of seven."""
+    path = recordings[kind]
+    spool, _ = imported(path, tmp_path)
+    through(splitting, spool, "segmented", "grpc", tmp_path)
+    assert written(tmp_path / splitting.output.name, path, tmp_path) == files_of(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
