@@ -68,7 +68,7 @@ class MemoryCgroup:
 
 
 def memory_cgroup(process: Path = Path("/proc/self")) -> MemoryCgroup | None:
-    """Return the memory cgroup of a process; None if there is none, or if it is not readable.
+    """Return the memory cgroup of a process; None without a cgroup, or with an unreadable one.
 
     `process` is the kernel's directory of the process.
     """

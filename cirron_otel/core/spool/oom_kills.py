@@ -67,7 +67,7 @@ def risen(counter: OomKillCounter | None, boot_id: Path = BOOT_ID) -> int:
 
 
 def kills_text(kills: int) -> str:
-    """Return the part of a status message that reports kills; "" if there is none."""
+    """Return the part of a status message that reports kills; "" without kills."""
     if not kills:
         return ""
     who = "1 process" if kills == 1 else f"{kills:,} processes"
