@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,28 +80,35 @@ class Jaeger(Backend):
         return spans_of(_chunks(body.decode()))
 
     def wait_for_trace(
-        self, trace_id: str, count: int, seconds: float = WAIT_SECONDS
+        self, trace_id: str, wanted: int | Set[str], seconds: float = WAIT_SECONDS
     ) -> list[dict[str, Any]]:
-        """The spans of a trace once Jaeger shows at least `count` of them."""
-        return wait_for_shown("Jaeger", self.get_trace, trace_id, count, seconds)
+        """The spans of a trace once Jaeger shows that many of them, or the spans of these ids."""
+        return wait_for_shown("Jaeger", self.get_trace, trace_id, wanted, seconds)
 
 
 def wait_for_shown(
-    name: str, get_trace: Callable[[str], Spans], trace_id: str, count: int, seconds: float
+    name: str,
+    get_trace: Callable[[str], Spans],
+    trace_id: str,
+    wanted: int | Set[str],
+    seconds: float,
 ) -> Spans:
-    """The spans of a trace once the backend of that name shows at least `count` of them.
+    """The spans of a trace once the backend of that name shows what is wanted of it.
 
-    A span that was sent twice counts once.
+    `wanted` is a number of spans, at least, or a set of span ids. A span that was sent twice counts
+    once. A number is no use for a trace of a running job: the spans that announce open scopes count
+    as well.
     """
     deadline = time.monotonic() + seconds
     while True:
         spans = get_trace(trace_id)
-        shown = len({span["spanId"] for span in spans})
-        if shown >= count:
+        shown = {span["spanId"] for span in spans}
+        if len(shown) >= wanted if isinstance(wanted, int) else wanted <= shown:
             return spans
         if time.monotonic() > deadline:
+            among = wanted if isinstance(wanted, int) else f"{len(wanted & shown)} of {len(wanted)}"
             raise BackendError(
-                f"{name} shows {shown} of {count} spans of {trace_id} after {seconds} s"
+                f"{name} shows {len(shown)} spans of {trace_id} after {seconds} s: {among} wanted"
             )
         time.sleep(POLL_SECONDS)
 

@@ -19,7 +19,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,10 @@ class Tempo(Backend):
         return spans
 
     def wait_for_trace(
-        self, trace_id: str, count: int, seconds: float = WAIT_SECONDS
+        self, trace_id: str, wanted: int | Set[str], seconds: float = WAIT_SECONDS
     ) -> list[dict[str, Any]]:
-        """The spans of a trace once Tempo shows at least `count` of them."""
-        return wait_for_shown("Tempo", self.get_trace, trace_id, count, seconds)
+        """The spans of a trace once Tempo shows that many of them, or the spans of these ids."""
+        return wait_for_shown("Tempo", self.get_trace, trace_id, wanted, seconds)
 
     def search(self, traceql: str, limit: int = 100) -> list[dict[str, Any]]:
         """What a TraceQL query finds at this moment, a trace each, newest first.

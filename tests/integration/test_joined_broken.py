@@ -61,12 +61,13 @@ def check_training(job: Job) -> None:
 
 
 def check_whole(jaeger: run.Jaeger, trace_id: str, made: Example) -> Shown:
-    """Every span of the job's spool is in Jaeger, where it belongs; what Jaeger has."""
+    """Every span of the job's spool is in Jaeger, with its parent; what Jaeger has."""
     spans = converted(made.directory / ".cirron")
     truth = {s.span_id.hex(): s.parent_span_id.hex() for s in spans if not is_synthetic(s)}
     assert Counter(span.name for span in spans)["step"] == BATCHES
-    until(lambda: truth.keys() <= shown(jaeger, trace_id).keys())
-    found = shown(jaeger, trace_id)
+    # The orchestrator's span is the parent of the job's session. It ends last.
+    wanted = truth.keys() | set(truth.values()) - {""}
+    found = {span["spanId"]: span for span in jaeger.wait_for_trace(trace_id, wanted)}
     assert {span_id: found[span_id].get("parentSpanId", "") for span_id in truth} == truth
     # Whatever the service kept hangs on it.
     above = {span["parentSpanId"] for span in found.values() if span["name"] == SERVED}

@@ -113,8 +113,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
         with example(folder, server, query=query, **about) as made, made.collector():
             with made.service(), made.job() as job:
                 trace_id = job.trace_id()
-            count = len(converted(made.directory / ".cirron")) + 1 + 2 * STEPS * EPOCHS + EPOCHS
+            recorded = {span.span_id.hex() for span in converted(made.directory / ".cirron")}
+            count = len(recorded) + 1 + 2 * STEPS * EPOCHS + EPOCHS
             # All of it, and long before a collector would give up to wait for a span's parent.
+            jaeger.wait_for_trace(trace_id, recorded, seconds=45)
             spans = jaeger.wait_for_trace(trace_id, count, seconds=45)
             by_id = {span["spanId"]: span for span in spans}
             yield Finished(made, jaeger, traces, trace_id, by_id)
@@ -188,7 +190,7 @@ def test_jaeger_leads_from_a_slow_request_to_its_step(finished: Finished) -> Non
 
 
 def test_tempo_leads_from_a_slow_request_to_its_step(finished: Finished) -> None:
-    finished.tempo.wait_for_trace(finished.trace_id, len(finished.spans))
+    finished.tempo.wait_for_trace(finished.trace_id, finished.spans.keys())
     finished.tempo.flush()
     up, down = (" ".join(text.split()) for text in blocks("text", "{"))
     [found] = finished.tempo.wait_for_search(up)

@@ -100,11 +100,11 @@ def is_synthetic(span: Span) -> bool:
 
 
 def shown(jaeger: run.Jaeger, truth: Parents) -> Parents:
-    """What Jaeger has of these traces, once it has as much."""
+    """What Jaeger has of these traces, once it has all of these spans."""
     return {
         trace_id: {
             span["spanId"]: span.get("parentSpanId", "")
-            for span in jaeger.wait_for_trace(trace_id, len(parents))
+            for span in jaeger.wait_for_trace(trace_id, parents.keys())
         }
         for trace_id, parents in truth.items()
     }

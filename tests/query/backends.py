@@ -55,11 +55,11 @@ class Store:
 
     def wait(self, spans: Iterable[Span]) -> None:
         """Wait until the backend returns all of the spans; Tempo's are in a block then."""
-        wanted: dict[str, set[bytes]] = {}
+        wanted: dict[str, set[str]] = {}
         for span in spans:
-            wanted.setdefault(span.trace_id.hex(), set()).add(span.span_id)
+            wanted.setdefault(span.trace_id.hex(), set()).add(span.span_id.hex())
         for trace_id, ids in wanted.items():
-            self.backend.wait_for_trace(trace_id, len(ids))
+            self.backend.wait_for_trace(trace_id, ids)
         if isinstance(self.backend, Tempo):
             self.backend.flush()
 
