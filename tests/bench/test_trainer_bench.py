@@ -27,7 +27,9 @@ def test_a_trainer_is_measured_beside_the_written_out_loop(trainer: str, printed
         leave_out(f"{trainer} is not installed here")
     assert has_rows(printed, f"cirron-otel, {trainer}{FIGURES}"), printed
     assert has_rows(printed, f"cirron-otel, written out{FIGURES}"), printed
+    assert has_rows(printed, f"torch's hooks alone, {trainer}{FIGURES}"), printed
     assert has_rows(printed, r"cirron-otel / written out: -?[\d.]+ \(bar 1\.2"), printed
+    assert has_rows(printed, r"torch's hooks alone / written out: -?[\d.]+"), printed
 
 
 def test_the_neighbour_is_measured_in_the_same_run(printed: str) -> None:

@@ -3,7 +3,10 @@
 The same training runs with a trainer and as a written-out loop, each in processes of its own, one
 for each tool. A process trains run after run, with its tool on and off in turn; the pair of a round
 gives what the tool adds. All processes are alive at once and train in an order shuffled anew each
-round. Nothing is flushed while a run is timed.
+round. Nothing is flushed while a run is timed, and the sampler is off: `sampling` measures it.
+
+A trainer's run with torch's hooks alone separates the two parts of its cost: the trainer's own
+hooks, and torch's hooks between a trainer's code, which has replaced them in the CPU's caches.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from . import sdk
 PROGRAM = Path(__file__).with_name("trainer_worker.py")
 TRAINERS = {"transformers": "a Trainer of transformers", "lightning": "a Trainer of Lightning"}
 WRITTEN_OUT, OURS, NEIGHBOUR = "written out", "cirron-otel", "cirron-sdk"
-MODULES = {OURS: "cirron_otel", NEIGHBOUR: "cirron"}
-OPTIONS = {"flush_interval": 3600.0}
+TORCH_ALONE = "torch's hooks alone"
+MODULES = {OURS: "cirron_otel", TORCH_ALONE: "cirron_otel", NEIGHBOUR: "cirron"}
+OPTIONS: dict[str, Any] = {"flush_interval": 3600.0}
 
 BAR_WRITTEN_OUT, BAR_NEIGHBOUR = 1.2, 0.35
 
@@ -62,6 +66,7 @@ class Worker:
         self.bare: list[float] = []
         self._log = folder / "log"
         environment = sdk.environment(str(folder)) | {
+            "CIRRON_SAMPLE_INTERVAL": "none",
             "CUDA_VISIBLE_DEVICES": "",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
@@ -69,9 +74,10 @@ class Worker:
         }
         if tool == NEIGHBOUR:
             del environment["PYTHONPATH"]
+        options = OPTIONS | ({"frameworks": ["torch"]} if tool == TORCH_ALONE else {})
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [python, PROGRAM, MODULES[tool], program, json.dumps(OPTIONS)],
+                [python, PROGRAM, MODULES[tool], program, json.dumps(options)],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -115,7 +121,7 @@ def measure(trainer: str, sizes: Sizes, pythons: dict[str, Path]) -> list[Worker
         parent = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cirron-otel-bench-")))
         workers = []
         for tool, python in pythons.items():
-            for program in (trainer, WRITTEN_OUT):
+            for program in (trainer,) if tool == TORCH_ALONE else (trainer, WRITTEN_OUT):
                 folder = parent / f"{tool} {program}"
                 folder.mkdir()
                 workers.append(Worker(tool, program, python, folder))
@@ -138,10 +144,13 @@ def report(trainer: str, sizes: Sizes, workers: list[Worker]) -> None:
         print(f"  {label:<34}{bare:10.1f} {added:+10.1f}   ± {_spread(worker.added):.1f}")
     found = {(each.tool, each.program): statistics.median(each.added) for each in workers}
     cost = found[OURS, trainer]
-    print(f"  {verdict('written out', cost, found[OURS, WRITTEN_OUT], BAR_WRITTEN_OUT)}")
+    floor = found[OURS, WRITTEN_OUT]
+    print(f"  {verdict('written out', cost, floor, BAR_WRITTEN_OUT)}")
+    alone = found[TORCH_ALONE, trainer]
+    print(f"  {TORCH_ALONE} / written out: {alone / floor if floor else float('inf'):.3f}")
     if (NEIGHBOUR, trainer) in found:
         print(f"  {verdict(NEIGHBOUR, cost, found[NEIGHBOUR, trainer], BAR_NEIGHBOUR)}")
-    lost = sum(worker.lost for worker in workers if worker.tool == OURS)
+    lost = sum(worker.lost for worker in workers if worker.tool != NEIGHBOUR)
     print(f"  lost by {OURS}: {lost or 'nothing'}", flush=True)
 
 
@@ -162,7 +171,7 @@ def _spread(values: Added) -> float:
 def section(sizes: Sizes) -> None:
     """Measure and print each trainer that is installed."""
     print(f"trainers, 26 modules, load {os.getloadavg()[0]:.1f} before they start", flush=True)
-    pythons = {OURS: Path(sys.executable)}
+    pythons = {OURS: Path(sys.executable), TORCH_ALONE: Path(sys.executable)}
     try:
         pythons[NEIGHBOUR] = CIRRON_SDK.make()
     except EnvironmentUnavailableError as error:
