@@ -31,6 +31,8 @@ _SHAPES = {
     "a simulated GPU, phases": ("v039/sim_gpu/sink", "0.3.9"),
     "torchrun, schema 4, phases": ("v043/distributed/sink_rank0", "0.4.3"),
 }
+_EXPORTED = "a simulated GPU, phases"
+"""The shape that is also measured as a directory of two recordings: each event is found twice."""
 _SEGMENT = "segment-000001.jsonl"
 _LOADER = """
 import sys, time
@@ -67,14 +69,22 @@ def section(sizes: Sizes = Sizes()) -> None:
             path.parent.mkdir()
             count = repeated(RECORDINGS / place / _SEGMENT, path, sizes.events)
             _costs(label, path, count, version, sizes)
+            if label == _EXPORTED:
+                shutil.copyfile(path, path.with_name("export.jsonl"))
+                _costs("  and its export beside it", path.parent, count, None, sizes)
         for form in ("segment", "array"):
             _memory(Path(folder), form, sizes.large_events)
 
 
-def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> None:
+def _costs(label: str, path: Path, count: int, version: str | None, sizes: Sizes) -> None:
+    """Print the cost of an event of a recording, or of a directory of recordings of one run.
+
+    `version` is the release that wrote it; None leaves Stormlog's own loader out.
+    """
     from cirron_otel.tools.convert.convert import ConvertRequest, convert
 
-    spool = path.parent / "out"
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    spool = files[0].parent.parent / f"{files[0].parent.name} {len(files)} out"
 
     def remove() -> None:
         shutil.rmtree(spool, ignore_errors=True)
@@ -83,10 +93,10 @@ def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> No
         convert(ConvertRequest(f"stormlog:{path}", str(spool)))
 
     conversion(1)
-    lines = path.read_bytes().splitlines()
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
     batches = [orjson.loads(file.read_bytes()) for file in (spool / "spool").glob("*.json")]
     marks = [mark for batch in batches for mark in batch["marks"]]
-    assert len(marks) == len(lines) == count
+    assert len(marks) == count == len(lines) / len(files)
 
     def floor(_: int) -> None:
         for line in lines:
@@ -101,6 +111,8 @@ def _costs(label: str, path: Path, count: int, version: str, sizes: Sizes) -> No
     ratio = statistics.median(ours_s / floor_s for ours_s, floor_s in pairs)
     print(f"  {label:<30} floor {lowest:6.2f} µs, ours {ours:6.2f} µs: "
           f"{ratio:5.2f} x floor (bar: {BAR:g})", flush=True)  # fmt: skip
+    if version is None:
+        return
     try:
         python = STORMLOG[f"stormlog-{version}"].make()
     except EnvironmentUnavailableError as error:

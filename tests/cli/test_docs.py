@@ -1,10 +1,11 @@
 """Every command and every snippet of the README and of docs/ runs, with the output that it shows.
 
-A document's blocks run in order in one directory, in which `./.cirron` is a recorded spool. Blocks
-that install or build something are checked against the Makefile and pyproject.toml instead. A real
-OTLP/HTTP server replaces the endpoints. A block that follows the name of a file is written to that
-file. Blocks that train with PyTorch, or read such a run, have tests of their own, so that all
-others need no PyTorch. `recipes.py` checks the results of recipes afterwards.
+A document's blocks run in order in one directory, in which `./.cirron` is a recorded spool, and
+`./telemetry_sink` a recording of Stormlog's. Blocks that install or build something are checked
+against the Makefile and pyproject.toml instead. A real OTLP/HTTP server replaces the endpoints. A
+block that follows the name of a file is written to that file. Blocks that train with PyTorch, or
+read such a run, have tests of their own, so that others need no PyTorch. `recipes.py` checks the
+results of recipes afterwards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.cli.recipes import CHECKS, NAMED_ENDPOINT, PROGRAMS
 from tests.cli.server import OtlpServer
 
 ROOT = Path(__file__).parents[2]
+STORMLOG_SINK = ROOT / "tests" / "testdata" / "stormlog" / "v039" / "sim_gpu" / "sink"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINING = [ROOT / "docs" / "quickstart.md", ROOT / "docs" / "recipes" / "torchrun.md"]
 """The documents of which every block concerns a run with PyTorch, which they make themselves."""
@@ -186,6 +188,7 @@ def run_document(
 )
 def test_what_is_written_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
     shutil.copytree(RECORDING, tmp_path / ".cirron")
+    shutil.copytree(STORMLOG_SINK, tmp_path / "telemetry_sink")
     run_document(itertools.filterfalse(trains, blocks(document)), document, tmp_path, server)
 
 
