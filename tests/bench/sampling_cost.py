@@ -1,7 +1,9 @@
 """The sampling section of `make bench`: what samples of memory add to a step of four phases.
 
 Two processes, one for each tool, run blocks of steps in each of their modes, in an order shuffled
-anew each round. The figures are CPU times, because other programs may use the machine.
+anew each round. The figures are CPU times, because other programs may use the machine. A block with
+the default interval follows or precedes one without samples immediately, because the speed of the
+machine changes more from block to block than the samples add.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ class Sizes:
     steps: int = 4000
     """Of a block; about two seconds."""
     rounds: int = 9
+    pairs: int = 24
+    """Of blocks with and without samples."""
 
 
-TINY = Sizes(40, 1)
+TINY = Sizes(40, 1, 2)
 """Enough to see that everything runs."""
 
 
@@ -76,13 +80,13 @@ class Worker:
 
     def added(self, mode: str, base: str, which: int) -> float:
         """Return the median of what `mode` adds to `base`, µs a step."""
-        pairs = zip(self.figures[mode], self.figures[base], strict=True)
+        pairs = zip(self.figures[mode], self.figures[base], strict=False)
         return statistics.median(one[which] - other[which] for one, other in pairs)
 
-    def ratio(self, mode: str, base: str) -> float:
-        """Return the median of the ratios of the process's CPU time."""
-        pairs = zip(self.figures[mode], self.figures[base], strict=True)
-        return statistics.median(one[1] / other[1] for one, other in pairs)
+    def ratios(self, mode: str, base: str, pairs: int) -> list[float]:
+        """Return the ratios of the process's CPU time in the last pairs of blocks."""
+        last = zip(self.figures[mode][-pairs:], self.figures[base][-pairs:], strict=True)
+        return [one[1] / other[1] for one, other in last]
 
 
 def measure(sizes: Sizes, pythons: dict[str, str | Path]) -> dict[str, Worker]:
@@ -100,6 +104,9 @@ def measure(sizes: Sizes, pythons: dict[str, str | Path]) -> dict[str, Worker]:
                 blocks = [(tool, mode) for tool in workers for mode in modes[tool]]
                 for tool, mode in order.sample(blocks, len(blocks)):
                     workers[tool].run(mode, sizes.steps)
+            for _ in range(sizes.pairs):
+                for mode in order.sample((SAMPLED, TRACED), 2):
+                    workers[OURS].run(mode, sizes.steps)
         finally:
             for worker in workers.values():
                 worker.end()
@@ -122,8 +129,10 @@ def section(sizes: Sizes) -> None:
         thread, process = (ours.added(mode, BARE, which) for which in (0, 1))
         print(f"  {OURS + ', ' + mode:<46}{process:+9.1f} µs ({thread:+.1f} in its own thread)")
     print(f"  one sample: {statistics.median(ours.sample_us):.0f} µs of the sampler's thread")
-    ratio = ours.ratio(SAMPLED, TRACED)
-    print(f"  sampled / traced: {ratio:.4f} {bar(ratio, BAR_STEP)}")
+    ratios = ours.ratios(SAMPLED, TRACED, sizes.pairs)
+    ratio = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    print(f"  sampled / traced: {ratio:.4f} ± {(high - low) / 2:.4f} {bar(ratio, BAR_STEP)}")
     if NEIGHBOUR in workers:
         thread, process = (workers[NEIGHBOUR].added(OFTEN, BARE, which) for which in (0, 1))
         print(

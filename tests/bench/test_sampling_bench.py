@@ -21,7 +21,7 @@ def test_each_interval_is_measured(printed: str) -> None:
     assert has_rows(
         printed, r"a step without a tool +\d+\.\d µs", f"cirron-otel, traced{ADDED}",
         f"cirron-otel, sampled{ADDED}", f"cirron-otel, sampled often{ADDED}",
-        r"sampled / traced: \d\.\d+ \(bar 1\.01", r"one sample: \d+ µs",
+        r"sampled / traced: \d\.\d+ ± \d\.\d+ \(bar 1\.01", r"one sample: \d+ µs",
     ), printed  # fmt: skip
 
 
