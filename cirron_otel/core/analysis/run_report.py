@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..spool.reader import BatchFile, SpoolReader
+from .bound import RunBound, Straggler, bound_of
 from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, is_phase
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
@@ -22,7 +23,6 @@ from .run_time import RankReport, wall_time
 from .run_traces import records_of
 from .sessions import assign_sessions
 from .summary import SessionSummary, sessions_of, with_processes
-from .verdict import Straggler, Verdict, verdict_of
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -194,7 +194,7 @@ class RunReport:
     """Sessions that failed or were killed; the first to fail comes first."""
     drops: list[Drop] = field(default_factory=list)
     """The records that the recording processes dropped."""
-    verdict: Verdict | None = None
+    bound: RunBound | None = None
     straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
 
@@ -209,7 +209,7 @@ class RunReport:
             "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
             "failures": [each.to_json() for each in self.failures],
-            "verdict": self.verdict.to_json() if self.verdict is not None else None,
+            "verdict": self.bound.to_json() if self.bound is not None else None,
             "straggler": asdict(self.straggler) if self.straggler is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
@@ -256,7 +256,7 @@ def report_run(
     index.script(_STEPS)
     marks, left_out = mark_series(index)
     ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
-    verdict, straggler = verdict_of(ranks)
+    bound, straggler = bound_of(ranks)
     return RunReport(
         index.one("SELECT count(*) FROM span"),
         ranks,
@@ -269,7 +269,7 @@ def report_run(
         ],
         failures_of(index, reader, sessions),
         drops_of(index, reader, sessions) if reader is not None else [],
-        verdict,
+        bound,
         straggler,
         memory_report(index),
     )

@@ -26,12 +26,12 @@ from .text import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ...core.analysis.bound import RunBound
     from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.metrics import LossMetric
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
     from ...core.analysis.run_time import RankReport, Row
-    from ...core.analysis.verdict import Verdict
 
 _MOST_RANKS = 16
 _MOST_FAILURES = 8
@@ -106,10 +106,10 @@ def conclusions(report: RunReport) -> Iterator[str]:
     if len(report.failures) > _MOST_FAILURES:
         more = len(report.failures) - _MOST_FAILURES
         yield f"and {more:,} more sessions that failed or were killed"
-    if report.failures and report.verdict is not None:
+    if report.failures and report.bound is not None:
         yield ""
-    if report.verdict is not None:
-        yield from _verdict(report.verdict)
+    if report.bound is not None:
+        yield from _bound(report.bound)
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
 
@@ -139,14 +139,14 @@ def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
         yield f"  {printable(failure.where)}"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    from ...core.analysis.verdict import description_of
+def _bound(bound: RunBound) -> Iterator[str]:
+    from ...core.analysis.bound import description_of
 
-    text = f"{description_of(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
-    yield from wrapped(text, f"Bound by {verdict.bound}: ", "  ")
-    yield from wrapped(verdict.evidence, "  ", "  ")
-    yield from _suggestions(verdict.suggestions)
-    steps = verdict.in_steps
+    text = f"{description_of(bound.bound)} took {100 * bound.share:.0f} % of the wall time"
+    yield from wrapped(text, f"Bound by {bound.bound}: ", "  ")
+    yield from wrapped(bound.evidence, "  ", "  ")
+    yield from _suggestions(bound.suggestions)
+    steps = bound.in_steps
     if steps is not None:
         text = f"{description_of(steps.bound)} took {100 * steps.share:.0f} % of their time"
         yield from wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....core.analysis.bound import RunBound, description_of
 from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
-from ....core.analysis.verdict import Verdict, description_of
 from ..report_text import wall_time_names
 from ..text import cause, duration, local_moment, reason
 from .content import RunContent
@@ -60,27 +60,27 @@ def _failure(failure: SessionFailure) -> Content:
     ]
 
 
-def verdict_section(content: RunContent) -> Element | None:
+def bound_section(content: RunContent) -> Element | None:
     """Return the section on what bounds the run, with the wall time of each rank by kind."""
-    verdict = content.report.verdict
-    if verdict is None:
+    bound = content.report.bound
+    if bound is None:
         return None
     return section(
         "verdict",
-        f"Bound by {verdict.bound}",
+        f"Bound by {bound.bound}",
         Element(
             "p",
-            f"{description_of(verdict.bound)} took {share(verdict.share)} of the wall time:"
-            f" {verdict.evidence}.",
+            f"{description_of(bound.bound)} took {share(bound.share)} of the wall time:"
+            f" {bound.evidence}.",
         ),
-        Element("ul", [Element("li", each) for each in verdict.suggestions]),
-        *_steps(verdict),
+        Element("ul", [Element("li", each) for each in bound.suggestions]),
+        *_steps(bound),
         *_wall_time(content),
     )
 
 
-def _steps(verdict: Verdict) -> Iterator[Content]:
-    steps = verdict.in_steps
+def _steps(bound: RunBound) -> Iterator[Content]:
+    steps = bound.in_steps
     if steps is not None:
         yield Element(
             "p",
