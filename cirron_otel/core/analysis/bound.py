@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import duration
-from .breakdown import Breakdown, is_checkpoint
+from .breakdown import COMPONENTS, Breakdown, Component, is_checkpoint, is_collective
 
 if TYPE_CHECKING:
     from .run_time import RankReport, Row
@@ -23,16 +23,17 @@ _ENOUGH = 0.2
 """The minimum share of the wall time at which an avoidable cost counts as the bound of a run."""
 _STRAGGLES = 0.1
 """The minimum excess of a straggler over the median rank, as a fraction of a step."""
-_KINDS: dict[str, Bound] = {
-    "data_load": "input", "h2d": "input", "forward": "forward", "loss": "forward",
-    "backward": "backward", "recompute": "backward", "optimizer_step": "optimizer",
-    "zero_grad": "optimizer", "clip_grad": "optimizer", "scheduler_step": "optimizer",
-    "train_step": "train step", "collective": "communication",
+_OF_COMPONENT: dict[Component, Bound] = {
+    "input": "input", "h2d": "input", "forward": "forward", "backward": "backward",
+    "optimizer": "optimizer",
 }  # fmt: skip
+_KINDS: dict[str, Bound] = {
+    **{name: _OF_COMPONENT[component] for name, component in COMPONENTS.items()},
+    "train_step": "train step",
+    "collective": "communication",
+}
 _WAITING = frozenset({"backward", "optimizer_step"})
 """Phases in which data-parallel ranks wait for each other."""
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
-                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
 _AVOIDABLE: tuple[Bound, ...] = (
     "stragglers", "input", "evaluation", "checkpoints", "start-up", "idle time",
     "unattributed time",
@@ -330,7 +331,7 @@ def _busy_by_phase(steps: Breakdown) -> dict[str, int]:
     busy = {
         phase.name: phase.total_ns // step_count
         for phase in steps.phases
-        if phase.name not in _WAITING and not phase.name.startswith(_COLLECTIVES)
+        if phase.name not in _WAITING and not is_collective(phase.name)
     }
     return busy | {"unattributed": max(steps.unattributed.total_ns, 0) // step_count}
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
+from ...semconv import HW_ID
 from ..records.memory_marks import kind_of, memory_mark
-from ..records.rows import IndexedBatch, rows_of, shown
+from ..records.rows import IndexedBatch, IndexedMark, rows_of, shown
 from ..spool.reader import BatchFile
 from ..state_database import open_database
 
@@ -26,11 +27,11 @@ CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    is_peak_sampled INTEGER
+    reserved_peak INTEGER, is_peak_sampled INTEGER
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
-    value TEXT, kind TEXT, ts_ns INTEGER
+    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT
 );
 CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -50,8 +51,8 @@ CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
@@ -177,7 +178,7 @@ def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
-            _int64(span.memory_peak_bytes), _int64(span.device_peak),
+            _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
             span.is_peak_sampled,
         )  # fmt: skip
 
@@ -187,8 +188,17 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
-            shown(mark.kind), _int64(mark.ts_ns),
+            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark),
         )  # fmt: skip
+
+
+def _device_of(mark: IndexedMark) -> str | None:
+    """Return the attribute `hw.id` of a reading of a device; None for any other mark."""
+    if mark.name is None or not mark.name.startswith("hw."):
+        return None
+    attributes = mark.attributes
+    device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
+    return shown(device) if isinstance(device, str) else None
 
 
 def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
