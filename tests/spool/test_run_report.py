@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import break_down
-from cirron_otel.core.analysis.run_report import RunReport, report_run, run_index
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import RunReport, report_run
 from cirron_otel.core.analysis.tree import build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 

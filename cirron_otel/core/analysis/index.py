@@ -50,6 +50,15 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
+_ONCE = """
+DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+);
+DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+);
+CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
+"""
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
 _ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -159,6 +168,22 @@ class SpoolIndex:
     def one(self, query: str, *values: Any) -> Any:
         """Return the first value of the first row, or None."""
         return next(self.rows(query, *values), (None,))[0]
+
+
+def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
+    """Return an index of the records of `batches`, for example of a SpoolReader.
+
+    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
+    inherits its parent's records), only the first one is kept. Raises the errors of reading the
+    batches, and TargetError if there is no disk space.
+    """
+    index = SpoolIndex()
+    try:
+        index.load(batches).script(_ONCE)
+    except BaseException:
+        index.connection.close()
+        raise
+    return index
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..spool.reader import BatchFile, SpoolReader
+from ..spool.reader import SpoolReader
 from .bound import RunBound, Straggler, bound_of
 from .breakdown import STEP, Breakdown, PhaseTimes
 from .failures import SessionFailure, failures_of
@@ -60,15 +60,6 @@ def drops_of(
 SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
 
-_ONCE = """
-DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
-);
-DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
-);
-CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
-"""
 _RANKS = """
 SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER BY rank
 """
@@ -166,22 +157,6 @@ class RunReport:
             "gpu": [asdict(each) for each in self.gpu],
             "memory": self.memory.to_json(),
         }
-
-
-def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """Return an index of the records of `batches`, for example of a SpoolReader.
-
-    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
-    inherits its parent's records), only the first one is kept. Raises the errors of reading the
-    batches, and TargetError if there is no disk space.
-    """
-    index = SpoolIndex()
-    try:
-        index.load(batches).script(_ONCE)
-    except BaseException:
-        index.connection.close()
-        raise
-    return index
 
 
 def report_run(

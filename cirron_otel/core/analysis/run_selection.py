@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ...errors import UsageError
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
-from .runs import Run, SpoolRuns, read_runs
+from .runs import MOST_LISTED, Run, SpoolRuns, read_runs
 
 LAST, ALL = "last", "all"
+WORLD_SIZE = "cirron.world_size"
 _MOST_LISTED = 10
 _LIST = "`cirron-otel runs ls` lists them"
 
@@ -22,6 +23,14 @@ class ChosenRun:
     run: Run | None
     """None if the spool has no run, or if all runs were requested."""
     count: int
+    others: tuple[str, ...] = ()
+    """The names of the other runs, oldest first; at most 1,000."""
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks that the run should have; None if it is unknown."""
+        size = None if self.run is None else self.run.resource.get(WORLD_SIZE)
+        return size if type(size) is int and size > 0 else None
 
     @property
     def name(self) -> str | None:
@@ -46,7 +55,26 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
         return ChosenRun(None, len(spool.runs))
     run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
     reader.only = run.batches | _unreadable(reader, run, spool.runs)
-    return ChosenRun(run, len(spool.runs))
+    return _chosen(run, spool)
+
+
+def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:
+    """Return each run of a spool with a reader of its batches, oldest first.
+
+    If no run is recorded, as in a recording of cirron-sdk, all batches count as one run.
+    """
+    spool = read_runs(reader)
+    if not any(run.is_recorded for run in spool.runs):
+        return [(ChosenRun(spool.runs[0] if len(spool.runs) == 1 else None, 1), reader)]
+    return [
+        (_chosen(run, spool), SpoolReader(reader.paths.root, only=run.batches))
+        for run in spool.runs
+    ]
+
+
+def _chosen(run: Run, spool: SpoolRuns) -> ChosenRun:
+    others = tuple(each.name for each in spool.runs if each is not run)
+    return ChosenRun(run, len(spool.runs), others[:MOST_LISTED])
 
 
 def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ..index import SpoolIndex
+from collections.abc import Iterable
+
+from ...spool.reader import BatchFile
+from ..index import SpoolIndex, run_index
+from ..sessions import assign_sessions
+from ..step_tables import create_step_tables
 from .aligned_steps import AlignedSteps
 from .diagnosis import Diagnosis, diagnose
 from .readings import StateReadings, outside_steps, rank_memory
@@ -10,6 +15,19 @@ from .thresholds import Thresholds
 from .window import Stall, StepWindow
 
 _MOST_MISSING = 1000
+
+
+def diagnose_batches(
+    batches: Iterable[BatchFile], limits: Thresholds, world_size: int | None = None
+) -> Diagnosis:
+    """Return the diagnosis of a run's batches, for example of a SpoolReader.
+
+    Raises the errors of reading the batches, and TargetError if there is no disk space.
+    """
+    with run_index(batches) as index:
+        assign_sessions(index)
+        create_step_tables(index)
+        return diagnose_index(index, limits, world_size)
 
 
 def diagnose_index(
