@@ -150,6 +150,11 @@ SOURCES: dict[str, SourceRow] = {
         reads_stdin=True,
         can_join=True,
     ),
+    "traceml": SourceRow(
+        "cirron_otel.tools.convert.traceml:TraceMLSource",
+        "a recording of TraceML's: traceml:PATH; a .frames file, or a folder of them",
+        prefixes=("traceml:",),
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
