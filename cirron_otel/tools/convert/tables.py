@@ -203,6 +203,12 @@ TARGETS: dict[str, TargetRow] = {
         "Stormlog's files: stormlog:DST; .json is an array, .jsonl a segment, others a directory",
         prefixes=("stormlog:",),
     ),
+    "traceml": TargetRow(
+        "cirron_otel.tools.convert.traceml:open_target",
+        "TraceML's frames: traceml:DIR; a .frames file for each process",
+        prefixes=("traceml:",),
+        writes_stdout=False,
+    ),
 }
 """Every kind of target by its name."""
 
