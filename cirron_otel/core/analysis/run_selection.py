@@ -11,7 +11,6 @@ from ..spool.reader import SpoolReader
 from .runs import MOST_LISTED, Run, SpoolRuns, read_runs
 
 LAST, ALL = "last", "all"
-WORLD_SIZE = "cirron.world_size"
 _MOST_LISTED = 10
 _LIST = "`cirron-otel runs ls` lists them"
 
@@ -29,8 +28,7 @@ class ChosenRun:
     @property
     def world_size(self) -> int | None:
         """The number of ranks that the run should have; None if it is unknown."""
-        size = None if self.run is None else self.run.resource.get(WORLD_SIZE)
-        return size if type(size) is int and size > 0 else None
+        return None if self.run is None else self.run.world_size
 
     @property
     def name(self) -> str | None:

@@ -105,7 +105,7 @@ def has_failed(diagnosis: Diagnosis, fail_on: str) -> bool:
     """Return whether a verdict is a problem and at least as severe as `fail_on`."""
     from ...core.analysis.verdicts.verdict import SEVERITIES
 
-    levels = SEVERITIES[SEVERITIES.index(fail_on) :]  # type: ignore[arg-type]
+    levels = SEVERITIES[SEVERITIES.index(fail_on) :]
     return any(each.is_failure and each.severity in levels for each in diagnosis.verdicts)
 
 

@@ -55,12 +55,14 @@ def _window(diagnosis: Diagnosis) -> str:
 
 def _phases(diagnosis: Diagnosis) -> tuple[tuple[str, ...], set[str], list[tuple[str, ...]]]:
     if len(diagnosis.ranks) < 2:
-        rows = [(_name(each.name, each.is_scope), duration(round(each.first_ns)))
-                for each in diagnosis.phases]  # fmt: skip
+        rows: list[tuple[str, ...]] = [
+            (_name(each.name, each.is_scope), duration(round(each.first_ns)))
+            for each in diagnosis.phases
+        ]
         return ("phase", "mean"), {"mean"}, rows
     first = f"rank {diagnosis.ranks[0]}"
     heads = ("phase", first, "median", "worst", "rank")
-    rows_of_ranks = [
+    rows = [
         (
             _name(each.name, each.is_scope),
             *(duration(round(ns)) for ns in (each.first_ns, each.median_ns, each.worst_ns)),
@@ -68,7 +70,7 @@ def _phases(diagnosis: Diagnosis) -> tuple[tuple[str, ...], set[str], list[tuple
         )
         for each in diagnosis.phases
     ]
-    return heads, set(heads[1:]), rows_of_ranks
+    return heads, set(heads[1:]), rows
 
 
 def _name(name: str, is_scope: bool) -> str:
