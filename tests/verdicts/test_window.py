@@ -296,3 +296,18 @@ def test_many_scopes_are_summed_up(tmp_path: Path) -> None:
     assert len(rank.means.others) == 101
     assert rank.means.others["other scopes"] == pytest.approx(0.5 * MS)
     assert rank.means.wait == pytest.approx(0)
+
+
+def test_a_rank_that_is_late_between_its_steps(tmp_path: Path) -> None:
+    """Rank 1 works for 10 ms after each step; rank 0 waits for it in its backward pass."""
+    waiting = PHASES | {"backward": 14}
+    found = window_of(tmp_path, trained(0, phases=waiting), trained(1, gap=10))
+    assert [each.means.outside for each in found.ranks] == [0, pytest.approx(10 * MS * 59 / 60)]
+    primary = diagnose(found, thresholds_of("run")).primary
+    assert (primary.kind, primary.ranks) == ("WAIT_STRAGGLER", [1])
+
+
+def test_the_gaps_of_sums_are_not_measured(tmp_path: Path) -> None:
+    """The start of an imported step is derived, so the time before it is no measurement."""
+    records = trained(0, gap=10, **{"traceml.phases_are_sums": True})
+    assert window_of(tmp_path, records).ranks[0].means.outside == 0

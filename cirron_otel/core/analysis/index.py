@@ -27,7 +27,7 @@ CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    reserved_peak INTEGER, is_peak_sampled INTEGER
+    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -60,7 +60,7 @@ DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
 CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
 """
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -204,7 +204,7 @@ def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
             _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
-            span.is_peak_sampled,
+            span.is_peak_sampled, span.phases_are_sums,
         )  # fmt: skip
 
 

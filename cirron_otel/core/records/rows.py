@@ -26,6 +26,9 @@ _PEAK_TEXTS = (DEVICE_PEAK.encode(), RESERVED_PEAK.encode())
 PEAK_SAMPLES = "memory_samples"
 """The attribute of an imported phase: the number of samples whose largest one is its peak."""
 _SAMPLES_TEXT = f'"{PEAK_SAMPLES}"'.encode()
+PHASES_ARE_SUMS = "traceml.phases_are_sums"
+"""The attribute of an imported step of which only the sums of its phases are recorded."""
+_SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -74,6 +77,11 @@ class IndexedSpan(Struct):
     def is_peak_sampled(self) -> bool:
         """Whether the peaks are the largest samples of an imported recording, and not exact."""
         return isinstance(self.attrs, msgspec.Raw) and _SAMPLES_TEXT in bytes(self.attrs)
+
+    @property
+    def phases_are_sums(self) -> bool:
+        """Whether only the sums of its phases are recorded, and not when they ran."""
+        return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)
 
 
 class IndexedMark(Struct):

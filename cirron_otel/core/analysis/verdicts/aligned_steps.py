@@ -121,6 +121,19 @@ GROUP BY windowed.rank, windowed.is_slow, phase.name ORDER BY 4 DESC
 """
 
 
+# The time from a step to the next one of the same session, unless only sums are recorded.
+_GAPS = """
+SELECT rank, is_slow, total(gap) FROM (
+    SELECT windowed.rank, windowed.is_slow, max(coalesce(
+        lead(step.start_ns) OVER following - step.start_ns - step.ns, 0
+    ), 0) AS gap
+    FROM windowed JOIN step USING (no) JOIN span USING (no) JOIN member USING (no)
+    WHERE NOT span.phases_are_sums
+    WINDOW following AS (PARTITION BY windowed.rank, member.session ORDER BY step.start_ns)
+) GROUP BY rank, is_slow
+"""
+
+
 class AlignedSteps:
     """The window of an index's aligned steps.
 
@@ -174,15 +187,19 @@ class AlignedSteps:
     def ranks(self) -> list[RankSteps]:
         """Return the mean times of each rank."""
         scopes = self._scopes()
+        gaps: dict[int | None, dict[int, float]] = {}
+        for rank, is_slow, ns in self.index.rows(_GAPS):
+            gaps.setdefault(rank, {})[is_slow] = ns
         sums: dict[int | None, dict[int, tuple[Any, ...]]] = {}
         for rank, is_slow, *totals in self.index.rows(_means_query(self.clock)):
             sums.setdefault(rank, {})[is_slow] = tuple(totals)
         ranks = []
         for rank, parts in sums.items():
-            means = _means(parts, scopes.get(rank, {}))
+            of_rank = scopes.get(rank, {}), gaps.get(rank, {})
+            means = _means(parts, *of_rank)
             typical = None
             if self.slow and 0 in parts:
-                typical = _means({0: parts[0]}, scopes.get(rank, {}))
+                typical = _means({0: parts[0]}, *of_rank)
             ranks.append(RankSteps(rank, means, typical))
         return ranks
 
@@ -196,7 +213,11 @@ class AlignedSteps:
         return scopes
 
 
-def _means(parts: dict[int, tuple[Any, ...]], scopes: dict[int, dict[str, float]]) -> StepMeans:
+def _means(
+    parts: dict[int, tuple[Any, ...]],
+    scopes: dict[int, dict[str, float]],
+    gaps: dict[int, float],
+) -> StepMeans:
     """Return the means of the sums in `parts`, which are the slow steps' and the others'."""
     count, *totals = (sum(column) for column in zip(*parts.values(), strict=True))
     others: dict[str, float] = {}
@@ -204,4 +225,5 @@ def _means(parts: dict[int, tuple[Any, ...]], scopes: dict[int, dict[str, float]
         for name, ns in scopes.get(is_slow, {}).items():
             others[name] = others.get(name, 0.0) + ns / count
     step, idle, h2d, forward, backward, optimizer = (total / count for total in totals)
-    return StepMeans(step, idle, h2d, forward, backward, optimizer, others)
+    outside = sum(gaps.get(is_slow, 0.0) for is_slow in parts) / count
+    return StepMeans(step, idle, h2d, forward, backward, optimizer, others, outside)

@@ -144,6 +144,7 @@ _PARTS: Final[dict[str, Callable[[StepMeans], float]]] = {
     "optimizer": lambda times: times.optimizer,
     "wait": lambda times: times.wait,
     "step": lambda times: times.step,
+    "outside": lambda times: times.outside,
 }
 
 

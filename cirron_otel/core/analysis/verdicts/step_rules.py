@@ -46,9 +46,14 @@ class Clean:
 
     @property
     def step(self) -> float:
-        """Input, h2d, clean compute, wait, and the scopes that are neither."""
+        """Input, h2d, clean compute, late time, and the scopes that are neither."""
         times = self.times
-        return times.input + times.h2d + self.compute + times.wait + sum(times.others.values())
+        return times.input + times.h2d + self.compute + self.late + sum(times.others.values())
+
+    @property
+    def late(self) -> float:
+        """The wait, with the time after the step: both delay this rank's next backward pass."""
+        return self.times.wait + self.times.outside
 
 
 def clean_times(ranks: Sequence[Measured]) -> list[Clean]:
@@ -67,7 +72,7 @@ def clean_times(ranks: Sequence[Measured]) -> list[Clean]:
 
 def _without_backward(times: StepMeans) -> float:
     own = times.input + times.h2d + times.forward + times.optimizer + times.wait
-    return own + sum(times.others.values())
+    return own + times.outside + sum(times.others.values())
 
 
 def severity_of(value: float, name: str, limits: Thresholds) -> Severity | None:
@@ -155,7 +160,7 @@ def _excess(worst: Clean, clean: Sequence[Clean]) -> dict[str, float]:
         "input": lambda each: each.times.input,
         "compute": lambda each: each.compute,
         "h2d": lambda each: each.times.h2d,
-        "wait": lambda each: each.times.wait,
+        "wait": lambda each: each.late,
     }
     excess = {
         f"{name} (scope)" if name in parts else name: worst.times.others[name]

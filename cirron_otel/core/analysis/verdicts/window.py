@@ -25,6 +25,8 @@ class StepMeans:
     optimizer: float
     others: dict[str, float] = field(default_factory=dict)
     """Scopes that are neither compute nor wait, by name: the user's, evaluations, checkpoints."""
+    outside: float = 0.0
+    """The time after the step until the next one, if a recording shows it; no part of the step."""
 
     @property
     def compute(self) -> float:
