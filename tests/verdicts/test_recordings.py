@@ -64,7 +64,8 @@ def test_frames(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run["ranks"] == ([0] if "single" in recording else [0, 1])
     assert run["window"] == {
         "policy": "run", "clock": "host", "steps": 10 if "short" in recording else 300,
-        "first": "1", "last": "10" if "short" in recording else "300",
+        "first": {"epoch": None, "step": "1"},
+        "last": {"epoch": None, "step": "10" if "short" in recording else "300"},
     }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_the_parts_of_a_step(tmp_path: Path) -> None:
     found = window_of(tmp_path, trained(phases=phases))
     [rank] = found.ranks
     assert (rank.rank, found.steps, found.clock, found.first, found.last) == (
-        0, 60, "host", "0", "59",
+        0, 60, "host", (None, "0"), (None, "59"),
     )  # fmt: skip
     assert ms(rank.means) == pytest.approx({
         "step": 64.96875, "input": 2, "h2d": 0.25, "forward": 3.5, "backward": 4,
@@ -98,6 +98,7 @@ def test_steps_are_aligned_by_epoch_and_number(tmp_path: Path) -> None:
                 rank.step(number, {"forward": 100 * epoch + number + 1})
     found = window_of(tmp_path, one, other)
     assert found.steps == 2 + 4
+    assert (found.first, found.last) == (("0", "0"), ("1", "3"))
     expected = pytest.approx((1 + 2 + 101 + 102 + 103 + 104) / 6)
     assert [ms(each.means)["forward"] for each in found.ranks] == [expected, expected]
 
@@ -107,7 +108,7 @@ def test_the_window_is_the_last_steps(tmp_path: Path) -> None:
     for number in range(30):
         records.step(number, {"forward": number + 1})
     found = window_of(tmp_path, records, changes=("window.steps=10",))
-    assert (found.steps, found.first, found.last) == (10, "20", "29")
+    assert (found.steps, found.first, found.last) == (10, (None, "20"), (None, "29"))
     assert ms(found.ranks[0].means)["forward"] == pytest.approx(25.5)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.diagnosis import Diagnosis
     from ...core.analysis.verdicts.verdict import Verdict
+    from ...core.analysis.verdicts.window import StepNumber
 
 
 def show_diagnosis(source: str, chosen: ChosenRun, diagnosis: Diagnosis) -> None:
@@ -47,10 +48,13 @@ def _window(diagnosis: Diagnosis) -> str:
     ranks = [each for each in diagnosis.ranks if each is not None]
     of = f" of {count(len(ranks), 'rank')}" if ranks else ""
     first, last = diagnosis.first, diagnosis.last
-    between = "" if first is None or last is None else f" ({first} to {last})"
-    return (
-        f"{count(diagnosis.steps, 'aligned step')}{printable(between)}{of}, {diagnosis.clock} clock"
-    )
+    between = "" if first is None or last is None else f" ({_step(first)} to {_step(last)})"
+    return f"{count(diagnosis.steps, 'aligned step')}{between}{of}, {diagnosis.clock} clock"
+
+
+def _step(number: StepNumber) -> str:
+    epoch = "" if number.epoch is None else f"epoch {printable(number.epoch)} "
+    return f"{epoch}step {printable(number.step or '?')}"
 
 
 def _phases(diagnosis: Diagnosis) -> tuple[tuple[str, ...], set[str], list[tuple[str, ...]]]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..breakdown import COMPONENTS, is_collective
 from ..index import SpoolIndex
 from .thresholds import Thresholds
-from .window import Clock, RankSteps, StepMeans
+from .window import Clock, RankSteps, StepMeans, StepNumber
 
 MAX_SCOPES: Final = 100
 """The most scopes of a rank with a row of their own; the others are summed up."""
@@ -171,10 +171,14 @@ class AlignedSteps:
             else:
                 yield name, _WAIT if is_collective(name) else _SCOPE
 
-    def ends(self) -> tuple[str | None, str | None]:
-        """Return the numbers of the first and the last step."""
-        query = "SELECT idx FROM aligned WHERE position = ?"
-        return self.index.one(query, 1), self.index.one(query, self.count)
+    def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
+        """Return the first and the last step; None if there are none."""
+        query = "SELECT epoch, idx FROM aligned WHERE position = ?"
+        first, last = (next(self.index.rows(query, place), None) for place in (1, self.count))
+        return (
+            None if first is None else StepNumber(*first),
+            None if last is None else StepNumber(*last),
+        )
 
     def times(self) -> tuple[int | None, int | None]:
         """Return the start of the first step and the end of the last one, Unix ns."""

@@ -12,7 +12,7 @@ from .state_rules import state_verdicts
 from .step_rules import percent, step_verdicts, typical_verdicts
 from .thresholds import Policy, Thresholds
 from .verdict import Verdict, order_of
-from .window import Clock, StepMeans, StepWindow
+from .window import Clock, StepMeans, StepNumber, StepWindow
 
 _STEP_RULES = ("STRAGGLER", "INPUT_BOUND", "WAIT_HEAVY", "COMPUTE_BOUND")
 
@@ -38,8 +38,8 @@ class Diagnosis:
     policy: Policy
     clock: Clock
     steps: int
-    first: str | None
-    last: str | None
+    first: StepNumber | None
+    last: StepNumber | None
     ranks: list[int | None]
     verdicts: list[Verdict]
     phases: list[PhaseComparison]
@@ -59,8 +59,8 @@ class Diagnosis:
                 "policy": self.policy,
                 "clock": self.clock,
                 "steps": self.steps,
-                "first": self.first,
-                "last": self.last,
+                "first": None if self.first is None else self.first._asdict(),
+                "last": None if self.last is None else self.last._asdict(),
             },
             "primary": self.primary.kind,
             "verdicts": [each.to_json() for each in self.verdicts],

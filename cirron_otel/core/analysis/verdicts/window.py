@@ -99,6 +99,13 @@ class Stall(NamedTuple):
     """The open scopes, the innermost last."""
 
 
+class StepNumber(NamedTuple):
+    """The epoch and the number of a step, as text; None for a step without one."""
+
+    epoch: str | None
+    step: str | None
+
+
 @dataclass(slots=True)
 class StepWindow:
     """A window of steps that are aligned over the ranks by epoch and step number."""
@@ -109,9 +116,8 @@ class StepWindow:
     ranks: list[RankSteps]
     """In order of rank; empty if no steps are aligned."""
     clock: Clock = "host"
-    first: str | None = None
-    last: str | None = None
-    """The numbers of the first and the last step, as text."""
+    first: StepNumber | None = None
+    last: StepNumber | None = None
     slow_steps: int = 0
     """The number of slow steps, which `RankSteps.typical` leaves out."""
     missing_ranks: list[int] = field(default_factory=list)
