@@ -24,6 +24,9 @@ from .run_traces import records_of
 from .sessions import assign_sessions
 from .step_tables import create_step_tables
 from .summary import SessionSummary, sessions_of, with_processes
+from .verdicts.reading import diagnose_index
+from .verdicts.thresholds import thresholds_of
+from .verdicts.verdict import Verdict
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -134,6 +137,8 @@ class RunReport:
     bound: RunBound | None = None
     straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
+    primary: Verdict | None = None
+    """The primary verdict on the steps; None if there are none."""
 
     @property
     def metrics(self) -> list[LossMetric]:
@@ -147,6 +152,7 @@ class RunReport:
             "spans": self.spans,
             "failures": [each.to_json() for each in self.failures],
             "verdict": self.bound.to_json() if self.bound is not None else None,
+            "primary": self.primary.to_json() if self.primary is not None else None,
             "straggler": asdict(self.straggler) if self.straggler is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
@@ -191,7 +197,14 @@ def report_run(
         bound,
         straggler,
         memory_report(index),
+        _primary(index),
     )
+
+
+def _primary(index: SpoolIndex) -> Verdict | None:
+    if index.one("SELECT 1 FROM step LIMIT 1") is None:
+        return None
+    return diagnose_index(index, thresholds_of("run")).primary
 
 
 def _rank(

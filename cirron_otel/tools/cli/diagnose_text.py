@@ -32,10 +32,10 @@ def show_diagnosis(source: str, chosen: ChosenRun, diagnosis: Diagnosis) -> None
             output.result(line)
 
 
-def verdict_lines(verdict: Verdict) -> Iterator[str]:
+def verdict_lines(verdict: Verdict, prefix: str = "") -> Iterator[str]:
     """Yield a verdict with its sentence and its advice."""
     ranks = f", rank {rank_list(verdict.ranks)}" if verdict.ranks else ""
-    head = f"{verdict.kind} ({verdict.severity}{ranks}): "
+    head = f"{prefix}{verdict.kind} ({verdict.severity}{ranks}): "
     yield from wrapped(printable(verdict.why), head, "  ")
     yield from wrapped(printable(verdict.next), "  try: ", "    ")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
+from .diagnose_text import verdict_lines
 from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
 from .text import (
@@ -100,7 +101,7 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport) -> Iterator[str]:
-    """Yield the failures, the resource that bounds the run, and the drops."""
+    """Yield the failures, the resource that bounds the run, the primary verdict, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
@@ -110,6 +111,8 @@ def conclusions(report: RunReport) -> Iterator[str]:
         yield ""
     if report.bound is not None:
         yield from _bound(report.bound)
+    if report.primary is not None and report.primary.kind != "WARMUP":
+        yield from verdict_lines(report.primary, "Verdict: ")
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
 

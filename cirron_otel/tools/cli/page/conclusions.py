@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ....core.analysis.bound import RunBound, description_of
 from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
+from ....core.analysis.verdicts.verdict import Verdict
 from ..report_text import wall_time_names
-from ..text import cause, duration, local_moment, reason
+from ..text import cause, duration, local_moment, rank_list, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took
@@ -62,7 +63,7 @@ def _failure(failure: SessionFailure) -> Content:
 
 def bound_section(content: RunContent) -> Element | None:
     """Return the section on what bounds the run, with the wall time of each rank by kind."""
-    bound = content.report.bound
+    bound, primary = content.report.bound, content.report.primary
     if bound is None:
         return None
     return section(
@@ -75,8 +76,21 @@ def bound_section(content: RunContent) -> Element | None:
         ),
         Element("ul", [Element("li", each) for each in bound.suggestions]),
         *_steps(bound),
+        *_primary(primary),
         *_wall_time(content),
     )
+
+
+def _primary(primary: Verdict | None) -> Iterator[Content]:
+    """Yield the primary verdict, unless there are too few steps for one."""
+    if primary is not None and primary.kind != "WARMUP":
+        ranks = f", rank {rank_list(primary.ranks)}" if primary.ranks else ""
+        yield Element(
+            "p",
+            Element("strong", f"{primary.kind} ({primary.severity}{ranks}): "),
+            f"{short(primary.why, 500)}.",
+        )
+        yield Element("ul", Element("li", primary.next))
 
 
 def _steps(bound: RunBound) -> Iterator[Content]:
