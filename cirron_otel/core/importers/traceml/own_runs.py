@@ -89,8 +89,9 @@ class OwnRunRows:
             (session, exactjson.dumps_ascii(attributes), trace),
         )
         rows = [row for span in spans if (row := self._span(session, span)) is not None]
-        insert = f"INSERT OR IGNORE INTO span VALUES ({','.join('?' * 13)})"
-        self._database.executemany(insert, rows)
+        self._database.executemany(
+            "INSERT OR IGNORE INTO span VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", rows
+        )
         marks = _list(batch.get("marks"))
         samples = [row for mark in marks if (row := _sample(session, mark)) is not None]
         self._database.executemany("INSERT OR IGNORE INTO memory VALUES (?,?,?,?,?)", samples)

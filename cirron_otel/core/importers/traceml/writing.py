@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ...new_folder import new_folder
+from ...new_folder import new_folder, safe_parts
 from .collected_frames import KEY, CollectedFrames
 from .own_runs import OwnRunRows
-from .reading import FRAMES_SUFFIX
+
+FRAMES_SUFFIX: Final = ".frames"
+NOTES: Final = "lists of ids and times of arrival in a history"
 
 
 class TraceMLWriter:
@@ -25,8 +27,9 @@ class TraceMLWriter:
 
     @property
     def losses(self) -> dict[str, int]:
-        """How much of our own runs is not in the frames, by kind."""
-        return self._own.losses
+        """How much is not in the frames, by kind."""
+        notes = self._imported.notes
+        return self._own.losses | ({NOTES: notes} if notes else {})
 
     def close(self) -> None:
         """Close the temporary files."""
@@ -56,6 +59,15 @@ class TraceMLWriter:
                     self.incomplete.append(f"{path}: {missing} frames are not in the source")
             for name, frames in self._own.files():
                 self._write(folder, name, frames)
+            for name, parts, is_complete in self._imported.documents():
+                document = folder.joinpath(*safe_parts(name))
+                document.parent.mkdir(parents=True, exist_ok=True)
+                with document.open("xb") as file:
+                    file.writelines(parts)
+                self.files += 1
+                self.bytes_written += document.stat().st_size
+                if not is_complete:
+                    self.incomplete.append(f"{name}: parts of it are not in the source")
 
     def _write(self, folder: Path, name: str, frames: Iterable[bytes]) -> str:
         """Write a file; another stream of the same process has a number in its name."""
