@@ -67,11 +67,11 @@ def read_history(path: Path, folder: Path, rows: RowStore, on_problem: OnProblem
             for table in (*known, *others):
                 try:
                     _read_table(database, table, rows)
-                except sqlite3.Error as error:
+                except (sqlite3.Error, UnicodeError) as error:
                     on_problem("damaged", f"table {table:.60} cannot be read further: {error}")
             if _GPUS in tables:
                 _report_gpus_alone(database, tables, on_problem)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         raise InputError(f"{path} is not a usable SQLite file: {error}; {_EXPECTED}") from None
 
 
@@ -80,12 +80,16 @@ def _opened(path: Path, folder: Path) -> Iterator[sqlite3.Connection]:
     """Open a history read-only.
 
     A database without a log is not being written: it is opened without locks, so that SQLite
-    creates no file beside it. If a log cannot be used where it is, a copy is opened.
+    creates no file beside it. A log is read where it is, together with the index that its writer
+    has of it; without a usable index, a copy is opened.
     """
     log = path.with_name(path.name + "-wal")
     has_log = log.exists() and log.stat().st_size > 0
     try:
-        database = _connect(path, "mode=ro" if has_log else "mode=ro&immutable=1")
+        if has_log and not path.with_name(path.name + "-shm").exists():
+            raise sqlite3.OperationalError("the log has no index")
+        mode = "mode=ro&readonly_shm=1" if has_log else "mode=ro&immutable=1"
+        database = _connect(path, mode)
     except sqlite3.OperationalError:
         if not has_log:
             raise

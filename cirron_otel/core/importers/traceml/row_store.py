@@ -14,8 +14,8 @@ from .... import exactjson
 from ...state_database import open_database
 from .collected_frames import TEMPORARY
 from .envelopes import CONTROL, HISTORY_CONTROL, Row
-from .numbers import identifier
-from .sample_rows import ENVIRONMENT_TABLE, PROCESS_TABLE, SYSTEM_TABLE, row_time
+from .numbers import identifier, text
+from .sample_rows import ENVIRONMENT_TABLE, PROCESS_TABLE, SYSTEM_TABLE, plain, row_time
 from .step_rows import MEMORY_TABLE, STEP_TABLE
 
 META_KEYS: Final = (
@@ -112,16 +112,20 @@ class RowStore:
         if not data and note is None:
             return
         self._number += 1
-        text = None if note is None else exactjson.dumps_ascii([*note])
+        noted = None if note is None else exactjson.dumps_ascii([plain(each) for each in note])
         self._database.execute(
             "INSERT INTO pending VALUES (?,?,?,?,?,?)",
-            (-1 if rank is None else rank, time_ns, self._number, name, data, text),
+            (-1 if rank is None else rank, time_ns, self._number, name, data, noted),
         )
 
     def _note_sender(self, rank: int | None, meta: dict[str, Any], row: Row | None) -> None:
         """Remember the fields about the sender that are known."""
         pid = identifier(row.value.get("pid")) if row is not None else None
-        fields = {key: meta[key] for key in META_KEYS if meta.get(key) is not None}
+        fields = {
+            key: value
+            for key in META_KEYS
+            if (value := (text if key == "hostname" else identifier)(meta.get(key))) is not None
+        }
         fields = fields | ({"pid": pid} if pid is not None else {})
         number = -1 if rank is None else rank
         known = self._sender(number)
