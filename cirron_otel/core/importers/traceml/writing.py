@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from ....errors import InputError
 from ...new_folder import new_folder, safe_parts
 from .collected_frames import KEY, CollectedFrames
 from .own_runs import OwnRunRows
@@ -48,7 +49,7 @@ class TraceMLWriter:
         """Write `rank<R>_pid<P>.frames` for each stream and each session of our own.
 
         The directory appears with all its files or not at all. Raises TargetError if it exists and
-        is not empty, or if it cannot be written.
+        is not empty, or if it cannot be written, and InputError if there is nothing to write.
         """
         with new_folder(target) as folder:
             for stream in self._imported.streams():
@@ -59,6 +60,10 @@ class TraceMLWriter:
                     self.incomplete.append(f"{path}: {missing} frames are not in the source")
             for name, frames in self._own.files():
                 self._write(folder, name, frames)
+            if self._own.has_batches and not self._own.is_written and not self.files:
+                raise InputError(
+                    "the source has neither steps nor samples of memory: record a run with steps"
+                )
             for name, parts, is_complete in self._imported.documents():
                 document = folder.joinpath(*safe_parts(name))
                 document.parent.mkdir(parents=True, exist_ok=True)
