@@ -7,9 +7,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from ..errors import TargetError
+from ..errors import InputError, TargetError
 from .atomic_files import publish, sync_directory, sync_file
 
 
@@ -35,6 +35,14 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def safe_parts(name: str) -> tuple[str, ...]:
+    """Return the parts of a recorded file's name. Raises InputError if it leads elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+        raise InputError(f"a file is named {name[:100]!a}: expected a path below the recording")
+    return parts
 
 
 def _sync(folder: Path) -> None:

@@ -152,7 +152,7 @@ SOURCES: dict[str, SourceRow] = {
     ),
     "traceml": SourceRow(
         "cirron_otel.tools.convert.traceml:TraceMLSource",
-        "a recording of TraceML's: traceml:PATH; a .frames file, or a folder of them",
+        "a recording of TraceML's: traceml:PATH; frames, a history, a summary, or a run's folder",
         prefixes=("traceml:",),
     ),
     "sqlite": SourceRow(

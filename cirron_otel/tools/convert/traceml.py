@@ -44,9 +44,11 @@ class TraceMLSource(BatchSource):
             if progress is not None:
                 progress(done, None)
 
-        for batch in recording.batches(step):
-            yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)
+        with temporary_databases():
+            for batch in recording.batches(step):
+                yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)
         report.bytes_read += recording.bytes_read
+        report.duplicates += recording.duplicates
 
 
 class TraceMLTarget(TargetWriter):

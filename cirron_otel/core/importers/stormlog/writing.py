@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
-from ....errors import InputError
-from ...new_folder import new_folder
+from ...new_folder import new_folder, safe_parts
 from .collected import CollectedRecords
 from .marks import ARRAY, KEY, LINES, in_order, plain_text_of
 from .own_events import BUNDLES, events_of
@@ -134,10 +133,7 @@ class StormlogWriter:
 
 def _write(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
     """Write a file of a recording below `folder`. Raises InputError if its name leads elsewhere."""
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise InputError(f"a file is named {name[:100]!a}: expected a path below the recording")
-    path = folder.joinpath(*parts)
+    path = folder.joinpath(*safe_parts(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         file.writelines(pieces)

@@ -45,15 +45,19 @@ def batches_of(
     otel: dict[str, Any],
     stream: dict[str, Any],
     last: dict[str, Any],
+    earliest_ns: int = 0,
 ) -> Iterator[ImportedBatch]:
     """Yield one batch, or several if the records or the frames are too many for one.
 
     `stream` has the members of `traceml` that each batch has; `last` those of the last batch only.
+    Without a stream, `frames` are the parts of documents. `created_ns` is the time of the last
+    record, or `earliest_ns`.
     """
     spans.sort(key=lambda span: (span["end_ns"], span["id"]))
     marks.sort(key=lambda mark: (mark["ts_ns"], mark["id"]))
     packs = list(_packs(frames)) or [[]]
-    created = max([span["end_ns"] for span in spans] + [mark["ts_ns"] for mark in marks], default=0)
+    times = [earliest_ns, *(span["end_ns"] for span in spans), *(mark["ts_ns"] for mark in marks)]
+    created = max(times)
     number = 0
     while number < len(packs) or spans or marks:
         pack = packs[number] if number < len(packs) else []
@@ -101,8 +105,12 @@ def _batch(
     traceml: dict[str, Any],
     created: int,
 ) -> ImportedBatch:
-    first = {"first": frames[0].number} if frames else {}
-    traceml = traceml | first | {"frames": [orjson.Fragment(each.text) for each in frames]}
+    texts = [orjson.Fragment(each.text) for each in frames]
+    if "stream" in traceml:
+        first = {"first": frames[0].number} if frames else {}
+        traceml = traceml | first | {"frames": texts}
+    else:
+        traceml = {"documents": texts}
     content = orjson.dumps(
         {
             "created_ns": created,

@@ -22,12 +22,16 @@ _TABLES: Final = (
     "CREATE TABLE stream (id TEXT PRIMARY KEY, rank INTEGER, pid INTEGER)",
     "CREATE TABLE frame (stream TEXT, number INTEGER, part INTEGER, parts INTEGER, data BLOB,"
     " PRIMARY KEY (stream, number, part)) WITHOUT ROWID",
+    "CREATE TABLE document (name TEXT, part INTEGER, parts INTEGER, data BLOB,"
+    " PRIMARY KEY (name, part))",
 )
 _OMITTED: Final = -1
 """`parts` of a frame that was too long to be kept."""
 _TORN: Final = -2
 """`parts` of the bytes of a torn last frame."""
-_EXPECTED: Final = "expected `stream`, `first` and `frames` as docs/traceml.md describes them"
+_EXPECTED: Final = (
+    "expected `stream`, `first` and `frames` or `documents`, as docs/traceml.md describes them"
+)
 
 
 class CollectedStream(NamedTuple):
@@ -47,6 +51,8 @@ class CollectedFrames:
         for statement in _TABLES:
             self._database.execute(statement)
         self._database.execute("BEGIN")
+        self.notes = 0
+        """The number of lists with what histories contain beside their rows."""
 
     def close(self) -> None:
         """Close the file."""
@@ -54,6 +60,11 @@ class CollectedFrames:
 
     def add(self, members: dict[str, Any]) -> None:
         """Add the object `traceml` of a batch. Raises InputError for any other object."""
+        documents = members.get("documents")
+        if isinstance(documents, list) and "stream" not in members:
+            for document in documents:
+                self._add_document(document)
+            return
         stream, frames = members.get("stream"), members.get("frames")
         first = count(members.get("first", 0))
         if not isinstance(stream, str) or not isinstance(frames, list) or first is None:
@@ -68,6 +79,33 @@ class CollectedFrames:
         run = self._database.execute
         run("INSERT OR IGNORE INTO stream VALUES (?,?,?)", (stream, *place))
         self._database.executemany("INSERT OR IGNORE INTO frame VALUES (?,?,?,?,?)", rows)
+
+    def _add_document(self, document: Any) -> None:
+        """Add a part of a document. Raises InputError for an object of another form."""
+        document = document if isinstance(document, dict) else {}
+        if isinstance(document.get("rows"), list):
+            self.notes += 1
+            return
+        name, text = document.get("name"), document.get("text")
+        part, parts = identifier(document.get("part")), identifier(document.get("parts"))
+        if isinstance(document.get("base64"), str):
+            data = _decoded(document["base64"].encode())
+        elif isinstance(text, str):
+            data = text.encode("utf-8", "surrogatepass")
+        else:
+            raise InputError(f"a document of the batch is not valid: {_EXPECTED}")
+        row = (name, part, parts, data)
+        if not isinstance(name, str) or part is None or parts is None:
+            raise InputError(f"a document of the batch is not valid: {_EXPECTED}")
+        self._database.execute("INSERT OR IGNORE INTO document VALUES (?,?,?,?)", row)
+
+    def documents(self) -> Iterator[tuple[str, list[bytes], bool]]:
+        """Yield the name of each document, its parts, and whether it is complete."""
+        run = self._database.execute
+        for name, parts in run("SELECT name, MAX(parts) FROM document GROUP BY name ORDER BY name"):
+            query = "SELECT data FROM document WHERE name = ? ORDER BY part"
+            data = [row[0] for row in run(query, (name,))]
+            yield name, data, len(data) == parts
 
     def streams(self) -> list[CollectedStream]:
         """Return the streams in the order of their first batches."""

@@ -7,6 +7,9 @@ from typing import Any, Final, NamedTuple
 
 CONTROL: Final = "_traceml_control"
 RANK_FINISHED: Final = "rank_finished"
+HISTORY_CONTROL: Final = "cirron_otel_history"
+"""A control message of ours with the history's columns beside its rows: `[table, id, recv_ts_ns]`.
+"""
 _ENVELOPE_KEYS: Final = frozenset({"meta", "body"})
 
 

@@ -33,7 +33,8 @@ _EVENTS: Final = {name: event for event, name in PHASES.items()} | {
     "loss": "_traceml_internal:forward_time"
 }
 """TraceML's events by our phases; the loss belongs to the forward pass."""
-_STEP, _MICRO_STEP = "step", "micro_step"
+_STEPS: Final = ("step", "batch")
+_MICRO_STEP: Final = "micro_step"
 _PARTS: Final = """
 SELECT name, start, end, gpu FROM span WHERE parent = ?1
 UNION ALL SELECT part.name, part.start, part.end, part.gpu FROM span AS part
@@ -68,6 +69,7 @@ class OwnRunRows:
         self._database.execute("BEGIN")
         self.losses: dict[str, int] = {}
         """How much of the runs TraceML's rows do not contain, by kind."""
+        self.has_batches = self.is_written = False
 
     def close(self) -> None:
         """Close the file."""
@@ -75,6 +77,7 @@ class OwnRunRows:
 
     def add(self, batch: dict[str, Any]) -> None:
         """Add a batch; records of an unexpected form are counted as lost."""
+        self.has_batches = True
         otel = batch.get("otel")
         otel = otel if isinstance(otel, dict) else {}
         spans = [each for each in _list(batch.get("spans")) if isinstance(each, dict)]
@@ -89,8 +92,9 @@ class OwnRunRows:
             (session, exactjson.dumps_ascii(attributes), trace),
         )
         rows = [row for span in spans if (row := self._span(session, span)) is not None]
-        insert = f"INSERT OR IGNORE INTO span VALUES ({','.join('?' * 13)})"
-        self._database.executemany(insert, rows)
+        self._database.executemany(
+            "INSERT OR IGNORE INTO span VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)", rows
+        )
         marks = _list(batch.get("marks"))
         samples = [row for mark in marks if (row := _sample(session, mark)) is not None]
         self._database.executemany("INSERT OR IGNORE INTO memory VALUES (?,?,?,?,?)", samples)
@@ -110,12 +114,12 @@ class OwnRunRows:
                 self._database.execute("UPDATE session SET ended = 1 WHERE id = ?", (session,))
             self._lose(ATTRIBUTES, len(attrs))
             return None
-        is_known = name in (_STEP, _MICRO_STEP) or name in _EVENTS
+        is_known = name in (*_STEPS, _MICRO_STEP) or name in _EVENTS
         if start is None or end is None or not isinstance(span_id, str) or not is_known:
             self._lose(OTHER_SPANS, 1)
             return None
         self._lose(COSTS, sum(span.get(key) is not None for key in ("cpu_ns", "memory_peak_bytes")))
-        used = {PEAK, RESERVED_PEAK, SUMS} if name == _STEP else set()
+        used = {PEAK, RESERVED_PEAK, SUMS} if name in _STEPS else set()
         self._lose(ATTRIBUTES, len(attrs.keys() - used))
         peaks = (count(attrs.get(PEAK)), count(attrs.get(RESERVED_PEAK)), text(attrs.get("device")))
         return (span_id, session, text(span.get("parent_id")), name, identifier(span.get("index")),
@@ -125,15 +129,18 @@ class OwnRunRows:
     def files(self) -> Iterator[tuple[str, Iterable[bytes]]]:
         """Yield the name and the frames of each session that has steps or samples."""
         self._database.execute(_INDEX)
-        orphans = "SELECT COUNT(*) FROM span WHERE name != ? AND parent NOT IN (SELECT id FROM span"
-        orphans += " WHERE name IN (?, ?)) AND name != ?"
-        row = self._database.execute(orphans, (_STEP, _STEP, _MICRO_STEP, _MICRO_STEP)).fetchone()
+        orphans = """
+            SELECT COUNT(*) FROM span WHERE name NOT IN ('step', 'batch', 'micro_step')
+            AND parent NOT IN (SELECT id FROM span WHERE name IN ('step', 'batch', 'micro_step'))
+        """
+        row = self._database.execute(orphans).fetchone()
         self._lose(OTHER_SPANS, row[0])
         for session, attrs, run, ended in self._database.execute(
             "SELECT id, attrs, run, ended FROM session ORDER BY rowid"
         ).fetchall():
             meta = self._meta(session, exactjson.loads(attrs), run)
             if meta is not None:
+                self.is_written = True
                 name = f"rank{meta['rank']}_pid{meta['pid']}"
                 yield name, self._frames(_Place(session, meta, bool(ended)))
 
@@ -180,12 +187,13 @@ class OwnRunRows:
     def _step_rows(self, session: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
         run = self._database.execute
         all_steps, distinct = run(
-            "SELECT COUNT(*), COUNT(DISTINCT number) FROM span WHERE session = ? AND name = ?",
-            (session, _STEP),
+            "SELECT COUNT(*), COUNT(DISTINCT number) FROM span WHERE session = ?"
+            " AND name IN (?, ?)",
+            (session, *_STEPS),
         ).fetchone()
         steps = run(
             "SELECT id, number, start, end, gpu, peak, reserved, device FROM span"
-            " WHERE session = ? AND name = ? ORDER BY end, id", (session, _STEP),
+            " WHERE session = ? AND name IN (?, ?) ORDER BY end, id", (session, *_STEPS),
         )  # fmt: skip
         for ordinal, step in enumerate(steps, 1):
             span_id, number, start, end, gpu, peak, reserved, device = step

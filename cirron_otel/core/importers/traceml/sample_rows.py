@@ -120,7 +120,7 @@ def plain_object(row: dict[Any, Any]) -> dict[str, Any]:
 
     The frame itself keeps every value unchanged.
     """
-    value = _plain(row, 0)
+    value = plain(row)
     return value if isinstance(value, dict) else {}
 
 
@@ -128,7 +128,8 @@ def _text(value: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def _plain(value: Any, depth: int) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value, or a text for a value that JSON does not have."""
     kind = type(value)
     if kind is str:
         return _text(value)
@@ -137,7 +138,7 @@ def _plain(value: Any, depth: int) -> Any:
     if kind is float and number(value) is not None:
         return value
     if depth < _MAX_DEPTH and kind is dict and len(value) <= _MAX_ITEMS:
-        return {_text(str(key)): _plain(item, depth + 1) for key, item in value.items()}
+        return {_text(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if depth < _MAX_DEPTH and kind is list and len(value) <= _MAX_ITEMS:
-        return [_plain(item, depth + 1) for item in value]
+        return [plain(item, depth + 1) for item in value]
     return repr(value)[:200] if not isinstance(value, dict | list) else "…"

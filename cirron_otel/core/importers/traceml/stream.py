@@ -31,7 +31,7 @@ from ....ids import digest
 from ....semconv import SESSION
 from ...records.findings import Finding
 from .batch_parts import FrameText, ImportedBatch, batches_of
-from .envelopes import RANK_FINISHED, Envelope, envelopes_of
+from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of
 from .framing import OversizedFrame
 from .numbers import identifier, text, time_ns
 from .payloads import read_payload
@@ -91,6 +91,11 @@ class TraceMLStream:
     def identity(self) -> StreamIdentity | None:
         """The process that sends the stream; None before the first frame."""
         return self._state.identity if self._state is not None else None
+
+    @property
+    def end_ns(self) -> int:
+        """The end of the last record in a batch, Unix nanoseconds; 0 if there is none."""
+        return (self._state.end_ns or 0) if self._state is not None else 0
 
     @property
     def is_finished(self) -> bool:
@@ -208,7 +213,7 @@ class TraceMLStream:
             builder.note_time(sent_ns)
             if envelope.control == RANK_FINISHED:
                 state.is_finished = True
-            else:
+            elif envelope.control != HISTORY_CONTROL:
                 self._report("unknown", f"control message {envelope.control:.60}: kept")
             return
         builder.note_time(sent_ns)

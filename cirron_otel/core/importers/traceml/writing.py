@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from ...new_folder import new_folder
+from ....errors import InputError
+from ...new_folder import new_folder, safe_parts
 from .collected_frames import KEY, CollectedFrames
 from .own_runs import OwnRunRows
-from .reading import FRAMES_SUFFIX
+
+FRAMES_SUFFIX: Final = ".frames"
+NOTES: Final = "lists of ids and times of arrival in a history"
 
 
 class TraceMLWriter:
@@ -25,8 +28,9 @@ class TraceMLWriter:
 
     @property
     def losses(self) -> dict[str, int]:
-        """How much of our own runs is not in the frames, by kind."""
-        return self._own.losses
+        """How much is not in the frames, by kind."""
+        notes = self._imported.notes
+        return self._own.losses | ({NOTES: notes} if notes else {})
 
     def close(self) -> None:
         """Close the temporary files."""
@@ -45,7 +49,7 @@ class TraceMLWriter:
         """Write `rank<R>_pid<P>.frames` for each stream and each session of our own.
 
         The directory appears with all its files or not at all. Raises TargetError if it exists and
-        is not empty, or if it cannot be written.
+        is not empty, or if it cannot be written, and InputError if there is nothing to write.
         """
         with new_folder(target) as folder:
             for stream in self._imported.streams():
@@ -56,6 +60,19 @@ class TraceMLWriter:
                     self.incomplete.append(f"{path}: {missing} frames are not in the source")
             for name, frames in self._own.files():
                 self._write(folder, name, frames)
+            if self._own.has_batches and not self._own.is_written and not self.files:
+                raise InputError(
+                    "the source has neither steps nor samples of memory: record a run with steps"
+                )
+            for name, parts, is_complete in self._imported.documents():
+                document = folder.joinpath(*safe_parts(name))
+                document.parent.mkdir(parents=True, exist_ok=True)
+                with document.open("xb") as file:
+                    file.writelines(parts)
+                self.files += 1
+                self.bytes_written += document.stat().st_size
+                if not is_complete:
+                    self.incomplete.append(f"{name}: parts of it are not in the source")
 
     def _write(self, folder: Path, name: str, frames: Iterable[bytes]) -> str:
         """Write a file; another stream of the same process has a number in its name."""
