@@ -5,15 +5,15 @@ severities, and scores or shares to three digits.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cirron_otel.tools.cli.main import run as run_command
-from tests.sdk.processes import ROOT
+from tests.traceml.recordings import RECORDINGS, run_folder
 
-RECORDINGS = ROOT / "tests" / "testdata" / "traceml"
 # (kind, severity, score or share, ranks), the primary verdict first.
 EXPECTED: dict[str, list[tuple[str, str, float | None, list[int]]]] = {
     "v031/ddp2_compute_straggler": [
@@ -44,8 +44,9 @@ def diagnosed(source: str, capsys: pytest.CaptureFixture[str], *options: str) ->
     return run
 
 
-def check(run: dict[str, Any], recording: str) -> None:
-    expected = EXPECTED[recording]
+def check(run: dict[str, Any], recording: str, but: Collection[str] = ()) -> None:
+    """Check the verdicts, except for the kinds in `but`."""
+    expected = [each for each in EXPECTED[recording] if each[0] not in but]
     verdicts = [
         (each["kind"], each["severity"], each.get("score", each.get("share")), each["ranks"])
         for each in run["verdicts"]
@@ -79,6 +80,31 @@ def test_a_spool_and_otlp(
     for name in ("run.otlp.json", "run.otlp.binpb"):
         assert run_command(["convert", str(spool), str(tmp_path / name)]) == 0
         check(diagnosed(str(tmp_path / name), capsys), recording)
+
+
+@pytest.mark.parametrize("recording", EXPECTED)
+def test_a_history_and_a_run_folder(
+    recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(recording, tmp_path)
+    check(diagnosed(f"traceml:{folder}", capsys), recording)
+    check(diagnosed(f"traceml:{folder / 'aggregator' / 'telemetry'}", capsys), recording)
+
+
+@pytest.mark.parametrize("recording", EXPECTED)
+def test_a_summary(recording: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The means of a summary suffice for the verdicts on the steps."""
+    folder = run_folder(recording, tmp_path)
+    run = diagnosed(f"traceml:{folder / 'final_summary.json'}", capsys)
+    run["verdicts"] = [each for each in run["verdicts"] if each["kind"] != "HIGH_CPU"]
+    check(run, recording, but={"HIGH_CPU"})
+    steps = 10 if "short" in recording else 300
+    assert run["window"] == {
+        "policy": "run", "clock": "host", "steps": steps, "first": None, "last": None,
+    }  # fmt: skip
+    assert run_command(["report", f"traceml:{folder / 'final_summary.json'}", "--json"]) == 0
+    primary = json.loads(capsys.readouterr().out)["primary"]
+    assert primary["kind"] == EXPECTED[recording][0][0]
 
 
 def test_two_recordings_in_one_spool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

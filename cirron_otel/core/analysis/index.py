@@ -41,6 +41,7 @@ CREATE TABLE sample (
     file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
     device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
+CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """
 _INDEXES = """
@@ -64,9 +65,11 @@ _ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
+SUMMARY_SPAN = "traceml.summary"
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
@@ -136,6 +139,7 @@ class SpoolIndex:
             add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
+            add(_ADD_SUMMARY, _summary(rows))
 
     def ready(self) -> SpoolIndex:
         """Make the added records searchable."""
@@ -247,6 +251,21 @@ def _listed(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for span in rows.spans:
         for mark_id in span.mark_ids:
             yield file, key_of(span.id), key_of(mark_id)
+
+
+def _summary(rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the figures of a run of which only a summary was imported (docs/traceml.md)."""
+    for span in rows.spans:
+        if span.name == SUMMARY_SPAN and isinstance(attributes := span.attributes, dict):
+            for name, value in attributes.items():
+                if type(value) is int or type(value) is float:
+                    yield name, None, float(value)
+    for mark in rows.marks:
+        if mark.kind == "summary" and mark.name is not None and mark.name.startswith("traceml."):
+            attributes = mark.attributes
+            rank = attributes.get("rank") if isinstance(attributes, dict) else None
+            if type(mark.value) in (int, float):
+                yield mark.name, rank if type(rank) is int else None, float(mark.value)
 
 
 def _int64(value: int | None) -> int | None:

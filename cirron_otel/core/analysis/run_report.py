@@ -202,7 +202,7 @@ def report_run(
 
 
 def _primary(index: SpoolIndex) -> Verdict | None:
-    if index.one("SELECT 1 FROM step LIMIT 1") is None:
+    if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
         return None
     return diagnose_index(index, thresholds_of("run")).primary
 

@@ -61,12 +61,17 @@ class IndexedSpan(Struct):
         return message if isinstance(message, str) and message else "error"
 
     @property
+    def attributes(self) -> Any:
+        """The attributes, parsed; None if they are not valid JSON."""
+        return _parsed(self.attrs)
+
+    @property
     def device_peaks(self) -> tuple[int | None, int | None]:
         """The attributes with the peaks of the device's memory, allocated and reserved, bytes."""
         text = self.attrs
         if isinstance(text, msgspec.Raw) and not any(name in bytes(text) for name in _PEAK_TEXTS):
             return None, None  # most spans: parsing would take longer than everything else
-        attributes = _parsed(text)
+        attributes = self.attributes
         if not isinstance(attributes, dict):
             return None, None
         peaks = [attributes.get(name) for name in (DEVICE_PEAK, RESERVED_PEAK)]

@@ -11,6 +11,7 @@ from ..step_tables import create_step_tables
 from .aligned_steps import AlignedSteps
 from .diagnosis import Diagnosis, diagnose
 from .readings import StateReadings, outside_steps, rank_memory
+from .summary_window import summary_window
 from .thresholds import Thresholds
 from .window import Stall, StepWindow
 
@@ -51,7 +52,11 @@ def read_window(
     world_size: int | None = None,
     stalls: list[Stall] | None = None,
 ) -> StepWindow:
-    """Return the window of the last aligned steps of an index."""
+    """Return the window of the last aligned steps of an index, or of a summary without steps."""
+    if index.one("SELECT 1 FROM step LIMIT 1") is None:
+        window = summary_window(index, limits.policy)
+        if window is not None:
+            return window
     steps = AlignedSteps(index, limits)
     first, last = steps.ends()
     begin_ns, end_ns = steps.times()
