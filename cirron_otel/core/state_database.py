@@ -40,16 +40,19 @@ def open_database(
     busy_s: float = SQLITE_DEFAULT_BUSY_S,
     is_shared: bool = False,
     must_exist: bool = False,
+    mode: str | None = None,
 ) -> sqlite3.Connection:
     """Open the database at `path`, which is created if it does not exist.
 
     `settings` are pragmas, which run in this order. A writer waits at most `busy_s` seconds for
     another writer. `is_shared` allows use from several threads, which the caller must serialize.
-    With `must_exist`, a missing file is an error. Raises sqlite3.Error.
+    With `must_exist`, a missing file is an error. `mode` is the query of SQLite's URI, such as
+    `mode=ro`, for a file of another program. Raises sqlite3.Error.
     """
+    mode = mode or ("mode=rw" if must_exist else None)
     connection = sqlite3.connect(
-        f"{Path(path).absolute().as_uri()}?mode=rw" if must_exist else path,
-        uri=must_exist,
+        path if mode is None else f"{Path(path).absolute().as_uri()}?{mode}",
+        uri=mode is not None,
         timeout=busy_s,
         isolation_level=None,
         check_same_thread=not is_shared,

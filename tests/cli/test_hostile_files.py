@@ -19,7 +19,7 @@ from cirron_otel.tools.cli.main import run as in_process
 from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 
 LINE = b'{"resourceSpans":[]}\n'
-SPOOL_COMMANDS = ("spool ls", "spool verify", "report")
+SPOOL_COMMANDS = ("spool ls", "spool verify", "report", "diagnose")
 
 
 def ends_well(code: int, text: str, codes: tuple[int, ...]) -> None:
@@ -82,6 +82,7 @@ def test_a_source_of_any_kind(
         ["convert", name, "out.jsonl"],
         ["convert", name, "part", "--select", "rank=0"],
         ["report", name],
+        ["diagnose", name],
         ["spool", "ls", name],
         ["spool", "verify", name],
         ["diff", name, name],

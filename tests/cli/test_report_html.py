@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.run_report import report_run, run_index
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.page.content import RunContent, gather

@@ -25,6 +25,11 @@ from tests.storage.helpers import files
 SPOOL = RECORDED / "01_torch_basic"
 STORMLOG = RECORDED.parent / "stormlog" / "v039" / "sim_gpu" / "sink"
 """A recording of Stormlog's, which becomes one batch."""
+TRACEML = RECORDED.parent / "traceml" / "v050" / "ddp2_short" / "frames" / "rank0_pid19149.frames"
+"""The frames of one of TraceML's processes, which become one batch."""
+RECORDINGS = {"stormlog": STORMLOG, "traceml": TRACEML}
+"""The recordings from which the spools of these rows are made: a row's files contain nothing else.
+"""
 SESSION = "session="
 
 
@@ -189,6 +194,19 @@ def _damaged_stormlog(folder: Path) -> Iterator[Given]:
     yield Given(f"stormlog:{copy}")
 
 
+@contextlib.contextmanager
+def _traceml(spool: Path, folder: Path) -> Iterator[Given]:
+    """TraceML's files hold its rows only: the spool is made of them (`spool_for`)."""
+    del spool
+    yield Given(f"traceml:{shutil.copy(TRACEML, folder / 'stream.frames')}")
+
+
+@contextlib.contextmanager
+def _damaged_traceml(folder: Path) -> Iterator[Given]:
+    (folder / "stream.frames").write_bytes(TRACEML.read_bytes()[:-5])
+    yield Given(f"traceml:{folder}/stream.frames")
+
+
 SOURCES: dict[str, SourceCase] = {
     "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
     "batch": _written("batch", ".json"),
@@ -202,6 +220,9 @@ SOURCES: dict[str, SourceCase] = {
     "stormlog": SourceCase(
         _stormlog, _damaged_stormlog, lambda folder: Given(f"stormlog:{folder}/absent")
     ),
+    "traceml": SourceCase(
+        _traceml, _damaged_traceml, lambda folder: Given(f"traceml:{folder}/absent")
+    ),
     "tar": _written("tar"),
 }
 
@@ -212,6 +233,7 @@ TARGETS: dict[str, str] = {
     "otlp-proto": "out.binpb",
     "cirron-proto": "out",
     "stormlog": "out",
+    "traceml": "out",
     "tar": "out",
 }
 """By row: the name of a target; a batch file has the name of its batch."""
@@ -222,16 +244,17 @@ def name_of_target(name: str, spool: Path) -> str:
     return TARGETS[name] or min(spool.rglob("*.json")).name
 
 
-def spool_of_stormlog(folder: Path) -> Path:
-    """A spool that the stormlog row can hold."""
-    convert(ConvertRequest(f"stormlog:{STORMLOG}", f"{folder}/recorded"))
+def spool_of_recording(name: str, folder: Path) -> Path:
+    """A spool that the row of an importer can hold."""
+    convert(ConvertRequest(f"{name}:{RECORDINGS[name]}", f"{folder}/recorded"))
     return folder / "recorded"
 
 
 def spool_of_one_batch(folder: Path, *names: str) -> Path:
     """A spool with one batch, which the rows of these names can hold."""
-    if "stormlog" in names:
-        return spool_of_stormlog(folder)
+    for name in names:
+        if name in RECORDINGS:
+            return spool_of_recording(name, folder)
     first = min(SPOOL.rglob("*.json"))
     (folder / "one" / "spool").mkdir(parents=True)
     shutil.copy(first, folder / "one" / "spool")
@@ -240,8 +263,8 @@ def spool_of_one_batch(folder: Path, *names: str) -> Path:
 
 def spool_for(name: str, folder: Path) -> Path:
     """The largest spool that a row can hold."""
-    if name == "stormlog":
-        return spool_of_stormlog(folder)
+    if name in RECORDINGS:
+        return spool_of_recording(name, folder)
     return spool_of_one_batch(folder) if name == "batch" else SPOOL
 
 

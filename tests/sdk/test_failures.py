@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.run_report import RunReport, report_run, run_index
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import RunReport, report_run
 from cirron_otel.core.analysis.summary import summarise
 from cirron_otel.core.analysis.tree import TreeNode, build_trees
 from cirron_otel.core.spool.paths import find_spool

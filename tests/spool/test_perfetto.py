@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.perfetto import trace_events
-from cirron_otel.core.analysis.run_report import run_index
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.cli.conftest import SPOOLS
 

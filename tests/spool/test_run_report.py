@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import break_down
-from cirron_otel.core.analysis.run_report import RunReport, report_run, run_index
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import RunReport, report_run
 from cirron_otel.core.analysis.tree import build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 
@@ -280,19 +281,19 @@ def training(rank: int, *steps: dict[str, int], begun: int = 0) -> list[dict[str
 )
 def test_the_verdict(tmp_path: Path, phases: dict[str, int], begun: int, bound: str) -> None:
     found = spool(tmp_path, training(0, *[phases] * 20, begun=begun))
-    assert found.verdict is not None
-    assert found.verdict.bound == bound
-    assert found.verdict.suggestions
-    inside = found.verdict.in_steps
+    assert found.bound is not None
+    assert found.bound.bound == bound
+    assert found.bound.suggestions
+    inside = found.bound.in_steps
     expected = {"checkpoints": "forward", "start-up": "backward"}.get(bound)
     assert (inside.bound if inside is not None else None) == expected
-    assert sum(found.verdict.shares.values()) == pytest.approx(1, abs=0.02)
+    assert sum(found.bound.shares.values()) == pytest.approx(1, abs=0.02)
 
 
 def suggested(folder: Path, *ranks: list[dict[str, Any]]) -> tuple[str, str]:
     """The evidence and the suggestions for what bounds the steps of a run, or all of it."""
     folder.mkdir()
-    verdict = spool(folder, *ranks).verdict
+    verdict = spool(folder, *ranks).bound
     assert verdict is not None
     return verdict.evidence, "; ".join(verdict.suggestions)
 
@@ -331,7 +332,7 @@ def test_recomputed_activations_are_evidence(tmp_path: Path) -> None:
 def test_the_evidence_has_the_share_of_the_verdict(tmp_path: Path) -> None:
     """The mean of a phase and of a step are of the same steps, slow first ones included."""
     first, later = {"data_load": 3000, "forward": 3000}, {"data_load": 10, "forward": 30}
-    verdict = spool(tmp_path, training(0, first, *[later] * 19, begun=10**6)).verdict
+    verdict = spool(tmp_path, training(0, first, *[later] * 19, begun=10**6)).bound
     assert verdict is not None
     assert verdict.bound == "start-up"
     assert verdict.evidence.endswith("in slow first steps; a later step takes 40 ns")
@@ -366,8 +367,8 @@ def test_the_slowest_rank_is_named(tmp_path: Path) -> None:
     )
     assert found.straggler is not None
     assert (found.straggler.rank, found.straggler.phase) == (1, "data_load")
-    assert found.verdict is not None
-    assert found.verdict.bound == "stragglers"
+    assert found.bound is not None
+    assert found.bound.bound == "stragglers"
     (tmp_path / "alike").mkdir()
     alike = spool(tmp_path / "alike", training(0, *[fast] * 9), training(1, *[fast] * 9))
     assert alike.straggler is None

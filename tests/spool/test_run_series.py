@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.mark_series import mark_points, step_points
-from cirron_otel.core.analysis.run_report import report_run, run_index
+from cirron_otel.core.analysis.run_report import report_run
 
 from .test_perfetto import batch
 from .test_run_report import _START, mark, span

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.run_report import report_run, run_index
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.analysis.run_traces import (
     StepTrace,
     fields_of,

@@ -6,13 +6,24 @@ import itertools
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal
 
 from ...semconv import MICRO_STEP
 from .tree import TreeNode
 
 STEP = "step"
 OPTIMIZER_STEP = "optimizer_step"
+
+Component = Literal["input", "h2d", "forward", "backward", "optimizer"]
+COMPONENTS: Final[dict[str, Component]] = {
+    "data_load": "input", "h2d": "h2d", "forward": "forward", "loss": "forward",
+    "train_step": "forward", "backward": "backward", "recompute": "backward",
+    OPTIMIZER_STEP: "optimizer", "zero_grad": "optimizer", "clip_grad": "optimizer",
+    "scheduler_step": "optimizer",
+}  # fmt: skip
+"""The part of a step to which each phase belongs; the loss counts as forward."""
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
+                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
 
 _FEW = 4
 """The minimum number of steps for a warm-up to be detected."""
@@ -34,6 +45,11 @@ def is_phase(name: str | None) -> bool:
 def is_checkpoint(name: str | None) -> bool:
     """Return whether a scope saves or loads a checkpoint."""
     return name is not None and "checkpoint" in name.lower()
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a scope is an operation in which ranks wait for each other."""
+    return name.startswith(_COLLECTIVES)
 
 
 def holds_phases(name: str | None) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
+from ...semconv import HW_ID
 from ..records.memory_marks import kind_of, memory_mark
-from ..records.rows import IndexedBatch, rows_of, shown
+from ..records.rows import IndexedBatch, IndexedMark, rows_of, shown
 from ..spool.reader import BatchFile
 from ..state_database import open_database
 
@@ -26,11 +27,11 @@ CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    is_peak_sampled INTEGER
+    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
-    value TEXT, kind TEXT, ts_ns INTEGER
+    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT
 );
 CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -40,6 +41,7 @@ CREATE TABLE sample (
     file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
     device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
+CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """
 _INDEXES = """
@@ -49,14 +51,25 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
+_ONCE = """
+DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+);
+DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
+    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+);
+CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
+"""
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
+SUMMARY_SPAN = "traceml.summary"
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
@@ -126,6 +139,7 @@ class SpoolIndex:
             add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
+            add(_ADD_SUMMARY, _summary(rows))
 
     def ready(self) -> SpoolIndex:
         """Make the added records searchable."""
@@ -160,6 +174,22 @@ class SpoolIndex:
         return next(self.rows(query, *values), (None,))[0]
 
 
+def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
+    """Return an index of the records of `batches`, for example of a SpoolReader.
+
+    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
+    inherits its parent's records), only the first one is kept. Raises the errors of reading the
+    batches, and TargetError if there is no disk space.
+    """
+    index = SpoolIndex()
+    try:
+        index.load(batches).script(_ONCE)
+    except BaseException:
+        index.connection.close()
+        raise
+    return index
+
+
 @contextlib.contextmanager
 def _disk_errors() -> Iterator[None]:
     try:
@@ -177,8 +207,8 @@ def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
-            _int64(span.memory_peak_bytes), _int64(span.device_peak),
-            span.is_peak_sampled,
+            _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
+            span.is_peak_sampled, span.phases_are_sums,
         )  # fmt: skip
 
 
@@ -187,8 +217,17 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
-            shown(mark.kind), _int64(mark.ts_ns),
+            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark),
         )  # fmt: skip
+
+
+def _device_of(mark: IndexedMark) -> str | None:
+    """Return the attribute `hw.id` of a reading of a device; None for any other mark."""
+    if mark.name is None or not mark.name.startswith("hw."):
+        return None
+    attributes = mark.attributes
+    device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
+    return shown(device) if isinstance(device, str) else None
 
 
 def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
@@ -212,6 +251,21 @@ def _listed(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for span in rows.spans:
         for mark_id in span.mark_ids:
             yield file, key_of(span.id), key_of(mark_id)
+
+
+def _summary(rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the figures of a run of which only a summary was imported (docs/traceml.md)."""
+    for span in rows.spans:
+        if span.name == SUMMARY_SPAN and isinstance(attributes := span.attributes, dict):
+            for name, value in attributes.items():
+                if type(value) is int or type(value) is float:
+                    yield name, None, float(value)
+    for mark in rows.marks:
+        if mark.kind == "summary" and mark.name is not None and mark.name.startswith("traceml."):
+            attributes = mark.attributes
+            rank = attributes.get("rank") if isinstance(attributes, dict) else None
+            if type(mark.value) in (int, float):
+                yield mark.name, rank if type(rank) is int else None, float(mark.value)
 
 
 def _int64(value: int | None) -> int | None:

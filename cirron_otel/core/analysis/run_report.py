@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..spool.reader import BatchFile, SpoolReader
-from .breakdown import STEP, Breakdown, PhaseTimes, ends_closure, holds_phases, is_phase
+from ..spool.reader import SpoolReader
+from .bound import RunBound, Straggler, bound_of
+from .breakdown import STEP, Breakdown, PhaseTimes
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
@@ -21,8 +22,11 @@ from .metrics import LossMetric, losses
 from .run_time import RankReport, wall_time
 from .run_traces import records_of
 from .sessions import assign_sessions
+from .step_tables import create_step_tables
 from .summary import SessionSummary, sessions_of, with_processes
-from .verdict import Straggler, Verdict, verdict_of
+from .verdicts.reading import diagnose_index
+from .verdicts.thresholds import thresholds_of
+from .verdicts.verdict import Verdict
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -59,70 +63,6 @@ def drops_of(
 SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
 
-_ONCE = """
-DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
-);
-DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
-);
-CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
-"""
-# A step inside another step, at any depth, belongs to the outer one.
-_STEPS = """
-CREATE TABLE step (
-    no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
-    ns INTEGER
-);
-INSERT INTO step
-SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
-WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
-DELETE FROM step WHERE no IN (
-    WITH RECURSIVE inside (id) AS (
-        SELECT id FROM step WHERE id IS NOT NULL
-        UNION SELECT span.id FROM span JOIN inside ON span.parent = inside.id
-    )
-    SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
-);
-CREATE TABLE part (
-    no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, start_ns INTEGER, ns INTEGER,
-    is_phase INTEGER, phase INTEGER
-);
-INSERT INTO part
-WITH RECURSIVE part (no, id, step, name, start_ns, ns, is_phase, phase) AS (
-    SELECT span.no, span.id, step.no, span.name, span.start_ns,
-        max(span.end_ns - span.start_ns, 0), span.name IS NOT 'micro_step', NULL
-    FROM step JOIN span ON span.parent = step.id AND span.no <> step.no
-    UNION ALL
-    SELECT span.no, span.id, part.step, span.name, span.start_ns,
-        max(span.end_ns - span.start_ns, 0), part.name IS 'micro_step' OR is_phase(span.name),
-        CASE WHEN part.is_phase THEN part.no ELSE part.phase END
-    FROM part CROSS JOIN span ON span.parent = part.id
-    WHERE part.name IS 'micro_step' AND NOT part.is_phase OR holds_phases(part.name)
-)
-SELECT * FROM part;
-CREATE TABLE phase (no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER);
-INSERT INTO phase
-WITH nested (around, taken, has_closure, ended, gaps) AS (
-    SELECT phase, sum(ns), max(name IS 'backward'), max(start_ns + ns),
-        sum(CASE WHEN ends_closure(name) AND next IS NOT NULL AND NOT ends_closure(next)
-            THEN max(next_ns - start_ns - ns, 0) ELSE 0 END)
-    FROM (
-        SELECT phase, name, start_ns, ns, lead(name) OVER following AS next,
-            lead(start_ns) OVER following AS next_ns
-        FROM part WHERE is_phase WINDOW following AS (PARTITION BY phase ORDER BY start_ns, no)
-    ) GROUP BY phase
-)
-SELECT no, step, coalesce(nullif(name, ''), '?'),
-    CASE WHEN name IS 'optimizer_step' AND has_closure AND start_ns IS NOT NULL
-    THEN gaps + max(start_ns + ns - max(start_ns, ended), 0)
-    ELSE max(ns - coalesce(taken, 0), 0) END
-FROM part LEFT JOIN nested ON nested.around = part.no
-WHERE is_phase AND ns IS NOT NULL ORDER BY no;
-DROP TABLE part;
-CREATE INDEX step_rank ON step (rank);
-CREATE INDEX phase_step ON phase (step);
-"""
 _RANKS = """
 SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER BY rank
 """
@@ -194,9 +134,11 @@ class RunReport:
     """Sessions that failed or were killed; the first to fail comes first."""
     drops: list[Drop] = field(default_factory=list)
     """The records that the recording processes dropped."""
-    verdict: Verdict | None = None
+    bound: RunBound | None = None
     straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
+    primary: Verdict | None = None
+    """The primary verdict on the steps; None if there are none."""
 
     @property
     def metrics(self) -> list[LossMetric]:
@@ -209,7 +151,8 @@ class RunReport:
             "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
             "failures": [each.to_json() for each in self.failures],
-            "verdict": self.verdict.to_json() if self.verdict is not None else None,
+            "verdict": self.bound.to_json() if self.bound is not None else None,
+            "primary": self.primary.to_json() if self.primary is not None else None,
             "straggler": asdict(self.straggler) if self.straggler is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
@@ -220,22 +163,6 @@ class RunReport:
             "gpu": [asdict(each) for each in self.gpu],
             "memory": self.memory.to_json(),
         }
-
-
-def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """Return an index of the records of `batches`, for example of a SpoolReader.
-
-    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
-    inherits its parent's records), only the first one is kept. Raises the errors of reading the
-    batches, and TargetError if there is no disk space.
-    """
-    index = SpoolIndex()
-    try:
-        index.load(batches).script(_ONCE)
-    except BaseException:
-        index.connection.close()
-        raise
-    return index
 
 
 def report_run(
@@ -251,12 +178,10 @@ def report_run(
     if reader is not None:
         # A process without a batch may belong to a run other than the one being read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
-    for function in (is_phase, holds_phases, ends_closure):
-        index.function(function)
-    index.script(_STEPS)
+    create_step_tables(index)
     marks, left_out = mark_series(index)
     ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
-    verdict, straggler = verdict_of(ranks)
+    bound, straggler = bound_of(ranks)
     return RunReport(
         index.one("SELECT count(*) FROM span"),
         ranks,
@@ -269,10 +194,17 @@ def report_run(
         ],
         failures_of(index, reader, sessions),
         drops_of(index, reader, sessions) if reader is not None else [],
-        verdict,
+        bound,
         straggler,
         memory_report(index),
+        _primary(index),
     )
+
+
+def _primary(index: SpoolIndex) -> Verdict | None:
+    if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
+        return None
+    return diagnose_index(index, thresholds_of("run")).primary
 
 
 def _rank(

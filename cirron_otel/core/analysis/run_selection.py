@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...errors import UsageError
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
-from .runs import Run, SpoolRuns, read_runs
+from .runs import MOST_LISTED, Run, SpoolRuns, read_runs
 
 LAST, ALL = "last", "all"
 _MOST_LISTED = 10
@@ -22,6 +22,13 @@ class ChosenRun:
     run: Run | None
     """None if the spool has no run, or if all runs were requested."""
     count: int
+    others: tuple[str, ...] = ()
+    """The names of the other runs, oldest first; at most 1,000."""
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks that the run should have; None if it is unknown."""
+        return None if self.run is None else self.run.world_size
 
     @property
     def name(self) -> str | None:
@@ -46,7 +53,26 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
         return ChosenRun(None, len(spool.runs))
     run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
     reader.only = run.batches | _unreadable(reader, run, spool.runs)
-    return ChosenRun(run, len(spool.runs))
+    return _chosen(run, spool)
+
+
+def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:
+    """Return each run of a spool with a reader of its batches, oldest first.
+
+    If no run is recorded, as in a recording of cirron-sdk, all batches count as one run.
+    """
+    spool = read_runs(reader)
+    if not any(run.is_recorded for run in spool.runs):
+        return [(ChosenRun(spool.runs[0] if len(spool.runs) == 1 else None, 1), reader)]
+    return [
+        (_chosen(run, spool), SpoolReader(reader.paths.root, only=run.batches))
+        for run in spool.runs
+    ]
+
+
+def _chosen(run: Run, spool: SpoolRuns) -> ChosenRun:
+    others = tuple(each.name for each in spool.runs if each is not run)
+    return ChosenRun(run, len(spool.runs), others[:MOST_LISTED])
 
 
 def _unreadable(reader: SpoolReader, run: Run, runs: Sequence[Run]) -> set[str]:

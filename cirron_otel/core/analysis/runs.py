@@ -2,9 +2,10 @@
 
 A batch of this project's SDK names its run in its resource. Batches of its older versions are
 grouped by their trace (the processes started by one `cirron-otel run` share it), and by their job's
-id if their times overlap. Batches of cirron-sdk do not name their session: sessions of different
-ranks whose times overlap form one run. Batches from other services belong to the run whose trace
-they are part of, if any.
+id if their times overlap. Sessions of other software that have no id of their run form one if they
+are distinct ranks of one world size whose times overlap. Batches of cirron-sdk do not name their
+session: sessions of different ranks whose times overlap form one run. Batches from other services
+belong to the run whose trace they are part of, if any.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from html import escape
 from typing import Any
 
 from ...ids import SHORT_ID_DIGITS
-from ...semconv import JOB_ID
+from ...semconv import DISTRO_NAME, JOB_ID
 from ..durations import SECOND_NS
 from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
@@ -37,6 +38,7 @@ from .run_batch import (
 )
 from .sessions import assign_sessions
 
+WORLD_SIZE = "cirron.world_size"
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
 
@@ -92,11 +94,13 @@ class Run:
     """Whether the run's batches name their session; batches of cirron-sdk do not."""
     batches: frozenset[str]
     """The names of the run's batch files."""
+    world_size: int | None = None
+    """The number of ranks that the run should have; None if it is not recorded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as a JSON object, without the names of its batch files."""
         document = asdict(self)
-        del document["batches"], document["is_recorded"]
+        del document["batches"], document["is_recorded"], document["world_size"]
         return document
 
     @property
@@ -162,6 +166,17 @@ class _Session:
         """Return an attribute of its resource if it is a non-empty string."""
         value = self.resource.get(attribute)
         return value if isinstance(value, str) and value else None
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks according to its resource."""
+        value = self.resource.get(WORLD_SIZE)
+        return value if type(value) is int and value > 0 else None
+
+    @property
+    def is_unstamped(self) -> bool:
+        """Whether other software recorded it without an id of the run that it was part of."""
+        return DISTRO_NAME not in self.resource and self.trace_id in (None, self.id)
 
     @property
     def began(self) -> float:
@@ -269,7 +284,7 @@ def _grouped(sessions: Iterable[_Session]) -> list[list[_Session]]:
     named = [group for key, group in groups.items() if key[0] == "run"]
     traces = [group for key, group in groups.items() if key[0] == "trace"]
     loose = [group for key, group in groups.items() if key[0] == "session"]
-    return [*named, *_joined(traces, _is_same_job), *_joined(loose, _are_ranks)]
+    return [*named, *_joined(traces, _is_one_run), *_joined(loose, _are_ranks)]
 
 
 def _joined(
@@ -287,6 +302,20 @@ def _joined(
         else:
             joined.append(group)
     return joined
+
+
+def _is_one_run(one: list[_Session], other: list[_Session]) -> bool:
+    return _is_same_job(one, other) or _is_same_world(one, other)
+
+
+def _is_same_world(one: list[_Session], other: list[_Session]) -> bool:
+    """Return whether these are ranks of one world size, recorded without an id of their run."""
+    sessions = [*one, *other]
+    sizes = {each.world_size for each in sessions}
+    size = min((size for size in sizes if size is not None), default=1)
+    ranks = {rank for each in sessions for rank in each.ranks}
+    is_world = len(sizes) == 1 and size > 1 and all(0 <= rank < size for rank in ranks)
+    return is_world and all(each.is_unstamped for each in sessions) and _are_ranks(one, other)
 
 
 def _is_same_job(one: list[_Session], other: list[_Session]) -> bool:
@@ -345,6 +374,7 @@ def _run(group: list[_Session]) -> Run:
         resource=first.resource,
         is_recorded=any(not each.is_sdk for each in group),
         batches=frozenset().union(*(each.names for each in group)),
+        world_size=max((each.world_size for each in group if each.world_size), default=None),
     )
 
 

@@ -21,10 +21,14 @@ MAX_TEXT = 500
 
 
 DEVICE_PEAK = "cuda.memory_peak_bytes"
-_DEVICE_PEAK_TEXT = DEVICE_PEAK.encode()
+RESERVED_PEAK = "cuda.memory_reserved_peak_bytes"
+_PEAK_TEXTS = (DEVICE_PEAK.encode(), RESERVED_PEAK.encode())
 PEAK_SAMPLES = "memory_samples"
 """The attribute of an imported phase: the number of samples whose largest one is its peak."""
 _SAMPLES_TEXT = f'"{PEAK_SAMPLES}"'.encode()
+PHASES_ARE_SUMS = "traceml.phases_are_sums"
+"""The attribute of an imported step of which only the sums of its phases are recorded."""
+_SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
@@ -57,18 +61,32 @@ class IndexedSpan(Struct):
         return message if isinstance(message, str) and message else "error"
 
     @property
-    def device_peak(self) -> int | None:
-        """The attribute with the peak of the device's memory, in bytes."""
-        if isinstance(self.attrs, msgspec.Raw) and _DEVICE_PEAK_TEXT not in bytes(self.attrs):
-            return None  # most spans: parsing would take longer than everything else
-        attributes = _parsed(self.attrs)
-        peak = attributes.get(DEVICE_PEAK) if isinstance(attributes, dict) else None
-        return peak if type(peak) is int else None
+    def attributes(self) -> Any:
+        """The attributes, parsed; None if they are not valid JSON."""
+        return _parsed(self.attrs)
+
+    @property
+    def device_peaks(self) -> tuple[int | None, int | None]:
+        """The attributes with the peaks of the device's memory, allocated and reserved, bytes."""
+        text = self.attrs
+        if isinstance(text, msgspec.Raw) and not any(name in bytes(text) for name in _PEAK_TEXTS):
+            return None, None  # most spans: parsing would take longer than everything else
+        attributes = self.attributes
+        if not isinstance(attributes, dict):
+            return None, None
+        peaks = [attributes.get(name) for name in (DEVICE_PEAK, RESERVED_PEAK)]
+        allocated, reserved = (peak if type(peak) is int else None for peak in peaks)
+        return allocated, reserved
 
     @property
     def is_peak_sampled(self) -> bool:
         """Whether the peaks are the largest samples of an imported recording, and not exact."""
         return isinstance(self.attrs, msgspec.Raw) and _SAMPLES_TEXT in bytes(self.attrs)
+
+    @property
+    def phases_are_sums(self) -> bool:
+        """Whether only the sums of its phases are recorded, and not when they ran."""
+        return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)
 
 
 class IndexedMark(Struct):

@@ -21,6 +21,7 @@ import click
 
 from ...errors import EndpointError, InputError, TargetError
 from . import demo_targets, output, training
+from .diagnose_text import verdict_lines
 from .folding import fold, folded_trees
 from .parameters import json_option
 from .tables import breakdown_table
@@ -29,6 +30,7 @@ from .text import count, duration, printable, size
 if TYPE_CHECKING:
     from ...core.analysis.breakdown import Breakdown
     from ...core.analysis.tree import Forest
+    from ...core.analysis.verdicts.verdict import Verdict
     from ..convert.report import Report
     from .demo_targets import Sent, Stored
 
@@ -107,6 +109,8 @@ def demo(directory: str | None, replay: bool, as_json: bool) -> int:
             output.document(_to_json(run, breakdown, place, outcome))
         else:
             _show(run, breakdown)
+            for line in ["", *verdict_lines(_primary(run), "Verdict: ")]:
+                output.result(line)
             for line in _files(place, outcome) + _next(place, outcome):
                 output.result(line)
     return _exit_code(run, outcome)
@@ -224,6 +228,7 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
         "spans": run.forest.spans,
         "trees": [each.to_json() for each in fold(run.forest.trees)],
         "breakdown": found.to_json(),
+        "primary": _primary(run).to_json(),
         "to_otlp": gone.there.to_json(),
         "to_spool": gone.back.to_json(),
         "equal": gone.is_equal,
@@ -231,6 +236,15 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
         "endpoint": None if gone.sent is None else gone.sent.to_json(),
         "next": _commands(place, gone),
     }
+
+
+def _primary(run: _Run) -> Verdict:
+    """Return the primary verdict on the run."""
+    from ...core.analysis.verdicts.reading import diagnose_batches
+    from ...core.analysis.verdicts.thresholds import thresholds_of
+    from ...core.spool.reader import SpoolReader
+
+    return diagnose_batches(SpoolReader(run.source), thresholds_of("run")).primary
 
 
 def _show(run: _Run, found: Breakdown) -> None:

@@ -107,7 +107,8 @@ def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 def _read(source: str, source_format: str | None, run: str | None) -> _Run:
     from ...core.analysis.breakdown import joined
-    from ...core.analysis.run_report import report_run, run_index
+    from ...core.analysis.index import run_index
+    from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
 
     with as_spool(source, source_format) as place:

@@ -20,6 +20,7 @@ from . import output, signals
 from .collector import collector
 from .convert import convert
 from .demo import demo
+from .diagnose import diagnose
 from .diff import diff
 from .doctor import doctor
 from .export import export
@@ -40,7 +41,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.E
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done; 1 done, but something was skipped; 2 wrong usage; 3 bad input;"
-    " 4 target not writable; 5 endpoint failed; 7 collector: batches undelivered;"
+    " 4 target not writable; 5 endpoint failed; 6 a verdict of --fail-on;"
+    " 7 collector: batches undelivered;"
     " 130 interrupted.",
 )
 @click.version_option(package_name=PROGRAM, message=f"{PROGRAM} %(version)s")
@@ -49,7 +51,8 @@ def cli() -> None:
 
 
 for _command in (
-    run_command, convert, export, report, diff, runs, spool, stormlog, demo, doctor, collector,
+    run_command, convert, export, report, diagnose, diff, runs, spool, stormlog, demo, doctor,
+    collector,
 ):  # fmt: skip
     cli.add_command(_command)
 

@@ -97,6 +97,12 @@ run_option: Callable[[F], F] = click.option(
     metavar="NAME|ID|last|all",
     help="Only this run, by its name or the beginning of its id; see `runs ls`.",
 )
+fail_on_option: Callable[[F], F] = click.option(
+    "--fail-on",
+    "fail_on",
+    type=click.Choice(("warn", "crit")),
+    help="Exit with code 6 if a verdict is a problem of this severity, or a worse one.",
+)
 from_option: Callable[[F], F] = click.option(
     "--from",
     "source_format",

@@ -76,7 +76,8 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
-    from ...core.analysis.run_report import report_run, run_index
+    from ...core.analysis.index import run_index
+    from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
     from .pager import paged
     from .report_text import show_report

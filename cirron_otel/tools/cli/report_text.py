@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
+from .diagnose_text import verdict_lines
 from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
 from .text import (
@@ -26,12 +27,12 @@ from .text import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ...core.analysis.bound import RunBound
     from ...core.analysis.failures import SessionFailure
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.metrics import LossMetric
     from ...core.analysis.run_report import GpuTime, RunReport, SlowStep
     from ...core.analysis.run_time import RankReport, Row
-    from ...core.analysis.verdict import Verdict
 
 _MOST_RANKS = 16
 _MOST_FAILURES = 8
@@ -100,16 +101,18 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport) -> Iterator[str]:
-    """Yield the failures, the resource that bounds the run, and the drops."""
+    """Yield the failures, the resource that bounds the run, the primary verdict, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
         more = len(report.failures) - _MOST_FAILURES
         yield f"and {more:,} more sessions that failed or were killed"
-    if report.failures and report.verdict is not None:
+    if report.failures and report.bound is not None:
         yield ""
-    if report.verdict is not None:
-        yield from _verdict(report.verdict)
+    if report.bound is not None:
+        yield from _bound(report.bound)
+    if report.primary is not None and report.primary.kind != "WARMUP":
+        yield from verdict_lines(report.primary, "Verdict: ")
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
 
@@ -139,14 +142,14 @@ def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
         yield f"  {printable(failure.where)}"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    from ...core.analysis.verdict import description_of
+def _bound(bound: RunBound) -> Iterator[str]:
+    from ...core.analysis.bound import description_of
 
-    text = f"{description_of(verdict.bound)} took {100 * verdict.share:.0f} % of the wall time"
-    yield from wrapped(text, f"Bound by {verdict.bound}: ", "  ")
-    yield from wrapped(verdict.evidence, "  ", "  ")
-    yield from _suggestions(verdict.suggestions)
-    steps = verdict.in_steps
+    text = f"{description_of(bound.bound)} took {100 * bound.share:.0f} % of the wall time"
+    yield from wrapped(text, f"Bound by {bound.bound}: ", "  ")
+    yield from wrapped(bound.evidence, "  ", "  ")
+    yield from _suggestions(bound.suggestions)
+    steps = bound.in_steps
     if steps is not None:
         text = f"{description_of(steps.bound)} took {100 * steps.share:.0f} % of their time"
         yield from wrapped(text, f"Its steps are bound by {steps.bound}: ", "  ")

@@ -99,7 +99,8 @@ def report_of(batches: RunBatches) -> RunReport:
 
     Raises the errors of reading a spool.
     """
-    from ...core.analysis.run_report import report_run, run_index
+    from ...core.analysis.index import run_index
+    from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
 
     with run_index(batches) as index:

@@ -78,6 +78,11 @@ class Report:
         for warning in warnings:
             self._lose(warning, 1)
 
+    def lose_many(self, losses: dict[str, int]) -> None:
+        """Add losses that were counted already."""
+        for text, count in losses.items():
+            self._lose(text, count)
+
     def _lose(self, warning: str, count: int) -> None:
         if warning not in self.losses and len(self.losses) >= _MAX_KEPT:
             warning = _OTHER_LOSSES
@@ -90,8 +95,7 @@ class Report:
         self.skipped_count += other.skipped_count - len(other.skipped)
         self.incomplete += other.incomplete
         self.duplicates += other.duplicates
-        for text, count in other.losses.items():
-            self._lose(text, count)
+        self.lose_many(other.losses)
 
     @property
     def exit_code(self) -> int:

@@ -48,7 +48,7 @@ class StormlogSource(BatchSource):
         progress: Progress | None = None,
     ) -> Iterator[NamedBatch]:
         """Yield the batches. Raises InputError if there is no recording."""
-        with temporary_folder() as folder, _database_errors():
+        with temporary_folder() as folder, temporary_databases():
             joined = None if self._join is None else ScopeTimes(self._join, folder)
             recording = StormlogImport(
                 self._path, folder=folder, on_finding=report.skip, joined=joined
@@ -97,7 +97,7 @@ def open_target(
 
     Raises InputError at the end if a run of our own has no sample of its memory.
     """
-    with temporary_folder() as folder, _database_errors():
+    with temporary_folder() as folder, temporary_databases():
         writer = StormlogWriter(folder)
         try:
             yield StormlogTarget(writer, report)
@@ -139,7 +139,7 @@ def _size_of(path: str) -> int:
 
 
 @contextlib.contextmanager
-def _database_errors() -> Iterator[None]:
+def temporary_databases() -> Iterator[None]:
     """Convert a failure of a temporary database to a TargetError."""
     try:
         yield

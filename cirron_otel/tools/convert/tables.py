@@ -150,6 +150,11 @@ SOURCES: dict[str, SourceRow] = {
         reads_stdin=True,
         can_join=True,
     ),
+    "traceml": SourceRow(
+        "cirron_otel.tools.convert.traceml:TraceMLSource",
+        "a recording of TraceML's: traceml:PATH; frames, a history, a summary, or a run's folder",
+        prefixes=("traceml:",),
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -197,6 +202,12 @@ TARGETS: dict[str, TargetRow] = {
         "cirron_otel.tools.convert.stormlog:open_target",
         "Stormlog's files: stormlog:DST; .json is an array, .jsonl a segment, others a directory",
         prefixes=("stormlog:",),
+    ),
+    "traceml": TargetRow(
+        "cirron_otel.tools.convert.traceml:open_target",
+        "TraceML's frames: traceml:DIR; a .frames file for each process",
+        prefixes=("traceml:",),
+        writes_stdout=False,
     ),
 }
 """Every kind of target by its name."""

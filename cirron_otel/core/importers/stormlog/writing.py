@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
-from ....errors import InputError, TargetError
-from ...atomic_files import publish, sync_directory, sync_file
+from ...new_folder import new_folder, safe_parts
 from .collected import CollectedRecords
 from .marks import ARRAY, KEY, LINES, in_order, plain_text_of
 from .own_events import BUNDLES, events_of
@@ -98,21 +95,8 @@ class StormlogWriter:
         The directory appears with all its files or not at all. Raises TargetError if it exists and
         is not empty, or if it cannot be written.
         """
-        if target.is_dir() and any(target.iterdir()):
-            raise TargetError(f"{target} is not empty: name a new directory")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(".tmp", f"{target.name[:200]}.", target.parent))
-        except OSError as error:
-            raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
-        try:
-            self._fill(temporary)
-            _sync(temporary)
-            publish(temporary, target)
-        except OSError as error:
-            raise TargetError(f"cannot write {target}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with new_folder(target) as folder:
+            self._fill(folder)
 
     def _fill(self, folder: Path) -> None:
         imported = self._imported
@@ -149,19 +133,7 @@ class StormlogWriter:
 
 def _write(folder: Path, name: str, pieces: Iterable[bytes]) -> None:
     """Write a file of a recording below `folder`. Raises InputError if its name leads elsewhere."""
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise InputError(f"a file is named {name[:100]!a}: expected a path below the recording")
-    path = folder.joinpath(*parts)
+    path = folder.joinpath(*safe_parts(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         file.writelines(pieces)
-
-
-def _sync(folder: Path) -> None:
-    """Wait until all files are on disk."""
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            with (Path(directory) / name).open("rb") as file:
-                sync_file(file.fileno())
-        sync_directory(Path(directory))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....core.analysis.bound import RunBound, description_of
 from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
-from ....core.analysis.verdict import Verdict, description_of
+from ....core.analysis.verdicts.verdict import Verdict
 from ..report_text import wall_time_names
-from ..text import cause, duration, local_moment, reason
+from ..text import cause, duration, local_moment, rank_list, reason
 from .content import RunContent
 from .element import Content, Element
 from .parts import code, note, rank_name, section, share, short, table, took
@@ -60,27 +61,40 @@ def _failure(failure: SessionFailure) -> Content:
     ]
 
 
-def verdict_section(content: RunContent) -> Element | None:
+def bound_section(content: RunContent) -> Element | None:
     """Return the section on what bounds the run, with the wall time of each rank by kind."""
-    verdict = content.report.verdict
-    if verdict is None:
+    bound, primary = content.report.bound, content.report.primary
+    if bound is None:
         return None
     return section(
         "verdict",
-        f"Bound by {verdict.bound}",
+        f"Bound by {bound.bound}",
         Element(
             "p",
-            f"{description_of(verdict.bound)} took {share(verdict.share)} of the wall time:"
-            f" {verdict.evidence}.",
+            f"{description_of(bound.bound)} took {share(bound.share)} of the wall time:"
+            f" {bound.evidence}.",
         ),
-        Element("ul", [Element("li", each) for each in verdict.suggestions]),
-        *_steps(verdict),
+        Element("ul", [Element("li", each) for each in bound.suggestions]),
+        *_steps(bound),
+        *_primary(primary),
         *_wall_time(content),
     )
 
 
-def _steps(verdict: Verdict) -> Iterator[Content]:
-    steps = verdict.in_steps
+def _primary(primary: Verdict | None) -> Iterator[Content]:
+    """Yield the primary verdict, unless there are too few steps for one."""
+    if primary is not None and primary.kind != "WARMUP":
+        ranks = f", rank {rank_list(primary.ranks)}" if primary.ranks else ""
+        yield Element(
+            "p",
+            Element("strong", f"{primary.kind} ({primary.severity}{ranks}): "),
+            f"{short(primary.why, 500)}.",
+        )
+        yield Element("ul", Element("li", primary.next))
+
+
+def _steps(bound: RunBound) -> Iterator[Content]:
+    steps = bound.in_steps
     if steps is not None:
         yield Element(
             "p",

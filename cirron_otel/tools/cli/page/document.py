@@ -57,7 +57,7 @@ def _body(content: RunContent) -> Element:
     }
     steps = _steps_section(content, palette, details, anchors)
     parts = [
-        conclusions.verdict_section(content),
+        conclusions.bound_section(content),
         sections.time_section(content, palette) if content.report.spans else None,
         sections.course_section(content),
         sections.slowest_section(content, palette, anchors),

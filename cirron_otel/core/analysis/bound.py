@@ -1,4 +1,4 @@
-"""The verdict of a report: what bounds the run, the evidence, and suggestions."""
+"""The bound of a run: the part of its wall time that limits its speed, with evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..durations import duration
-from .breakdown import Breakdown, is_checkpoint
+from .breakdown import COMPONENTS, Breakdown, Component, is_checkpoint, is_collective
 
 if TYPE_CHECKING:
     from .run_time import RankReport, Row
@@ -23,16 +23,17 @@ _ENOUGH = 0.2
 """The minimum share of the wall time at which an avoidable cost counts as the bound of a run."""
 _STRAGGLES = 0.1
 """The minimum excess of a straggler over the median rank, as a fraction of a step."""
-_KINDS: dict[str, Bound] = {
-    "data_load": "input", "h2d": "input", "forward": "forward", "loss": "forward",
-    "backward": "backward", "recompute": "backward", "optimizer_step": "optimizer",
-    "zero_grad": "optimizer", "clip_grad": "optimizer", "scheduler_step": "optimizer",
-    "train_step": "train step", "collective": "communication",
+_OF_COMPONENT: dict[Component, Bound] = {
+    "input": "input", "h2d": "input", "forward": "forward", "backward": "backward",
+    "optimizer": "optimizer",
 }  # fmt: skip
+_KINDS: dict[str, Bound] = {
+    **{name: _OF_COMPONENT[component] for name, component in COMPONENTS.items()},
+    "train_step": "train step",
+    "collective": "communication",
+}
 _WAITING = frozenset({"backward", "optimizer_step"})
 """Phases in which data-parallel ranks wait for each other."""
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
-                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
 _AVOIDABLE: tuple[Bound, ...] = (
     "stragglers", "input", "evaluation", "checkpoints", "start-up", "idle time",
     "unattributed time",
@@ -123,7 +124,7 @@ class Straggler:
 
 
 @dataclass(slots=True)
-class StepsVerdict:
+class StepsBound:
     """The bound inside the steps, for a run whose main bound is outside of them."""
 
     bound: Bound
@@ -134,7 +135,7 @@ class StepsVerdict:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunBound:
     """The bound of a run: the part of its time that limits its speed, with evidence."""
 
     bound: Bound
@@ -144,18 +145,18 @@ class Verdict:
     suggestions: list[str]
     shares: dict[Bound, float]
     """The share of each possible bound, the largest first."""
-    in_steps: StepsVerdict | None = None
+    in_steps: StepsBound | None = None
     """None if `bound` is a part of the steps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the verdict as a JSON object."""
+        """Return the bound as a JSON object."""
         return asdict(self)
 
 
-def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler | None]:
-    """Return the verdict on the ranks that trained, and the straggler if there is one.
+def bound_of(ranks: Sequence[RankReport]) -> tuple[RunBound | None, Straggler | None]:
+    """Return the bound of the ranks that trained, and the straggler if there is one.
 
-    The verdict is None if no rank has steps.
+    The bound is None if no rank has steps.
     """
     trained = [each for each in ranks if each.steps.steps.durations]
     straggler = _straggler(trained)
@@ -171,10 +172,10 @@ def verdict_of(ranks: Sequence[RankReport]) -> tuple[Verdict | None, Straggler |
         return None, straggler
     bound = _choose(shares)
     evidence = _evidence(bound, trained, straggler)
-    verdict = Verdict(bound, shares[bound], evidence, _suggestions(bound, trained), shares)
+    found = RunBound(bound, shares[bound], evidence, _suggestions(bound, trained), shares)
     if bound in _OUTSIDE:
-        verdict.in_steps = _in_steps(shares, trained, straggler)
-    return verdict, straggler
+        found.in_steps = _in_steps(shares, trained, straggler)
+    return found, straggler
 
 
 def _choose(shares: dict[Bound, float]) -> Bound:
@@ -190,7 +191,7 @@ def _choose(shares: dict[Bound, float]) -> Bound:
 
 def _in_steps(
     shares: dict[Bound, float], ranks: Sequence[RankReport], straggler: Straggler | None
-) -> StepsVerdict | None:
+) -> StepsBound | None:
     inside = {bound: share for bound, share in shares.items() if bound not in _OUTSIDE}
     # The time that ranks wait for a straggler is a part of their phases.
     total = sum(share for bound, share in inside.items() if bound != "stragglers")
@@ -199,7 +200,7 @@ def _in_steps(
     of_steps = {bound: share / total for bound, share in inside.items()}
     bound = _choose(of_steps)
     evidence = _evidence(bound, ranks, straggler)
-    return StepsVerdict(bound, of_steps[bound], evidence, _suggestions(bound, ranks))
+    return StepsBound(bound, of_steps[bound], evidence, _suggestions(bound, ranks))
 
 
 def _suggestions(bound: Bound, ranks: Sequence[RankReport]) -> list[str]:
@@ -247,7 +248,7 @@ def _costs(ranks: Sequence[RankReport]) -> Counter[Bound]:
 
 
 def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | None) -> str:
-    """Return the figures that support a verdict, as a phrase."""
+    """Return the figures that support a bound, as a phrase."""
     if bound == "stragglers" and straggler is not None:
         return (
             f"without waiting, rank {straggler.rank} works {_ms(straggler.own_ns)} per step, the"
@@ -330,7 +331,7 @@ def _busy_by_phase(steps: Breakdown) -> dict[str, int]:
     busy = {
         phase.name: phase.total_ns // step_count
         for phase in steps.phases
-        if phase.name not in _WAITING and not phase.name.startswith(_COLLECTIVES)
+        if phase.name not in _WAITING and not is_collective(phase.name)
     }
     return busy | {"unattributed": max(steps.unattributed.total_ns, 0) // step_count}
 

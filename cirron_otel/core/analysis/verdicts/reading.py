@@ -1,0 +1,89 @@
+"""The window of steps of an index, which the rules take as their input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...spool.reader import BatchFile
+from ..index import SpoolIndex, run_index
+from ..sessions import assign_sessions
+from ..step_tables import create_step_tables
+from .aligned_steps import AlignedSteps
+from .diagnosis import Diagnosis, diagnose
+from .readings import StateReadings, outside_steps, rank_memory
+from .summary_window import summary_window
+from .thresholds import Thresholds
+from .window import Stall, StepWindow
+
+_MOST_MISSING = 1000
+
+
+def diagnose_batches(
+    batches: Iterable[BatchFile], limits: Thresholds, world_size: int | None = None
+) -> Diagnosis:
+    """Return the diagnosis of a run's batches, for example of a SpoolReader.
+
+    Raises the errors of reading the batches, and TargetError if there is no disk space.
+    """
+    with run_index(batches) as index:
+        assign_sessions(index)
+        create_step_tables(index)
+        return diagnose_index(index, limits, world_size)
+
+
+def diagnose_index(
+    index: SpoolIndex,
+    limits: Thresholds,
+    world_size: int | None = None,
+    stalls: list[Stall] | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of the run in an index; call it at most once per index.
+
+    `create_step_tables` and `assign_sessions` must have been applied to the index. `world_size` is
+    the number of ranks that the run should have, if it is known. Raises TargetError if there is no
+    disk space.
+    """
+    return diagnose(read_window(index, limits, world_size, stalls), limits)
+
+
+def read_window(
+    index: SpoolIndex,
+    limits: Thresholds,
+    world_size: int | None = None,
+    stalls: list[Stall] | None = None,
+) -> StepWindow:
+    """Return the window of the last aligned steps of an index, or of a summary without steps."""
+    if index.one("SELECT 1 FROM step LIMIT 1") is None:
+        window = summary_window(index, limits.policy)
+        if window is not None:
+            return window
+    steps = AlignedSteps(index, limits)
+    first, last = steps.ends()
+    begin_ns, end_ns = steps.times()
+    readings = StateReadings(index)
+    if limits.policy == "live" and begin_ns is not None and end_ns is not None:
+        readings = StateReadings(index, (begin_ns, end_ns))
+    return StepWindow(
+        policy=limits.policy,
+        steps=steps.count,
+        ranks=steps.ranks(),
+        clock=steps.clock,
+        first=first,
+        last=last,
+        slow_steps=steps.slow,
+        missing_ranks=_missing(index, world_size),
+        memory=rank_memory(index, steps, round(limits["memory.steps"])),
+        cpu=readings.cpu(),
+        gpu=readings.gpu(),
+        temperature=readings.temperature(),
+        non_finite=readings.non_finite(),
+        outside=outside_steps(index),
+        stalls=stalls or [],
+    )
+
+
+def _missing(index: SpoolIndex, world_size: int | None) -> list[int]:
+    """Return the ranks of the job without a step, at most 1,000."""
+    present = {rank for (rank,) in index.rows("SELECT DISTINCT rank FROM step")}
+    ranks = range(min(world_size or 0, len(present) + _MOST_MISSING))
+    return [rank for rank in ranks if rank not in present] if present else []

@@ -1,0 +1,74 @@
+"""The window of a run of which only a summary exists: the means of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ..index import SpoolIndex
+from .thresholds import Policy
+from .window import RankMemory, RankSteps, StepMeans, StepWindow, Utilization
+
+_VALUES: Final = "SELECT name, rank, value FROM summary ORDER BY rank LIMIT 1000000"
+_PREFIX: Final = "traceml."
+_MS: Final = 1_000_000
+_STEPS: Final = "step_time.steps_analyzed"
+_TOTAL: Final = ("step_time.total_step_ms", "step_time.step_time_ms")
+_INPUT: Final = (
+    "step_time.dataloader_ms", "step_time.input_wait_ms", "step_time.dataloader_fetch_cpu_ms",
+)  # fmt: skip
+"""The same figures under the names of older and newer schemas."""
+_PEAKS: Final = ("step_memory.peak_reserved_bytes", "step_memory.peak_allocated_bytes")
+
+
+def summary_window(index: SpoolIndex, policy: Policy) -> StepWindow | None:
+    """Return the window of a summary; None if the index has no summary with times of steps."""
+    by_rank: dict[int | None, dict[str, float]] = {}
+    for name, rank, value in index.rows(_VALUES):
+        by_rank.setdefault(rank, {})[name.removeprefix(_PREFIX)] = value
+    # Figures of the whole run and of hosts have no rank.
+    whole = by_rank.pop(None, {})
+    times = {rank: means for rank, values in by_rank.items() if (means := _means(values))}
+    if not times:
+        return None
+    steps = int(whole.get(_STEPS, 0))
+    return StepWindow(
+        policy=policy,
+        steps=steps,
+        ranks=[RankSteps(rank, means) for rank, means in sorted(times.items(), key=_rank)],
+        memory=[
+            RankMemory(rank, steps, int(peak), None, None)
+            for rank, values in by_rank.items()
+            if (peak := _first(values, _PEAKS)) is not None
+        ],
+        cpu=_reading(whole, "system.cpu_percent", "host", 100),
+        gpu=_reading(whole, "system.gpu_util_percent", "gpu", 100),
+        temperature=_reading(whole, "system.gpu_temp_c", "gpu", 1),
+    )
+
+
+def _means(values: Mapping[str, float]) -> StepMeans | None:
+    """Return the mean times of a rank; None if the summary has none."""
+    total, loading = _first(values, _TOTAL), _first(values, _INPUT)
+    if total is None or loading is None:
+        return None
+    names = ("h2d", "forward", "backward", "optimizer")
+    h2d, forward, backward, optimizer = (
+        values.get(f"step_time.{name}_ms", 0.0) * _MS for name in names
+    )
+    step = max((total - loading) * _MS, h2d + forward + backward + optimizer)
+    return StepMeans(step, loading * _MS, h2d, forward, backward, optimizer)
+
+
+def _first(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    return next((values[name] for name in names if name in values), None)
+
+
+def _reading(
+    values: Mapping[str, float], name: str, source: str, whole: float
+) -> list[Utilization]:
+    return [Utilization(None, source, values[name] / whole)] if name in values else []
+
+
+def _rank(entry: tuple[int | None, StepMeans]) -> int:
+    return -1 if entry[0] is None else entry[0]

@@ -1,0 +1,90 @@
+"""A diagnosis as text, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from . import output
+from .tables import rows_table
+from .text import count, duration, printable, rank_list, wrapped
+
+if TYPE_CHECKING:
+    from ...core.analysis.run_selection import ChosenRun
+    from ...core.analysis.verdicts.diagnosis import Diagnosis
+    from ...core.analysis.verdicts.verdict import Verdict
+    from ...core.analysis.verdicts.window import StepNumber
+
+
+def show_diagnosis(source: str, chosen: ChosenRun, diagnosis: Diagnosis) -> None:
+    """Write the verdicts, the phases by rank, and the rules that were not assessed."""
+    output.result(f"{printable(source)}{_run(chosen)}: {_window(diagnosis)}")
+    for verdict in diagnosis.verdicts:
+        output.result("")
+        for line in verdict_lines(verdict):
+            output.result(line)
+    if diagnosis.phases:
+        output.result("\nThe mean of a step, by phase:\n")
+        output.show(rows_table(*_phases(diagnosis)))
+    if diagnosis.not_assessed:
+        output.result("\nNot assessed:\n")
+        for line in _not_assessed(diagnosis.not_assessed):
+            output.result(line)
+
+
+def verdict_lines(verdict: Verdict, prefix: str = "") -> Iterator[str]:
+    """Yield a verdict with its sentence and its advice."""
+    ranks = f", rank {rank_list(verdict.ranks)}" if verdict.ranks else ""
+    head = f"{prefix}{verdict.kind} ({verdict.severity}{ranks}): "
+    yield from wrapped(printable(verdict.why), head, "  ")
+    yield from wrapped(printable(verdict.next), "  try: ", "    ")
+
+
+def _run(chosen: ChosenRun) -> str:
+    return "" if chosen.name is None else f", run {printable(chosen.name)}"
+
+
+def _window(diagnosis: Diagnosis) -> str:
+    ranks = [each for each in diagnosis.ranks if each is not None]
+    of = f" of {count(len(ranks), 'rank')}" if ranks else ""
+    first, last = diagnosis.first, diagnosis.last
+    between = "" if first is None or last is None else f" ({_step(first)} to {_step(last)})"
+    return f"{count(diagnosis.steps, 'aligned step')}{between}{of}, {diagnosis.clock} clock"
+
+
+def _step(number: StepNumber) -> str:
+    epoch = "" if number.epoch is None else f"epoch {printable(number.epoch)} "
+    return f"{epoch}step {printable(number.step or '?')}"
+
+
+def _phases(diagnosis: Diagnosis) -> tuple[tuple[str, ...], set[str], list[tuple[str, ...]]]:
+    if len(diagnosis.ranks) < 2:
+        rows: list[tuple[str, ...]] = [
+            (_name(each.name, each.is_scope), duration(round(each.first_ns)))
+            for each in diagnosis.phases
+        ]
+        return ("phase", "mean"), {"mean"}, rows
+    first = f"rank {diagnosis.ranks[0]}"
+    heads = ("phase", first, "median", "worst", "rank")
+    rows = [
+        (
+            _name(each.name, each.is_scope),
+            *(duration(round(ns)) for ns in (each.first_ns, each.median_ns, each.worst_ns)),
+            "-" if each.worst_rank is None else str(each.worst_rank),
+        )
+        for each in diagnosis.phases
+    ]
+    return heads, set(heads[1:]), rows
+
+
+def _name(name: str, is_scope: bool) -> str:
+    return f"{name} (scope)" if is_scope else name
+
+
+def _not_assessed(reasons: dict[str, str]) -> Iterator[str]:
+    """Yield the rules by reason."""
+    rules: dict[str, list[str]] = {}
+    for rule, reason in reasons.items():
+        rules.setdefault(reason, []).append(rule)
+    for reason, names in rules.items():
+        yield from wrapped(reason, f"  {', '.join(names)}: ", "    ")

@@ -1,0 +1,6 @@
+"""What the tests of TraceML share."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import run  # noqa: F401 - a fixture
+from tests.stormlog.conftest import splitting  # noqa: F401 - a fixture

@@ -1,0 +1,110 @@
+"""Two ranks with DistributedDataParallel, slowed in one place.
+
+Run it as `torchrun slowed.py DIRECTORY CASE...`.
+
+Each case is a run of its own, in the spool DIRECTORY/CASE. The work of a step is mostly sleep, so
+that other load on the machine changes its times little.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import cirron_otel as ci
+
+STEPS = 60
+WORK = 0.005
+SLOW = 0.01
+"""The seconds by which a place is slowed."""
+
+
+class Data(Dataset[torch.Tensor]):
+    def __init__(self, slow: float) -> None:
+        self.slow = slow
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.slow)
+        return torch.full((4,), float(index))
+
+
+class Sleep(torch.autograd.Function):
+    """Sleep in the forward pass and in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward: float, backward: float) -> torch.Tensor:
+        time.sleep(forward)
+        ctx.backward = backward
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        time.sleep(ctx.backward)
+        return grads[0], None, None
+
+
+class Model(nn.Module):
+    def __init__(self, forward: float, backward: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.times = forward, backward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Sleep.apply(self.layer(x), *self.times)
+
+
+class SlowSGD(torch.optim.SGD):
+    pause = 0.0
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(self.pause)
+        return super().step(closure)
+
+
+def train(case: str, is_slow: bool) -> None:
+    """Train for 60 steps; `is_slow` is whether this rank is slowed in the case of a straggler."""
+
+    def extra(place: str) -> float:
+        return SLOW if case == place or (is_slow and case == f"{place}_straggler") else 0.0
+
+    model = DistributedDataParallel(
+        Model(WORK + extra("forward"), WORK + extra("backward")), gradient_as_bucket_view=False
+    )
+    optimizer = SlowSGD(model.parameters(), lr=0.001)
+    optimizer.pause = extra("optimizer")
+    for batch in DataLoader(Data(extra("input")), batch_size=1):
+        loss = model(batch).sum()
+        time.sleep(extra("wait"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if extra("scope"):
+            with ci.scope("augment"):
+                time.sleep(extra("scope"))
+        time.sleep(extra("outside"))
+        if case == "non_finite":
+            ci.mark("loss", float("nan"))
+
+
+def main() -> None:
+    distributed.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for case in sys.argv[2:]:
+        distributed.barrier()
+        ci.profile(output_dir=str(Path(sys.argv[1]) / case), frameworks="torch")
+        train(case, is_slow=distributed.get_rank() == 1)
+        ci.shutdown()
+    distributed.destroy_process_group()
+
+
+main()
