@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...durations import duration
+from ...durations import SECOND_NS, duration
 from .step_rules import listed, named, percent, severity_of
 from .thresholds import Thresholds
 from .verdict import Kind, Verdict
@@ -39,6 +39,7 @@ def _stalled(window: StepWindow, limits: Thresholds) -> Iterator[Verdict]:
         each for each in window.stalls
         if each.median_step_ns > 0
         and each.silent_ns >= limits["stalled.factor"] * each.median_step_ns
+        and each.silent_ns >= limits["stalled.seconds"] * SECOND_NS
     ]  # fmt: skip
     if not stalls:
         return
