@@ -298,6 +298,8 @@ def test_time_outside_of_steps() -> None:
     for outside, level in expected:
         of = window(quiet(), outside=[OutsideSteps(0, 100_000_000, outside)])
         assert severity(of, "OUTSIDE_STEPS") == level, outside
+        few = window(quiet(), steps=49, outside=of.outside)
+        assert severity(few, "OUTSIDE_STEPS") is None
 
 
 def test_values_that_are_not_finite() -> None:

@@ -16,12 +16,16 @@ _MOST_NAMES = 5
 def state_verdicts(window: StepWindow, limits: Thresholds) -> tuple[list[Verdict], dict[str, str]]:
     """Return the verdicts of these rules, and the reasons for those that were not assessed."""
     verdicts = [*_stalled(window, limits), *_non_finite(window.non_finite)]
-    verdicts += _outside(window, limits)
+    need = round(limits["warmup.steps"])
+    if window.steps >= need:
+        verdicts += _outside(window, limits)
     verdicts += _high_cpu(window.cpu, limits)
     verdicts += _low_utilization(window.gpu, limits)
     verdicts += _hot(window.temperature, limits)
     missing = {}
-    if not window.outside:
+    if window.steps < need:
+        missing["OUTSIDE_STEPS"] = f"{window.steps} aligned steps: {need} are needed"
+    elif not window.outside:
         missing["OUTSIDE_STEPS"] = "needs 2 steps of one session"
     for kind, readings, what in (
         ("HIGH_CPU", window.cpu, "CPU utilisation"),
