@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         profile,
         runs,
         shutdown,
+        summary,
         trace,
         watch,
     )
@@ -48,8 +49,8 @@ _MODULES = {
 
 __all__ = [
     "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
-    "health", "inference", "inject", "mark", "profile", "runs", "scope", "shutdown", "trace",
-    "watch", "wrap",
+    "health", "inference", "inject", "mark", "profile", "runs", "scope", "shutdown", "summary",
+    "trace", "watch", "wrap",
 ]  # fmt: skip
 
 

@@ -246,14 +246,26 @@ def test_no_creep_unless_it_grows_all_the_time(course: tuple[int, int, int]) -> 
 
 
 def test_stalled() -> None:
-    for silent, level in ((10 * 7 - 1, None), (10 * 7, "crit"), (10 * 7 + 1, "crit")):
-        of = window(quiet(), policy="live", stalls=[Stall(3, silent, 7, ("step", "backward"))])
+    second = 10**9
+    silences = [
+        (10 * second - 1, None), (10 * second, "crit"), (10 * second + 1, "crit"),
+    ]  # fmt: skip
+    for silent, level in silences:
+        stall = Stall(3, silent, second, ("step", "backward"))
+        of = window(quiet(), policy="live", stalls=[stall])
         found = verdict(of, "STALLED")
         assert (found.severity if found else None) == level
         if found is not None:
             assert (found.ranks, found.phase) == ([3], "backward")
-            assert diagnosed(of).primary is not None
             assert diagnosed(of).primary.kind == "STALLED"
+
+
+def test_a_stall_of_short_steps() -> None:
+    """Batches arrive once a second, so a shorter silence is no stall."""
+    second = 10**9
+    for silent, level in ((3 * second - 1, None), (3 * second, "crit"), (3 * second + 1, "crit")):
+        of = window(quiet(), policy="live", stalls=[Stall(0, silent, 7, ())])
+        assert severity(of, "STALLED") == level
 
 
 def test_utilization() -> None:
@@ -286,6 +298,8 @@ def test_time_outside_of_steps() -> None:
     for outside, level in expected:
         of = window(quiet(), outside=[OutsideSteps(0, 100_000_000, outside)])
         assert severity(of, "OUTSIDE_STEPS") == level, outside
+        few = window(quiet(), steps=49, outside=of.outside)
+        assert severity(few, "OUTSIDE_STEPS") is None
 
 
 def test_values_that_are_not_finite() -> None:

@@ -24,6 +24,7 @@ from .run_traces import records_of
 from .sessions import assign_sessions
 from .step_tables import create_step_tables
 from .summary import SessionSummary, sessions_of, with_processes
+from .verdicts.diagnosis import Diagnosis
 from .verdicts.reading import diagnose_index
 from .verdicts.thresholds import thresholds_of
 from .verdicts.verdict import Verdict
@@ -137,8 +138,13 @@ class RunReport:
     bound: RunBound | None = None
     straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
-    primary: Verdict | None = None
-    """The primary verdict on the steps; None if there are none."""
+    diagnosis: Diagnosis | None = None
+    """The verdicts on the steps; None if there are none."""
+
+    @property
+    def primary(self) -> Verdict | None:
+        """The primary verdict on the steps; None if there are none."""
+        return None if self.diagnosis is None else self.diagnosis.primary
 
     @property
     def metrics(self) -> list[LossMetric]:
@@ -197,14 +203,14 @@ def report_run(
         bound,
         straggler,
         memory_report(index),
-        _primary(index),
+        _diagnosis(index),
     )
 
 
-def _primary(index: SpoolIndex) -> Verdict | None:
+def _diagnosis(index: SpoolIndex) -> Diagnosis | None:
     if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
         return None
-    return diagnose_index(index, thresholds_of("run")).primary
+    return diagnose_index(index, thresholds_of("run"))
 
 
 def _rank(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span
@@ -24,6 +24,9 @@ from .handle import Profiler, active
 from .joining import inject
 from .opening import open_profiler
 from .starting import Joining
+
+if TYPE_CHECKING:
+    from ...core.analysis.verdicts.flat import FlatSummary
 
 
 class RunList(tuple[Run, ...]):
@@ -49,6 +52,37 @@ def runs(directory: str | os.PathLike[str] | None = None) -> RunList:
     """
     where = resolve(None).config.output_dir if directory is None else directory
     return RunList(read_runs(SpoolReader(where)).runs)
+
+
+def summary(directory: str | os.PathLike[str] | None = None, run: str | None = None) -> FlatSummary:
+    """Return the diagnosis of a run as a flat dictionary, for an experiment tracker.
+
+    By default that is the run of the open session, whose records so far are sealed first, or else
+    the last run of the spool that `profile()` uses. Returns an empty dictionary if there is no run,
+    or no such run. Raises nothing.
+    """
+    try:
+        return _summary(directory, run)
+    except Exception as error:
+        record_error("summary", error)
+        return {}
+
+
+def _summary(directory: str | os.PathLike[str] | None, wanted: str | None) -> FlatSummary:
+    # Imported here, because training programs rarely need the analysis.
+    from ...core.analysis.run_selection import choose_run  # noqa: PLC0415
+    from ...core.analysis.verdicts.flat import flat_summary  # noqa: PLC0415
+    from ...core.analysis.verdicts.reading import diagnose_batches  # noqa: PLC0415
+    from ...core.analysis.verdicts.thresholds import thresholds_of  # noqa: PLC0415
+
+    profiler = active.profiler or active.last
+    if directory is None and profiler is not None and profiler.run is not None:
+        flush()
+        directory, wanted = profiler.config.output_dir, wanted or profiler.run.id
+    where = resolve(None).config.output_dir if directory is None else directory
+    reader = SpoolReader(where)
+    chosen = choose_run(reader, LAST if wanted is None else wanted)
+    return flat_summary(diagnose_batches(reader, thresholds_of("run"), chosen.world_size))
 
 
 class CirronSpanProcessor(ForeignSpanProcessor):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.diagnosis import Diagnosis
     from ...core.analysis.verdicts.thresholds import Thresholds
+    from ...core.analysis.verdicts.verdict import Verdict
     from ...core.records.findings import Finding
     from .sources import OpenedSource
 
@@ -62,6 +63,11 @@ class DiagnosedRun(NamedTuple):
     metavar="NAME=VALUE",
     help="Change a threshold (docs/verdicts.md lists them). Can be given several times.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Follow the job that records into SRC, a spool, until it ends.",
+)
 @fail_on_option
 @json_option
 def diagnose(
@@ -70,6 +76,7 @@ def diagnose(
     run: str | None,
     window: int | None,
     settings: tuple[str, ...],
+    live: bool,
     fail_on: str | None,
     as_json: bool,
 ) -> int:
@@ -82,7 +89,15 @@ def diagnose(
     from .diagnose_text import show_diagnosis
 
     changes = settings if window is None else (*settings, f"window.steps={window}")
-    limits = thresholds_of("run", changes)
+    limits = thresholds_of("live" if live else "run", changes)
+    if live:
+        from .diagnose_live import follow
+
+        has_failed, code = follow(
+            source, source_format, run, limits,
+            as_json=as_json, is_failure=lambda each: is_failure(each, fail_on),
+        )  # fmt: skip
+        return FAILED_VERDICT if has_failed else code
     with as_spool(source, source_format) as place:
         found = list(_diagnosed(place, run, limits))
     if as_json:
@@ -96,17 +111,18 @@ def diagnose(
             if number:
                 output.result("")
             show_diagnosis(shown_source(source), each.chosen, each.diagnosis)
-    if fail_on is not None and any(has_failed(each.diagnosis, fail_on) for each in found):
+    if any(is_failure(verdict, fail_on) for each in found for verdict in each.diagnosis.verdicts):
         return FAILED_VERDICT
     return max((each.code for each in found), default=0)
 
 
-def has_failed(diagnosis: Diagnosis, fail_on: str) -> bool:
-    """Return whether a verdict is a problem and at least as severe as `fail_on`."""
+def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
+    """Return whether a verdict is a problem that is at least as severe as `fail_on`."""
     from ...core.analysis.verdicts.verdict import SEVERITIES
 
-    levels = SEVERITIES[SEVERITIES.index(fail_on) :]
-    return any(each.is_failure and each.severity in levels for each in diagnosis.verdicts)
+    if fail_on is None or not verdict.is_failure:
+        return False
+    return verdict.severity in SEVERITIES[SEVERITIES.index(fail_on) :]
 
 
 def _diagnosed(

@@ -10,6 +10,8 @@ from .tables import rows_table
 from .text import count, duration, printable, rank_list, wrapped
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.diagnosis import Diagnosis
     from ...core.analysis.verdicts.verdict import Verdict
@@ -18,18 +20,25 @@ if TYPE_CHECKING:
 
 def show_diagnosis(source: str, chosen: ChosenRun, diagnosis: Diagnosis) -> None:
     """Write the verdicts, the phases by rank, and the rules that were not assessed."""
-    output.result(f"{printable(source)}{_run(chosen)}: {_window(diagnosis)}")
+    for part in diagnosis_parts(f"{printable(source)}{_run(chosen)}", diagnosis):
+        if isinstance(part, str):
+            output.result(part)
+        else:
+            output.show(part)
+
+
+def diagnosis_parts(title: str, diagnosis: Diagnosis) -> Iterator[str | Table]:
+    """Yield the lines and tables of a diagnosis."""
+    yield f"{title}: {_window(diagnosis)}"
     for verdict in diagnosis.verdicts:
-        output.result("")
-        for line in verdict_lines(verdict):
-            output.result(line)
+        yield ""
+        yield from verdict_lines(verdict)
     if diagnosis.phases:
-        output.result("\nThe mean of a step, by phase:\n")
-        output.show(rows_table(*_phases(diagnosis)))
+        yield "\nThe mean of a step, by phase:\n"
+        yield rows_table(*_phases(diagnosis))
     if diagnosis.not_assessed:
-        output.result("\nNot assessed:\n")
-        for line in _not_assessed(diagnosis.not_assessed):
-            output.result(line)
+        yield "\nNot assessed:\n"
+        yield from _not_assessed(diagnosis.not_assessed)
 
 
 def verdict_lines(verdict: Verdict, prefix: str = "") -> Iterator[str]:

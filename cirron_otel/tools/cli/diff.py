@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -11,12 +12,13 @@ import click
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
-from .parameters import PlacesCommand, from_option, json_option
+from .diagnose import FAILED_VERDICT
+from .parameters import PlacesCommand, fail_on_option, from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
 from .tables import rows_table
-from .text import count, duration, printable, value_text
+from .text import count, duration, printable, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
+    from ...core.analysis.verdicts.comparison import StepChange
     from ...core.records.findings import Finding
 
 
@@ -53,19 +56,26 @@ class _Run(NamedTuple):
     metavar="NAME|ID|last|all",
     help="Only this run of A and of B; given twice, the run of A and the run of B.",
 )
+@fail_on_option
 @json_option
 def diff(
     first: str,
     second: str | None,
     source_format: str | None,
     runs: tuple[str, ...],
+    fail_on: str | None,
     as_json: bool,
 ) -> int:
     """Compare the steps of A and B by phase, over all ranks, and the last values of their marks.
 
+    With --fail-on, the exit code is 6 if the steps of B are slower: 3 % is warn, 8 % is crit.
+
     A is .cirron by default, and B is A by default. One of them may be - for stdin; --from then
     applies to it.
     """
+    from ...core.analysis.verdicts.comparison import compare_steps
+    from ...core.analysis.verdicts.thresholds import thresholds_of
+
     if len(runs) > _SIDES:
         raise UsageError("--run can be given at most twice: for A and for B")
     if second is None:
@@ -80,10 +90,12 @@ def diff(
         for each, run in zip((first, second), _of_sides(runs), strict=True)
     )
     phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
+    change = compare_steps(_ranks(a.report), _ranks(b.report), thresholds_of("run"))
     if as_json:
         output.document({
             "a": _side(first, a),
             "b": _side(second, b),
+            "verdict": change.to_json(),
             "phases": [_phase_json(*pair) for pair in phases],
             "marks": [_mark_json(*pair) for pair in marks],
             "marks_left_out": max(each.report.marks_left_out for each in (a, b)),
@@ -94,10 +106,30 @@ def diff(
             summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
             name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
             output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
+        for line in _verdicts(a, b, change):
+            output.result(line)
         _show(phases, marks)
         if left_out := max(each.report.marks_left_out for each in (a, b)):
             output.result(f"and up to {left_out:,} more series of marks")
+    if fail_on is not None and change.is_failure and fail_on in ("warn", change.severity):
+        return FAILED_VERDICT
     return max(a.code, b.code)
+
+
+def _verdicts(a: _Run, b: _Run, change: StepChange) -> Iterator[str]:
+    """Yield the verdict on the difference, and each run's own unless it has too few steps."""
+    from .diagnose_text import verdict_lines
+
+    yield ""
+    yield from wrapped(change.why, f"{change.kind}: ", "  ")
+    for letter, run in (("A", a), ("B", b)):
+        primary = run.report.primary
+        if primary is not None and primary.kind != "WARMUP":
+            yield from verdict_lines(primary, f"{letter}: ")
+
+
+def _ranks(report: RunReport) -> list[Breakdown]:
+    return [each.steps for each in report.ranks]
 
 
 def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
@@ -145,6 +177,7 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
         "run": run_json(run.chosen),
         "ranks": [each.rank for each in run.report.ranks],
         "steps": len(run.steps.steps.durations),
+        "primary": None if run.report.primary is None else run.report.primary.to_json(),
         "findings": [finding.to_json() for finding in run.findings],
     }
 

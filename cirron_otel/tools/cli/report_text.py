@@ -100,7 +100,7 @@ def _first_line(source: str, report: RunReport) -> str:
     return f"{printable(source)}: {count(report.spans, 'span')}{of_ranks(report)}{began}"
 
 
-def conclusions(report: RunReport) -> Iterator[str]:
+def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]:
     """Yield the failures, the resource that bounds the run, the primary verdict, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
@@ -111,7 +111,7 @@ def conclusions(report: RunReport) -> Iterator[str]:
         yield ""
     if report.bound is not None:
         yield from _bound(report.bound)
-    if report.primary is not None and report.primary.kind != "WARMUP":
+    if has_verdict and report.primary is not None and report.primary.kind != "WARMUP":
         yield from verdict_lines(report.primary, "Verdict: ")
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"

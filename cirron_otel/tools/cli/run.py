@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...errors import CirronOtelError
 from ...sdk.session.redaction import redacted
 from . import output, signals
 from .text import count, duration, printable
 
 if TYPE_CHECKING:
+    from ...core.analysis.run_report import RunReport
     from ...core.config.resolve import Resolved
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
@@ -184,6 +186,8 @@ class _Options:
     is_quiet: bool
     name: str | None
     sample_interval: str | None
+    summary: str | None
+    """The file for the final summary."""
 
 
 @click.command(
@@ -214,6 +218,13 @@ class _Options:
     callback=lambda _context, _parameter, value: _sample_interval(value),
     help="The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
 )
+@click.option(
+    "--summary",
+    "summary",
+    metavar="FILE",
+    callback=lambda _context, _parameter, value: _summary_file(value),
+    help="Write the final summary to FILE as JSON, and as text beside it, with the suffix .txt.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 def run(
@@ -222,6 +233,7 @@ def run(
     command_args: bool,
     name: str | None,
     sample_interval: str | None,
+    summary: str | None,
     quiet: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -230,7 +242,7 @@ def run(
     The exit code and the streams are COMMAND's, and signals are forwarded to it. At the end, a
     summary of what the run spent its time on is printed on stderr.
     """
-    options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval)
+    options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval, summary)
     with signals_held() as held:
         job = _open_job(directory, options)
         environ = dict(os.environ)
@@ -268,6 +280,17 @@ def _sample_interval(text: str | None) -> str | None:
     except (ValueError, TypeError):
         raise click.BadParameter(f"{text!a:.60}: expected {option.key.parser.expected}") from None
     return text
+
+
+def _summary_file(path: str | None) -> str | None:
+    """Check the value of `--summary`. Raises click.BadParameter."""
+    if path is None:
+        return None
+    if path in ("", "-") or Path(path).suffix == ".txt" or Path(path).is_dir():
+        raise click.BadParameter(
+            f"{path!a:.200}: expected the name of a JSON file; the text is written beside it"
+        )
+    return path
 
 
 def _hint(command: tuple[str, ...]) -> str:
@@ -330,7 +353,12 @@ def _finish(
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
     targets = _send_rest(job) if job.exporters else []
-    if options.is_quiet or not is_started:
+    if not is_started or (options.is_quiet and options.summary is None):
+        return
+    report = _report(job, batches)
+    if options.summary is not None:
+        _write_summary(job, options, code, took_ns, report)
+    if options.is_quiet:
         return
     if died:
         who = count(len(died), "process", "processes")
@@ -344,7 +372,34 @@ def _finish(
         f"exit code {code}" if code <= BY_SIGNAL else f"exit code {code}, as after {_name(code)}"
     )
     output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
-    _show(job, batches, targets)
+    _show(job, report, targets)
+
+
+def _report(job: Job, batches: RunBatches) -> RunReport | None:
+    """Return the report of the run; None if it has no spool."""
+    from .run_summary import report_of
+
+    return report_of(batches) if job.is_spooled and job.paths.spool.is_dir() else None
+
+
+def _write_summary(
+    job: Job, options: _Options, code: int, took_ns: int, report: RunReport | None
+) -> None:
+    """Write the final summary; report an error, because the exit code is the command's."""
+    from .final_summary import FinalSummary
+
+    if report is None:
+        output.message(f"{options.summary} is not written: there is no spool")
+        return
+    command = printable(options.command[0])
+    summary = FinalSummary(command, code, took_ns, job.trace_id, report)
+    try:
+        files = summary.write(Path(options.summary or ""))
+    except CirronOtelError as error:
+        output.message(f"the summary is not written: {error}")
+    else:
+        if not options.is_quiet:
+            output.message(f"the summary is in {' and '.join(map(str, files))}")
 
 
 def _name(code: int) -> str:
@@ -368,23 +423,20 @@ def _send_rest(job: Job) -> list[TargetReport]:
     return report.targets
 
 
-def _show(job: Job, batches: RunBatches, targets: list[TargetReport]) -> None:
-    from .run_summary import places, report_of, show_report
+def _show(job: Job, report: RunReport | None, targets: list[TargetReport]) -> None:
+    from .run_summary import places, show_report
 
-    report = None
     if not job.is_spooled:
         output.message("no spool is written (option output), so there is no summary")
-    elif not job.paths.spool.is_dir():
+    elif report is None:
         output.message(f"no spool could be written in {printable(str(job.paths.root))}")
+    elif report.spans:
+        show_report(report)
     else:
-        report = report_of(batches)
-        if report.spans:
-            show_report(report)
-        else:
-            output.message(
-                "the command recorded nothing in this trace: it neither trained with a framework"
-                " that is hooked nor opened a scope, or runs a Python without cirron-otel, or with"
-                " -E, -I or -S, or has options of its own (output, join)"
-            )
+        output.message(
+            "the command recorded nothing in this trace: it neither trained with a framework"
+            " that is hooked nor opened a scope, or runs a Python without cirron-otel, or with"
+            " -E, -I or -S, or has options of its own (output, join)"
+        )
     for line in places(job.paths.spool, job.trace_id, report, targets):
         output.message(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...durations import duration
+from ...durations import SECOND_NS, duration
 from .step_rules import listed, named, percent, severity_of
 from .thresholds import Thresholds
 from .verdict import Kind, Verdict
@@ -16,12 +16,16 @@ _MOST_NAMES = 5
 def state_verdicts(window: StepWindow, limits: Thresholds) -> tuple[list[Verdict], dict[str, str]]:
     """Return the verdicts of these rules, and the reasons for those that were not assessed."""
     verdicts = [*_stalled(window, limits), *_non_finite(window.non_finite)]
-    verdicts += _outside(window, limits)
+    need = round(limits["warmup.steps"])
+    if window.steps >= need:
+        verdicts += _outside(window, limits)
     verdicts += _high_cpu(window.cpu, limits)
     verdicts += _low_utilization(window.gpu, limits)
     verdicts += _hot(window.temperature, limits)
     missing = {}
-    if not window.outside:
+    if window.steps < need:
+        missing["OUTSIDE_STEPS"] = f"{window.steps} aligned steps: {need} are needed"
+    elif not window.outside:
         missing["OUTSIDE_STEPS"] = "needs 2 steps of one session"
     for kind, readings, what in (
         ("HIGH_CPU", window.cpu, "CPU utilisation"),
@@ -39,6 +43,7 @@ def _stalled(window: StepWindow, limits: Thresholds) -> Iterator[Verdict]:
         each for each in window.stalls
         if each.median_step_ns > 0
         and each.silent_ns >= limits["stalled.factor"] * each.median_step_ns
+        and each.silent_ns >= limits["stalled.seconds"] * SECOND_NS
     ]  # fmt: skip
     if not stalls:
         return

@@ -47,11 +47,16 @@ THRESHOLDS: Final[Mapping[str, Threshold]] = {
     "imbalance.crit_pressure": Threshold(0.50, 0.50, "least pressure for `crit`"),
     "creep.bytes": Threshold(GIB, GIB, "growth of the worst rank that confirms creep, in bytes"),
     "stalled.factor": Threshold(10, 10, "time without a step / median step (live only)"),
+    "stalled.seconds": Threshold(
+        3, 3, "least time without a step, because batches arrive late (live only)"
+    ),
     "outside.warn": Threshold(0.20, 0.20, "share of the time between steps"),
     "outside.crit": Threshold(0.40, 0.40, "share of the time between steps"),
     "cpu.warn": Threshold(0.80, 0.80, "mean CPU utilisation"),
     "gpu_utilization.warn": Threshold(0.30, 0.30, "mean GPU utilisation below which it is low"),
     "gpu_temperature.warn": Threshold(85, 85, "highest temperature of a GPU, in °C"),
+    "diff.moderate": Threshold(0.03, 0.03, "change of the median step in `diff`: `warn`"),
+    "diff.material": Threshold(0.08, 0.08, "change of the median step in `diff`: `crit`"),
     "few_steps.share": Threshold(
         0.05, 0.05, "largest share of slow steps that count as a few (compilation)"
     ),

@@ -1,0 +1,221 @@
+"""`diagnose --live`: verdicts appear and go while a real job runs; the ring is bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.core.analysis.verdicts.live import LiveRun, changes_of
+from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.analysis.verdicts.verdict import Verdict
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.tools.cli.main import run as run_command
+from tests.sdk.processes import ROOT, environment
+
+from .records import MS, START, Rank
+
+PROGRAM = [sys.executable, "tests/verdicts/programs/changing.py"]
+COMMAND = [sys.executable, "-m", "cirron_otel", "diagnose"]
+
+
+def follow(spool: Path, *options: str, job: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """Follow a job from its start; return the exit code and the events."""
+    (spool / "spool").mkdir(parents=True, exist_ok=True)
+    before = set(spool.glob("state/owner-*.lock"))
+    with subprocess.Popen(job, cwd=ROOT, env=environment()) as training:
+        while not set(spool.glob("state/owner-*.lock")) - before and training.poll() is None:
+            time.sleep(0.05)
+        command = subprocess.Popen(
+            [*COMMAND, str(spool), "--live", "--json", "--window", "20", *options],
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        out, _ = command.communicate(timeout=120)
+        assert training.wait(60) == 0
+    return command.returncode, [json.loads(line) for line in out.splitlines()]
+
+
+def kinds(events: list[dict[str, Any]], change: str) -> list[str]:
+    return [each["verdict"]["kind"] for each in events if each["event"] == change]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The events of a job that loads slowly for a while, and then stalls for 6 s."""
+    spool = tmp_path_factory.mktemp("live")
+    code, found = follow(spool, "--fail-on", "crit", job=[*PROGRAM, str(spool), "6"])
+    assert code == 6
+    return found
+
+
+def test_a_verdict_appears_and_goes(events: list[dict[str, Any]]) -> None:
+    appeared, gone = kinds(events, "appeared"), kinds(events, "gone")
+    assert "INPUT_BOUND" in appeared
+    assert "INPUT_BOUND" in gone
+    assert len({json.dumps(each["run"]) for each in events}) == 1
+
+
+def test_a_stall_names_the_open_scope(events: list[dict[str, Any]]) -> None:
+    stall = next(each for each in events if each.get("verdict", {}).get("kind") == "STALLED")
+    assert stall["event"] == "appeared"
+    assert stall["verdict"]["phase"] == "exchange"
+    assert stall["verdict"]["evidence"]["open_scopes"][-2:] == ["step", "exchange"]
+    assert "STALLED" in kinds(events, "gone")
+
+
+def test_it_ends_with_the_run(events: list[dict[str, Any]]) -> None:
+    assert [each["event"] for each in events].count("ended") == 1
+    assert events[-1]["event"] == "ended"
+
+
+def test_an_older_run_is_not_followed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, str(tmp_path)], cwd=ROOT, env=environment(), check=True, capture_output=True
+    )
+    assert done.returncode == 0
+    code, found = follow(tmp_path, job=[*PROGRAM, str(tmp_path)])
+    assert code == 0
+    last = json.loads(_diagnosis(tmp_path))["runs"][0]
+    assert len(last["other_runs"]) == 1
+    assert found[-1] == {**found[-1], "event": "ended", "run": last["run"]}
+    assert "INPUT_BOUND" in kinds([each for each in found if each["run"] == last["run"]], "gone")
+
+
+def _diagnosis(spool: Path) -> str:
+    return subprocess.run(
+        [*COMMAND, str(spool), "--json"], cwd=ROOT, env=environment(), check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((str(ROOT / "tests/testdata/traceml/v050/ddp2_short/frames"),), ""),
+        ((".", "--run", "all"), "--live follows one run"),
+    ],
+)
+def test_wrong_usage(
+    tmp_path: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "spool").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code = run_command(["diagnose", *words, "--live"])
+    err = capsys.readouterr().err
+    assert code in (2, 3)
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+class GrowingSpool:
+    """A spool into which the batches of one rank of a run are written, a few steps in each."""
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.folder, self.records, self.count = folder / "spool", Rank(rank, pid=os.getpid()), 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rank = rank
+
+    def write(self, steps: int, phases: dict[str, Any]) -> None:
+        """Write a batch with these steps."""
+        self.records.spans.clear()
+        for _ in range(steps):
+            self.records.step(self.count, phases)
+            self.count += 1
+        self._seal(self.records.spans)
+
+    def end(self) -> None:
+        """Write the session."""
+        self.records.spans.clear()
+        spans, _ = self.records.records()
+        self._seal(spans)
+
+    def _seal(self, spans: list[dict[str, Any]]) -> None:
+        session = f"{self.rank:032x}"
+        name = f"{self.records.at:020d}-{os.urandom(16).hex()}.json"
+        batch = {
+            "schema_version": 1, "sdk_version": "x", "batch_id": name[21:53],
+            "created_ns": self.records.at, "spans": spans, "marks": [], "snapshots": [],
+            "otel": {"session": session, "resource": {"attributes": {
+                "cirron.run.id": "1" * 32, "cirron.world_size": 2,
+            }}},
+        }  # fmt: skip
+        (self.folder / name).write_text(json.dumps(batch))
+
+
+CALM, SLOW = {"forward": 10}, {"data_load": 10, "forward": 10}
+
+
+def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
+    spool = GrowingSpool(tmp_path)
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    assert live.poll(START) is None
+    for number in range(200):
+        spool.write(5, SLOW if 100 <= number < 150 else CALM)
+        found = live.poll(spool.records.at)
+        assert found is not None
+        assert found.steps == min(5 * (number + 1), 20)
+        assert len(live._ring) <= 9
+        if number in (99, 110, 155):
+            assert (found.primary.kind == "INPUT_BOUND") == (number == 110)
+    assert not live.has_ended
+    spool.end()
+    live.poll(spool.records.at)
+    assert live.has_ended
+
+
+def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
+    ranks = [GrowingSpool(tmp_path, rank) for rank in (0, 1)]
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    for _ in range(10):
+        ranks[0].write(5, CALM)
+        ranks[1].write(5, CALM | {"data_load": 10})
+    found = live.poll(ranks[1].records.at)
+    assert found is not None
+    assert (found.ranks, found.primary.kind) == ([0, 1], "INPUT_STRAGGLER")
+    ranks[0].end()
+    live.poll(ranks[1].records.at)
+    assert not live.has_ended
+
+
+def test_the_silence_of_a_rank(tmp_path: Path) -> None:
+    """It counts from the poll that saw the last step, and only while the rank runs."""
+    spool, second = GrowingSpool(tmp_path), 1000 * MS
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live"))
+    spool.write(30, CALM)
+    now = spool.records.at + 3600 * second  # another clock
+    spool.write(30, CALM)
+    live.poll(spool.records.at)
+    spool.write(1, CALM)
+    for seconds, expected in ((0, False), (2.9, False), (3, True)):
+        found = live.poll(now + round(seconds * second))
+        assert found is not None
+        assert ("STALLED" in {each.kind for each in found.verdicts}) == expected
+    spool.end()
+    found = live.poll(now + 5 * second)
+    assert found is not None
+    assert "STALLED" not in {each.kind for each in found.verdicts}
+
+
+def test_changes() -> None:
+    def verdict(kind: Any, severity: Any = "warn", ranks: tuple[int, ...] = (0,)) -> Verdict:
+        return Verdict(kind, severity, "why", "next", list(ranks))
+
+    def changes(before: list[Verdict], after: list[Verdict]) -> Iterator[tuple[str, str]]:
+        return ((change, each.kind) for change, each in changes_of(before, after))
+
+    one, other = verdict("INPUT_BOUND"), verdict("WAIT_HEAVY")
+    assert list(changes([], [one])) == [("appeared", "INPUT_BOUND")]
+    assert list(changes([one], [verdict("INPUT_BOUND")])) == []
+    assert list(changes([one], [verdict("INPUT_BOUND", "crit")])) == [("changed", "INPUT_BOUND")]
+    assert list(changes([one], [verdict("INPUT_BOUND", ranks=(1,))])) == [
+        ("changed", "INPUT_BOUND")
+    ]
+    assert list(changes([one], [other])) == [("gone", "INPUT_BOUND"), ("appeared", "WAIT_HEAVY")]
