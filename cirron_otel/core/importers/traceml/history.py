@@ -26,7 +26,7 @@ RAW: Final = "raw_messages"
 SYSTEM_SAMPLES: Final = "system_samples"
 _GPUS: Final = "system_gpu_samples"
 _SAME_SAMPLE: Final = (
-    "g.sample_ts_s = s.sample_ts_s AND g.seq IS s.seq AND g.global_rank IS s.global_rank"
+    "g.sample_ts_s = s.sample_ts_s AND +g.seq IS s.seq AND +g.global_rank IS s.global_rank"
 )
 _MAX_GPUS: Final = 1_024
 _EXPECTED: Final = "expected a history that TraceML wrote"
@@ -46,6 +46,12 @@ _KEYS: Final = {
 _GPU_FIGURES: Final = (
     "util", "mem_used_bytes", "mem_total_bytes", "temperature_c", "power_usage_w", "power_limit_w",
 )  # fmt: skip
+DEVICES_QUERY: Final = (
+    f"SELECT s.*, g.gpu_idx, {', '.join(f'g.{name}' for name in _GPU_FIGURES)}"  # noqa: S608
+    f" FROM system_samples AS s LEFT JOIN {_GPUS} AS g ON {_SAME_SAMPLE} ORDER BY s.id, g.gpu_idx"
+)
+"""The samples of hosts with those of their devices. The plus signs keep SQLite from using an index
+on the rank, which finds all rows of a rank for each sample."""
 _PROCESS_GPU: Final = {
     "gpu_device_index": "device", "gpu_mem_used_bytes": "mem_used",
     "gpu_mem_reserved_bytes": "mem_reserved", "gpu_mem_total_bytes": "mem_total",
@@ -155,13 +161,9 @@ def _read_table(database: sqlite3.Connection, table: str, rows: RowStore) -> Non
 
 def _read_system_samples(database: sqlite3.Connection, rows: RowStore) -> None:
     """Add the samples of hosts, each with the figures of its devices in their order."""
-    query = "SELECT s.*, NULL AS gpu_idx FROM system_samples AS s ORDER BY s.id"
-    if _GPUS in _tables(database):
-        query = (
-            f"SELECT s.*, g.gpu_idx, {', '.join(f'g.{name}' for name in _GPU_FIGURES)}"  # noqa: S608
-            f" FROM system_samples AS s LEFT JOIN {_GPUS} AS g ON {_SAME_SAMPLE}"
-            " ORDER BY s.id, g.gpu_idx"
-        )
+    query = DEVICES_QUERY
+    if _GPUS not in _tables(database):
+        query = "SELECT s.*, NULL AS gpu_idx FROM system_samples AS s ORDER BY s.id"
     joined = _fields(database.execute(query))
     for number, parts in groupby(joined, lambda fields: fields["id"]):
         gpus: list[list[Any]] = []
