@@ -298,7 +298,7 @@ def test_unknown_tables_and_keys_are_kept_and_reported_once() -> None:
     assert marks["process.cpu.utilization"][1]["traceml"] == {"more": "x"}
     assert len(messages) == len(set(messages)) == 4
     assert any("LayerMemoryTable" in message for message in messages)
-    assert any("key extra" in message for message in messages)
+    assert any("key 'extra'" in message for message in messages)
 
 
 @pytest.mark.parametrize(
