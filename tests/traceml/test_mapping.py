@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -338,3 +339,24 @@ def test_ids_are_digests_of_the_stream() -> None:
     assert spans["cirron.session"]["id"] == session
     expected = digest("traceml-record", session, 0, 1)[:8].hex() + session[16:]
     assert spans["step"]["id"] == expected
+
+
+def test_samples_are_metrics(tmp_path: Path) -> None:
+    from cirron_otel.core.targets.otlp.config import Signal
+    from cirron_otel.tools.convert.convert import ConvertRequest, convert
+
+    path = tmp_path / "metrics.jsonl"
+    report = convert(
+        ConvertRequest(f"traceml:{frames_folder('v050/ddp2_short')}", str(path),
+                       signal=Signal.METRICS)
+    )  # fmt: skip
+    assert report.exit_code == 0
+    assert report.points == 198
+    names = {
+        metric["name"]
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line)["resourceMetrics"]
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+    }
+    assert names == {"process.memory.usage", "process.cpu.utilization"}
