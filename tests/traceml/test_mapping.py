@@ -214,6 +214,27 @@ def test_a_system_row_has_marks_of_the_host_and_of_each_device() -> None:
     }
 
 
+def test_samples_are_metrics(tmp_path: Path) -> None:
+    from cirron_otel.core.targets.otlp.config import Signal
+    from cirron_otel.tools.convert.convert import ConvertRequest, convert
+
+    path = tmp_path / "metrics.jsonl"
+    report = convert(
+        ConvertRequest(f"traceml:{frames_folder('v050/ddp2_short')}", str(path),
+                       signal=Signal.METRICS)
+    )  # fmt: skip
+    assert report.exit_code == 0
+    assert report.points == 198
+    names = {
+        metric["name"]
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line)["resourceMetrics"]
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+    }
+    assert names == {"process.memory.usage", "process.cpu.utilization"}
+
+
 def test_the_environment_is_on_the_session() -> None:
     row = {"seq": 0, "ts": 1000.0, "topology": "single", "distributed_initialized": True}
     spans, marks = records(packed(envelope("RuntimeEnvironmentTable", row)))
@@ -339,24 +360,3 @@ def test_ids_are_digests_of_the_stream() -> None:
     assert spans["cirron.session"]["id"] == session
     expected = digest("traceml-record", session, 0, 1)[:8].hex() + session[16:]
     assert spans["step"]["id"] == expected
-
-
-def test_samples_are_metrics(tmp_path: Path) -> None:
-    from cirron_otel.core.targets.otlp.config import Signal
-    from cirron_otel.tools.convert.convert import ConvertRequest, convert
-
-    path = tmp_path / "metrics.jsonl"
-    report = convert(
-        ConvertRequest(f"traceml:{frames_folder('v050/ddp2_short')}", str(path),
-                       signal=Signal.METRICS)
-    )  # fmt: skip
-    assert report.exit_code == 0
-    assert report.points == 198
-    names = {
-        metric["name"]
-        for line in path.read_text().splitlines()
-        for resource in json.loads(line)["resourceMetrics"]
-        for scope in resource["scopeMetrics"]
-        for metric in scope["metrics"]
-    }
-    assert names == {"process.memory.usage", "process.cpu.utilization"}
