@@ -28,7 +28,7 @@ class Envelope(NamedTuple):
     rows: tuple[Row, ...]
     control: str | None
     unknown: tuple[str, ...]
-    """What the message contains besides: unknown keys, and values of another type."""
+    """The rest of the message: unknown keys, and values of another type."""
 
 
 def envelopes_of(value: Any) -> Iterator[Envelope]:

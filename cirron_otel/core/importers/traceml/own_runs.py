@@ -68,7 +68,7 @@ class OwnRunRows:
             self._database.execute(statement)
         self._database.execute("BEGIN")
         self.losses: dict[str, int] = {}
-        """How much of the runs TraceML's rows do not contain, by kind."""
+        """The number of values of the runs that the rows do not contain, by kind."""
         self.has_batches = self.is_written = False
 
     def close(self) -> None:

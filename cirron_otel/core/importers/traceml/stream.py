@@ -52,7 +52,7 @@ OnFinding = Callable[[Finding], None]
 
 
 class StreamState(msgspec.Struct):
-    """What a stream needs to know of the frames before; its size is bounded."""
+    """The state of a stream after some of its frames; its size is bounded."""
 
     identity: StreamIdentity
     next_frame: int = 0
