@@ -15,7 +15,7 @@ import orjson
 
 from ....errors import InputError
 from ...state_database import DATABASE_SUFFIXES, open_database
-from .envelopes import Row, envelopes_of
+from .envelopes import Row, envelopes_of, shown
 from .payloads import read_payload
 from .row_store import META_KEYS, HistoryNote, RowStore, rank_of
 from .sample_rows import ENVIRONMENT_TABLE, PROCESS_TABLE, SYSTEM_TABLE
@@ -80,7 +80,7 @@ def read_history(path: Path, folder: Path, rows: RowStore, on_problem: OnProblem
                 try:
                     _read_table(database, table, rows)
                 except (sqlite3.Error, UnicodeError) as error:
-                    on_problem("damaged", f"table {table:.60} cannot be read further: {error}")
+                    on_problem("damaged", f"table {shown(table)} cannot be read further: {error}")
             if _GPUS in tables:
                 with contextlib.suppress(sqlite3.Error):  # the table is reported as damaged
                     _report_gpus_alone(database, tables, on_problem)
