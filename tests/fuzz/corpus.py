@@ -13,15 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 
+from cirron_otel.core.importers.traceml.framing import FrameDecoder, frame_of
 from cirron_otel.core.otlp.json_codec import traces_to_json
 from cirron_otel.core.otlp.wire import LEN, decode_varint, encode_varint
 from cirron_otel.core.translator.translate import encode_own
 from cirron_otel.errors import InputError
 
 RECORDED = Path(__file__).parents[1] / "testdata" / "spools"
+TRACEML = RECORDED.parent / "traceml"
 _SMALL = 6_000
 _TOKENS = (
     b"{",
@@ -124,6 +127,16 @@ def batches() -> list[bytes]:
     return [data for file in files if len(data := file.read_bytes()) < _SMALL][:40]
 
 
+def connections() -> list[bytes]:
+    """The beginnings of recorded connections of TraceML's, and their last frames."""
+    found = []
+    for file in sorted(TRACEML.glob("*/*/frames/*.frames")):
+        frames = [frame_of(each) for each in FrameDecoder().feed(file.read_bytes())]  # type: ignore[arg-type]
+        steps = [frame for frame in frames if b"StepTimeTable" in frame]
+        found.append(b"".join([frames[0], *steps[:2], frames[-1]]))
+    return found
+
+
 def seeds(target: str) -> list[bytes]:
     """Inputs of a target that are right."""
     plain = rich().SerializeToString()
@@ -135,6 +148,8 @@ def seeds(target: str) -> list[bytes]:
         return [b"{}", traces_to_json(rich())]
     if target == "batch":
         return batches()
+    if target == "traceml":
+        return connections()
     return [gzip.compress(plain, mtime=0), zstandard.compress(plain), gzip.compress(b"", mtime=0)]
 
 
@@ -156,7 +171,8 @@ def inputs(target: str, seed: int) -> Iterator[bytes]:
     chance = random.Random(f"{target} {seed}")
     known = seeds(target)
     yield from known
-    change = {"text": _json, "batch": _json, "coded": _bytes}.get(target, _wire)
+    changes = {"text": _json, "batch": _json, "coded": _bytes, "traceml": _frames}
+    change = changes.get(target, _wire)
     while True:
         data = chance.choice(known)
         for _ in range(chance.choice((1, 1, 1, 2, 3, 5))):
@@ -251,6 +267,19 @@ def _fields(data: bytes) -> list[tuple[bytes, bytes | None]]:
     except InputError:
         return []
     return found
+
+
+def _frames(data: bytes, chance: random.Random) -> bytes:
+    """A frame in which a value, at any depth, is another; or bytes that are changed."""
+    frames = [each for each in FrameDecoder().feed(data) if isinstance(each, bytes)]
+    if not frames or chance.random() < 0.3:
+        return _bytes(data, chance)
+    at = chance.randrange(len(frames))
+    try:
+        frames[at] = msgspec.msgpack.encode(replaced(msgspec.msgpack.decode(frames[at]), chance))
+    except (msgspec.DecodeError, TypeError, ValueError, OverflowError):
+        frames[at] = _bytes(frames[at], chance)
+    return b"".join(map(frame_of, frames))
 
 
 def _json(data: bytes, chance: random.Random) -> bytes:

@@ -7,7 +7,9 @@ must be what it was.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -17,6 +19,9 @@ from cirron_otel.collector.receiver.http.bodies import json_signal
 from cirron_otel.collector.receiver.inflating import CODINGS, inflater
 from cirron_otel.collector.receiver.measure import measure
 from cirron_otel.collector.receiver.reading import check_json
+from cirron_otel.core.importers.traceml.collected_frames import CollectedFrames
+from cirron_otel.core.importers.traceml.framing import FrameDecoder, frame_of
+from cirron_otel.core.importers.traceml.stream import TraceMLStream
 from cirron_otel.core.otlp.json_codec import json_losses, traces_from_json, traces_to_json
 from cirron_otel.core.records.check import check_batch, check_value_of
 from cirron_otel.core.translator.foreign.batch_header import drop_headers
@@ -172,6 +177,31 @@ def coded(data: bytes) -> None:
             told(error)
 
 
+def traceml(data: bytes) -> None:
+    """The bytes of a connection of TraceML's: its batches are valid, and give the bytes again."""
+    decoder, stream = FrameDecoder(), TraceMLStream(on_finding=lambda each: told_text(str(each)))
+    kept = b""
+    batches = []
+    for payload in decoder.feed(data):
+        batches += stream.feed(payload)
+        kept += frame_of(payload) if isinstance(payload, bytes) else b""
+    whole = not decoder.is_skipping and len(kept) + len(decoder.rest) == len(data)
+    batches += stream.finish(decoder.rest)
+    with tempfile.TemporaryDirectory() as folder:
+        collected = CollectedFrames(Path(folder))
+        for each in batches:
+            assert check_batch(each.data) is None
+            collected.add(exactjson.loads(each.data)["traceml"])
+        written = b"".join(part for one in collected.streams() for part in collected.data(one))
+        collected.close()
+    assert written == (data if whole and batches else kept + decoder.rest if batches else b"")
+
+
+def told_text(text: str) -> None:
+    """A finding is one line for people, too."""
+    told(InputError(text))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "binary": binary,
     "born-in-cirron": born_in_cirron,
@@ -179,4 +209,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "text": text,
     "batch": batch,
     "coded": coded,
+    "traceml": traceml,
 }

@@ -1,4 +1,4 @@
-"""What the tests of TraceML share."""
+"""The fixtures of the tests of TraceML."""
 
 from __future__ import annotations
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.importers.traceml import history
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.main import run
 from tests.integration.spools import batches
-from tests.traceml.recordings import SHORT, imported, run_folder
+from tests.traceml.recordings import CASES, SHORT, imported, run_folder
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> Path:
+@pytest.fixture(name="history")
+def history_(tmp_path: Path) -> Path:
     """A copy of a history."""
     path = tmp_path / "history"
     shutil.copy(run_folder(SHORT, tmp_path) / "aggregator" / "telemetry", path)
@@ -134,6 +135,16 @@ def test_devices_come_back_in_their_order(history: Path, tmp_path: Path) -> None
     marks = [mark for batch in batches(spool).values() for mark in batch["marks"]]
     found = [(m["attrs"]["hw.id"], m["value"]) for m in marks if m["name"] == "hw.gpu.utilization"]
     assert sorted(found) == [("cuda:0", 0.305), ("cuda:1", 0.305)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_devices_are_found_by_the_time_of_their_sample(case: str, tmp_path: Path) -> None:
+    """A search by rank would take minutes for the history of a day."""
+    path = run_folder(case, tmp_path) / "aggregator" / "telemetry"
+    with closing(sqlite3.connect(path)) as database:
+        plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {history.DEVICES_QUERY}")]
+    (search,) = (line for line in plan if line.startswith("SEARCH g"))
+    assert "(sample_ts_s=?)" in search
 
 
 def test_a_fifo_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -213,6 +214,27 @@ def test_a_system_row_has_marks_of_the_host_and_of_each_device() -> None:
     }
 
 
+def test_samples_are_metrics(tmp_path: Path) -> None:
+    from cirron_otel.core.targets.otlp.config import Signal
+    from cirron_otel.tools.convert.convert import ConvertRequest, convert
+
+    path = tmp_path / "metrics.jsonl"
+    report = convert(
+        ConvertRequest(f"traceml:{frames_folder('v050/ddp2_short')}", str(path),
+                       signal=Signal.METRICS)
+    )  # fmt: skip
+    assert report.exit_code == 0
+    assert report.points == 198
+    names = {
+        metric["name"]
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line)["resourceMetrics"]
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+    }
+    assert names == {"process.memory.usage", "process.cpu.utilization"}
+
+
 def test_the_environment_is_on_the_session() -> None:
     row = {"seq": 0, "ts": 1000.0, "topology": "single", "distributed_initialized": True}
     spans, marks = records(packed(envelope("RuntimeEnvironmentTable", row)))
@@ -298,7 +320,7 @@ def test_unknown_tables_and_keys_are_kept_and_reported_once() -> None:
     assert marks["process.cpu.utilization"][1]["traceml"] == {"more": "x"}
     assert len(messages) == len(set(messages)) == 4
     assert any("LayerMemoryTable" in message for message in messages)
-    assert any("key extra" in message for message in messages)
+    assert any("key 'extra'" in message for message in messages)
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,22 @@ def test_the_state_of_a_stream_is_bounded() -> None:
     assert sizes[-1] < 400_000
 
 
+def test_long_names_are_cut_in_records_and_state_and_not_in_frames() -> None:
+    long = "\n" + "x" * 100_000
+    message = envelope(long, {"ts": 1000.0}, hostname=long, session_id=long, run_nonce=long)
+    environment = envelope("RuntimeEnvironmentTable", {"ts": 1000.0, "topology": long})
+    peak = {"ts": 1000.0, "step": 1, "peak_alloc": 5.0, "device": long}
+    findings: list[Any] = []
+    stream = TraceMLStream(on_finding=findings.append)
+    payload = packed(message, environment, envelope("step_memory", peak), {long: 1})
+    found = [*stream.feed(payload), *stream.finish()]
+    assert len(stream.state()) < 5_000
+    assert sum(len(batch.data) for batch in found) < 1.6 * len(payload)  # its base64, and one mark
+    assert findings
+    assert all("\n" not in str(each) and len(str(each)) < 200 for each in findings)
+    assert _frames(found) == frame_of(payload)
+
+
 def test_a_torn_last_frame_is_reported_and_comes_back(tmp_path: Path) -> None:
     data = next(frames_folder(SHORT).iterdir()).read_bytes()
     path = tmp_path / "in" / "rank0_pid19149.frames"

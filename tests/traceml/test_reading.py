@@ -54,7 +54,7 @@ def returned_rows(spool: Path, folder: Path) -> Counter[str]:
 
 
 def steps_of(spool: Path) -> Counter[tuple[int, int, int, int]]:
-    """How often each step is in a spool: rank, number, start and end."""
+    """The number of times that each step is in a spool, by rank, number, start and end."""
     return Counter(
         (span["rank"], span["index"], span["start_ns"], span["end_ns"])
         for batch in batches(spool).values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cirron_otel.core.importers.traceml import batch_parts, stream
 from cirron_otel.core.importers.traceml.framing import FrameDecoder, frame_of
 from cirron_otel.core.importers.traceml.stream import TraceMLStream
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from tests.conftest import leave_out
 from tests.integration.spools import assert_same, batches
 from tests.traceml.recordings import (
     CASES,
@@ -62,15 +64,30 @@ def test_converting_again_adds_nothing(case: str, tmp_path: Path) -> None:
     assert files_of(spool) == before
 
 
-def test_a_database_gives_the_same_frames(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/database"
+        return
+    try:
+        from tests.backends.postgres import missing, postgres
+    except ImportError as error:
+        leave_out(f"psycopg cannot be imported ({error})")
+    if reason := missing():
+        leave_out(reason)
+    with postgres() as server:
+        yield server.new_database()
+
+
+def test_a_database_gives_the_same_frames(database: str, tmp_path: Path) -> None:
     from cirron_otel.core.targets.sql.storage import Storage
     from tests.storage.helpers import files
 
     spool, _ = imported(frames_folder(SHORT), tmp_path)
-    url = f"sqlite:///{tmp_path}/database"
-    with Storage.open(url) as storage:
+    with Storage.open(database) as storage:
         storage.write(files((spool / "spool").glob("*.json")))
-    report = convert(ConvertRequest(url, f"traceml:{tmp_path}/frames"))
+    report = convert(ConvertRequest(database, f"traceml:{tmp_path}/frames"))
     assert report.exit_code == 0
     assert files_of(tmp_path / "frames") == files_of(frames_folder(SHORT))
 

@@ -28,13 +28,18 @@ class Envelope(NamedTuple):
     rows: tuple[Row, ...]
     control: str | None
     unknown: tuple[str, ...]
-    """What the message contains besides: unknown keys, and values of another type."""
+    """The rest of the message: unknown keys, and values of another type."""
 
 
 def envelopes_of(value: Any) -> Iterator[Envelope]:
     """Yield the messages of a decoded payload: one, or a list of them."""
     for message in value if isinstance(value, list) else [value]:
         yield _envelope(message)
+
+
+def shown(name: Any) -> str:
+    """Return a name for a message of one line."""
+    return ascii(name)[:60]
 
 
 def _envelope(message: Any) -> Envelope:
@@ -45,8 +50,8 @@ def _envelope(message: Any) -> Envelope:
         return Envelope(message, (), str(control), ())
     body, meta = message.get("body"), message.get("meta")
     if isinstance(body, dict) and isinstance(meta, dict):
-        unknown = [f"key {key!s:.60}" for key in message.keys() - _ENVELOPE_KEYS]
-        unknown += [f"key body.{key!s:.60}" for key in body.keys() - {"tables"}]
+        unknown = [f"key {shown(key)}" for key in message.keys() - _ENVELOPE_KEYS]
+        unknown += [f"key {shown(key)} of body" for key in body.keys() - {"tables"}]
         rows = _rows(body.get("tables"), unknown)
         return Envelope(meta, rows, None, tuple(sorted(unknown)))
     if "tables" in message:  # the flat shape of TraceML 0.2

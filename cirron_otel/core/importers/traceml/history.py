@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import orjson
 
 from ....errors import InputError
 from ...state_database import DATABASE_SUFFIXES, open_database
-from .envelopes import Row, envelopes_of
+from .envelopes import Row, envelopes_of, shown
 from .payloads import read_payload
 from .row_store import META_KEYS, HistoryNote, RowStore, rank_of
 from .sample_rows import ENVIRONMENT_TABLE, PROCESS_TABLE, SYSTEM_TABLE
@@ -22,7 +23,12 @@ from .step_rows import MEMORY_TABLE, STEP_TABLE
 
 MAGIC: Final = b"SQLite format 3\0"
 RAW: Final = "raw_messages"
+SYSTEM_SAMPLES: Final = "system_samples"
 _GPUS: Final = "system_gpu_samples"
+_SAME_SAMPLE: Final = (
+    "g.sample_ts_s = s.sample_ts_s AND +g.seq IS s.seq AND +g.global_rank IS s.global_rank"
+)
+_MAX_GPUS: Final = 1_024
 _EXPECTED: Final = "expected a history that TraceML wrote"
 _SETTINGS: Final = ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON")
 _MAX_VALUE: Final = 16 * 2**20
@@ -40,6 +46,12 @@ _KEYS: Final = {
 _GPU_FIGURES: Final = (
     "util", "mem_used_bytes", "mem_total_bytes", "temperature_c", "power_usage_w", "power_limit_w",
 )  # fmt: skip
+DEVICES_QUERY: Final = (
+    f"SELECT s.*, g.gpu_idx, {', '.join(f'g.{name}' for name in _GPU_FIGURES)}"  # noqa: S608
+    f" FROM system_samples AS s LEFT JOIN {_GPUS} AS g ON {_SAME_SAMPLE} ORDER BY s.id, g.gpu_idx"
+)
+"""The samples of hosts with those of their devices. The plus signs keep SQLite from using an index
+on the rank, which finds all rows of a rank for each sample."""
 _PROCESS_GPU: Final = {
     "gpu_device_index": "device", "gpu_mem_used_bytes": "mem_used",
     "gpu_mem_reserved_bytes": "mem_reserved", "gpu_mem_total_bytes": "mem_total",
@@ -68,9 +80,10 @@ def read_history(path: Path, folder: Path, rows: RowStore, on_problem: OnProblem
                 try:
                     _read_table(database, table, rows)
                 except (sqlite3.Error, UnicodeError) as error:
-                    on_problem("damaged", f"table {table:.60} cannot be read further: {error}")
+                    on_problem("damaged", f"table {shown(table)} cannot be read further: {error}")
             if _GPUS in tables:
-                _report_gpus_alone(database, tables, on_problem)
+                with contextlib.suppress(sqlite3.Error):  # the table is reported as damaged
+                    _report_gpus_alone(database, tables, on_problem)
     except (sqlite3.Error, UnicodeError) as error:
         raise InputError(f"{path} is not a usable SQLite file: {error}; {_EXPECTED}") from None
 
@@ -133,18 +146,45 @@ def _tables(database: sqlite3.Connection) -> set[str]:
 
 def _read_table(database: sqlite3.Connection, table: str, rows: RowStore) -> None:
     rows.begin_file()
+    if table == SYSTEM_SAMPLES:
+        _read_system_samples(database, rows)
+        return
     quoted = table.replace('"', '""')
-    for found in database.execute(f'SELECT * FROM "{quoted}"'):  # noqa: S608 - quoted
-        fields = dict(zip(found.keys(), found, strict=True))
+    for fields in _fields(database.execute(f'SELECT * FROM "{quoted}"')):  # noqa: S608 - quoted
         note = HistoryNote(table, fields.get("id"), fields.get("recv_ts_ns"))
         if table == RAW:
             _add_message(fields, note, rows)
-            continue
-        meta = {key: fields.get(key) for key in META_KEYS}
-        row = _row(table, fields)
-        if table == "system_samples":
-            row["gpus"] = _gpus(database, fields)
-        rows.add(meta, Row(_TABLE_NAMES.get(table, table), row), note)
+        else:
+            row = Row(_TABLE_NAMES.get(table, table), _row(table, fields))
+            rows.add(_meta(fields), row, note)
+
+
+def _read_system_samples(database: sqlite3.Connection, rows: RowStore) -> None:
+    """Add the samples of hosts, each with the figures of its devices in their order."""
+    query = DEVICES_QUERY
+    if _GPUS not in _tables(database):
+        query = "SELECT s.*, NULL AS gpu_idx FROM system_samples AS s ORDER BY s.id"
+    joined = _fields(database.execute(query))
+    for number, parts in groupby(joined, lambda fields: fields["id"]):
+        gpus: list[list[Any]] = []
+        sample: dict[str, Any] = {}
+        for sample in parts:
+            figures = [sample.pop(name, None) for name in _GPU_FIGURES]
+            if sample.pop("gpu_idx") is not None and len(gpus) < _MAX_GPUS:
+                gpus.append(figures)
+        note = HistoryNote(SYSTEM_SAMPLES, number, sample.get("recv_ts_ns"))
+        row = _row(SYSTEM_SAMPLES, sample) | {"gpus": gpus}
+        rows.add(_meta(sample), Row(SYSTEM_TABLE, row), note)
+
+
+def _fields(cursor: sqlite3.Cursor) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a query by column."""
+    for row in cursor:
+        yield dict(zip(row.keys(), row, strict=True))
+
+
+def _meta(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: fields.get(key) for key in META_KEYS}
 
 
 def _row(table: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -166,33 +206,14 @@ def _row(table: str, fields: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _gpus(database: sqlite3.Connection, fields: dict[str, Any]) -> list[list[Any] | None]:
-    """Return the figures of the devices of a system sample, in the order of their numbers."""
-    if not fields.get("gpu_count"):
-        return []
-    try:
-        found = database.execute(
-            f"SELECT gpu_idx, {', '.join(_GPU_FIGURES)} FROM {_GPUS}"  # noqa: S608 - constants
-            " WHERE global_rank IS ? AND seq IS ? AND sample_ts_s IS ? ORDER BY gpu_idx LIMIT 1024",
-            (fields.get("global_rank"), fields.get("seq"), fields.get("sample_ts_s")),
-        ).fetchall()
-    except sqlite3.OperationalError:
-        return []
-    return [list(row)[1:] for row in found]
-
-
 def _report_gpus_alone(
     database: sqlite3.Connection, tables: set[str], on_problem: OnProblem
 ) -> None:
     """Report rows of devices that belong to no sample."""
-    if "system_samples" in tables:
-        alone = database.execute(
-            "SELECT COUNT(*) FROM system_gpu_samples AS gpu WHERE NOT EXISTS (SELECT 1 FROM"
-            " system_samples AS s WHERE s.global_rank IS gpu.global_rank AND s.seq IS gpu.seq"
-            " AND s.sample_ts_s IS gpu.sample_ts_s)"
-        ).fetchone()[0]
-    else:
-        alone = database.execute("SELECT COUNT(*) FROM system_gpu_samples").fetchone()[0]
+    query = f"SELECT COUNT(*) FROM {_GPUS}"  # noqa: S608 - a constant
+    if SYSTEM_SAMPLES in tables:
+        query += f" AS g LEFT JOIN system_samples AS s ON {_SAME_SAMPLE} WHERE s.id IS NULL"
+    alone = database.execute(query).fetchone()[0]
     if alone:
         on_problem("alone", f"{alone} rows of {_GPUS} belong to no row of system_samples: skipped")
 

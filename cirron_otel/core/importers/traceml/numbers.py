@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from ....ids import INT64_LIMIT
 
+MAX_TEXT: Final = 256
+"""The longest text about a sender, in characters; frames keep longer ones."""
 _NS: Final = 1_000_000_000
 _MAX_SECONDS: Final = INT64_LIMIT // _NS
 _MAX_DURATION_MS: Final = _MAX_SECONDS * 1e3
@@ -50,5 +52,7 @@ def identifier(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a string that is not empty, or None."""
-    return value if isinstance(value, str) and value else None
+    """Return the start of a string that is not empty, at most 256 characters; or None."""
+    if not isinstance(value, str) or not value:
+        return None
+    return value[:MAX_TEXT].encode("utf-8", "replace").decode()

@@ -68,7 +68,7 @@ class OwnRunRows:
             self._database.execute(statement)
         self._database.execute("BEGIN")
         self.losses: dict[str, int] = {}
-        """How much of the runs TraceML's rows do not contain, by kind."""
+        """The number of values of the runs that the rows do not contain, by kind."""
         self.has_batches = self.is_written = False
 
     def close(self) -> None:
@@ -178,9 +178,10 @@ class OwnRunRows:
                 tables.setdefault(table, []).append({"seq": seq} | row)
             yield _frame([_envelope(place.meta, table, tables[table], last_ns) for table in tables])
         if place.is_ended:
-            keys = ("global_rank", "world_size", "node_rank", "hostname")
+            keys = ("global_rank", "world_size")
             stamp = ("session_id", "run_nonce", "session_source")
             message = {CONTROL: RANK_FINISHED} | {key: place.meta[key] for key in keys}
+            message |= {"node_rank": 0, "hostname": place.meta["hostname"] or ""}  # both required
             message |= {"timestamp": last_ns / 1e9} | {key: place.meta[key] for key in stamp}
             yield _frame([message])
 

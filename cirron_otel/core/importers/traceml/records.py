@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .envelopes import Row
+from .envelopes import Row, shown
 from .numbers import identifier
 from .sample_rows import marks_of, plain_object, row_time
 from .step_rows import (
@@ -100,12 +100,12 @@ class RecordBuilder:
         time_ns = row_time(row.value)
         time_ns = sent_ns if time_ns is None else time_ns
         if time_ns is None:
-            return f"a row of {row.table:.60} without a valid time: kept, not converted"
+            return f"a row of {shown(row.table)} without a valid time: kept, not converted"
         self.note_time(time_ns)
         for name, value, attrs in marks_of(row.table, row.value):
             self._add_mark(self._identity.session, name, value, attrs, time_ns)
         if row.table not in _KNOWN_TABLES:
-            return f"table {row.table:.60}: its rows are marks with their fields"
+            return f"table {shown(row.table)}: its rows are marks with their fields"
         if row.table in (STEP_TABLE, MEMORY_TABLE):
             return f"a row of {row.table} with invalid values: a mark with its fields"
         return ""

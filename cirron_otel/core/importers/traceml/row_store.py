@@ -40,7 +40,7 @@ _TABLES: Final = (
 
 
 class HistoryNote(NamedTuple):
-    """What a history contains of a row besides."""
+    """The columns of a history that no row on the wire has."""
 
     table: str
     id: Any
@@ -141,7 +141,7 @@ class RowStore:
         return meta
 
     def ranks(self) -> list[int]:
-        """Return the ranks with rows that no frames contain; -1 stands for an unknown one."""
+        """Return the ranks with rows that no frames contain; -1 is an unknown rank."""
         rows = self._database.execute(
             "SELECT DISTINCT rank FROM pending WHERE name != '' ORDER BY rank"
         )

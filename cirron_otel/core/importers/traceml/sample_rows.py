@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .... import semconv as sc
 from ...records.memory_devices import CPU
-from .numbers import count, identifier, number, time_ns
+from .numbers import count, identifier, number, text, time_ns
 
 PROCESS_TABLE: Final = "ProcessTable"
 SYSTEM_TABLE: Final = "SystemTable"
@@ -39,14 +39,20 @@ def marks_of(table: str, row: dict[str, Any]) -> list[SampleMark]:
     """Return the marks of a row; a row of another table is one mark with its fields."""
     known = _KEYS.get(table)
     if known is None:
-        return [SampleMark(f"traceml.{table}", table, plain_object(row))]
+        return [_whole_row(table, row)]
     marks = list(_process(row) if table == PROCESS_TABLE else _system(row))
     if not marks:
-        return [SampleMark(f"traceml.{table}", table, plain_object(row))]
+        return [_whole_row(table, row)]
     extra = {key: value for key, value in row.items() if key not in known}
     if extra:
         marks[0].attrs["traceml"] = plain_object(extra)
     return marks
+
+
+def _whole_row(table: str, row: dict[str, Any]) -> SampleMark:
+    """Return the mark of a row without a mapping."""
+    name = text(table) or "?"
+    return SampleMark(f"traceml.{name}", name, plain_object(row))
 
 
 def row_time(row: dict[str, Any]) -> int | None:

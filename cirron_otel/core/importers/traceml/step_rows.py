@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from .numbers import count, duration_ns, identifier, number, time_ns
+from .numbers import count, duration_ns, identifier, number, text, time_ns
 
 STEP_TABLE: Final = "StepTimeTable"
 MEMORY_TABLE: Final = "step_memory"
@@ -140,8 +140,7 @@ def peaks_of(row: dict[str, Any]) -> Peaks | None:
         return None
     if sizes == [None, None]:
         return Peaks(None, None, None)
-    device = row.get("device")
-    return Peaks(sizes[0], sizes[1], device if isinstance(device, str) else None)
+    return Peaks(sizes[0], sizes[1], text(row.get("device")))
 
 
 def step_number(row: dict[str, Any]) -> int | None:

@@ -31,12 +31,12 @@ from ....ids import digest
 from ....semconv import SESSION
 from ...records.findings import Finding
 from .batch_parts import FrameText, ImportedBatch, batches_of
-from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of
+from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of, shown
 from .framing import OversizedFrame
 from .numbers import identifier, text, time_ns
 from .payloads import read_payload
 from .records import RecordBuilder, StreamIdentity
-from .sample_rows import ENVIRONMENT_TABLE, plain_object
+from .sample_rows import ENVIRONMENT_TABLE
 
 BATCH_FRAMES: Final = 256
 BATCH_BYTES: Final = 256_000
@@ -52,7 +52,7 @@ OnFinding = Callable[[Finding], None]
 
 
 class StreamState(msgspec.Struct):
-    """What a stream needs to know of the frames before; its size is bounded."""
+    """The state of a stream after some of its frames; its size is bounded."""
 
     identity: StreamIdentity
     next_frame: int = 0
@@ -214,7 +214,7 @@ class TraceMLStream:
             if envelope.control == RANK_FINISHED:
                 state.is_finished = True
             elif envelope.control != HISTORY_CONTROL:
-                self._report("unknown", f"control message {envelope.control:.60}: kept")
+                self._report("unknown", f"control message {shown(envelope.control)}: kept")
             return
         builder.note_time(sent_ns)
         for row in envelope.rows:
@@ -227,8 +227,12 @@ class TraceMLStream:
 
     def _set_environment(self, row: dict[str, Any]) -> None:
         if self._state is not None:
-            known = {key: row[key] for key in _ENVIRONMENT if row.get(key) is not None}
-            attrs = {f"traceml.{key}": value for key, value in plain_object(known).items()}
+            attrs: dict[str, Any] = {}
+            for key in _ENVIRONMENT:
+                value = row.get(key)
+                known = value if isinstance(value, bool) else text(value)
+                if known is not None:
+                    attrs[f"traceml.{key}"] = known
             self._state.environment = attrs
 
     def _note_times(self, builder: RecordBuilder) -> None:

@@ -28,7 +28,7 @@ class TraceMLWriter:
 
     @property
     def losses(self) -> dict[str, int]:
-        """How much is not in the frames, by kind."""
+        """The number of values that are not in the frames, by kind."""
         notes = self._imported.notes
         return self._own.losses | ({NOTES: notes} if notes else {})
 
