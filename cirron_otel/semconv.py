@@ -24,6 +24,7 @@ PIPELINE_ID = "cirron.pipeline.id"
 DEPLOYMENT_ID = "cirron.deployment.id"
 MODEL_ID = "cirron.model.id"
 JOB_ID = "cirron.job.id"
+WORLD_SIZE = "cirron.world_size"
 
 # Resource: the description of a run, which metrics leave out
 ARGUMENTS = "process.command_args"

@@ -104,8 +104,8 @@ class Rank:
         return self.spans, self.marks
 
 
-def write_spool(folder: Path, ranks: Iterable[Rank]) -> Path:
-    """Write one batch for each rank below `folder`."""
+def write_spool(folder: Path, ranks: Iterable[Rank], run: str | None = None) -> Path:
+    """Write one batch for each rank below `folder`; with `run`, each names its session and run."""
     (folder / "spool").mkdir(parents=True, exist_ok=True)
     for number, rank in enumerate(ranks):
         spans, marks = rank.records()
@@ -114,5 +114,8 @@ def write_spool(folder: Path, ranks: Iterable[Rank]) -> Path:
             "schema_version": 1, "sdk_version": "0.3.0", "batch_id": id_of("b", number),
             "created_ns": rank.at, "spans": spans, "marks": marks, "snapshots": [],
         }  # fmt: skip
+        if run is not None:
+            attributes = {"cirron.run.id": run}
+            batch["otel"] = {"session": spans[-1]["id"], "resource": {"attributes": attributes}}
         (folder / "spool" / f"{name}.json").write_text(json.dumps(batch))
     return folder

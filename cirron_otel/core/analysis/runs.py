@@ -16,7 +16,7 @@ from html import escape
 from typing import Any
 
 from ...ids import SHORT_ID_DIGITS
-from ...semconv import DISTRO_NAME, JOB_ID
+from ...semconv import DISTRO_NAME, JOB_ID, WORLD_SIZE
 from ..durations import SECOND_NS
 from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
@@ -38,7 +38,6 @@ from .run_batch import (
 )
 from .sessions import assign_sessions
 
-WORLD_SIZE = "cirron.world_size"
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
 

@@ -51,7 +51,8 @@ WITH nested (around, taken, gpu_taken, has_closure, ended, gaps) AS (
     FROM (
         SELECT phase, name, start_ns, ns, gpu_ns, lead(name) OVER following AS next,
             lead(start_ns) OVER following AS next_ns
-        FROM part WHERE is_phase WINDOW following AS (PARTITION BY phase ORDER BY start_ns, no)
+        FROM part WHERE is_phase AND phase IS NOT NULL
+        WINDOW following AS (PARTITION BY phase ORDER BY start_ns, no)
     ) GROUP BY phase
 )
 SELECT no, step, coalesce(nullif(name, ''), '?'),

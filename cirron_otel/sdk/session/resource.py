@@ -174,7 +174,6 @@ def _shortened(text: str) -> str:
     return _clean(text)[:_MOST_CHARACTERS]
 
 
-WORLD_SIZE: Final = "cirron.world_size"
 LOCAL_RANK: Final = "cirron.local_rank"
 NODE_RANK: Final = "cirron.node_rank"
 RESTART_COUNT: Final = "cirron.restart_count"
@@ -259,7 +258,7 @@ def _cirron(config: Config, identity: Identity, session_id: str | None) -> dict[
 def rank_attributes(identity: Identity) -> dict[str, str | int]:
     """Return the resource attributes of a process's position in its job, if they are known."""
     values = {
-        WORLD_SIZE: identity.world_size if identity.rank is not None else None,
+        sc.WORLD_SIZE: identity.world_size if identity.rank is not None else None,
         LOCAL_RANK: identity.local_rank,
         NODE_RANK: identity.node_rank,
         sc.RANK: identity.rank,
