@@ -7,6 +7,9 @@ nanosecond precision.
 
 The events of a track must be nested. Scopes of a thread that overlap without being nested (tasks of
 an event loop) are placed on additional tracks of that thread.
+
+If only the sums of a step's phases were recorded, the phases have no position. They are arguments
+of the step, in microseconds, and no events.
 """
 
 from __future__ import annotations
@@ -27,10 +30,16 @@ SELECT min(at) FROM (
 """
 _PROCESSES = "SELECT DISTINCT rank, pid FROM span ORDER BY rank, pid"
 _SCOPES = """
-SELECT thread_id, name, id, idx, start_ns, end_ns, error FROM span
+SELECT thread_id, name, id, idx, start_ns, end_ns, error, phases_are_sums FROM span
 WHERE rank IS ? AND pid IS ? AND start_ns IS NOT NULL AND end_ns IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM span AS outer WHERE outer.id = span.parent
+        AND outer.phases_are_sums)
 ORDER BY thread_id, start_ns, end_ns DESC,
     EXISTS (SELECT 1 FROM span AS child WHERE child.parent = span.id) DESC, no DESC
+"""
+_SUMS = """
+SELECT name, sum(end_ns - start_ns) FROM span WHERE parent = ? AND end_ns >= start_ns
+GROUP BY name ORDER BY min(start_ns), min(no)
 """
 _MARKS = """
 SELECT mark.name, mark.value, mark.ts_ns, span.no IS NOT NULL, span.rank, span.pid FROM mark
@@ -74,13 +83,17 @@ def _events(index: SpoolIndex, first: int, numbers: dict[Process, int]) -> Itera
 
 def _scopes(index: SpoolIndex, first: int, process: Process, number: int) -> Iterator[str]:
     tracks = _Tracks(number)
-    for thread, name, key, position, start, end, error in index.rows(_SCOPES, *process):
+    for row in index.rows(_SCOPES, *process):
+        thread, name, key, position, start, end, error, has_sums = row
         ns = max(end - start, 0)
         track, is_new = tracks.of(thread, start, start + ns)
         if is_new:
             yield _meta("thread_name", number, track, {"name": tracks.name(thread)})
         about = {"id": id_of(key) if key is not None else None, "index": position, "error": error}
-        args = {key: value for key, value in about.items() if value is not None}
+        args: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
+        if has_sums and key is not None:
+            sums = index.rows(_SUMS, key)
+            args["phases_us"] = {phase or "?": float(_us(phase_ns)) for phase, phase_ns in sums}
         shown = name or "?"
         if position is not None:
             shown = f"{shown} {position}"

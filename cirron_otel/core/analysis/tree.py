@@ -62,6 +62,8 @@ class TreeNode:
     session: str | None = None
     error: str | None = None
     """The status message if the scope failed or was closed as incomplete."""
+    phases_are_sums: bool = False
+    """Whether the positions of the children are unknown: only their durations were recorded."""
     marks: list[MarkNode] = field(default_factory=list)
     marks_left_out: int = 0
     snapshots: int = 0
@@ -76,6 +78,8 @@ class TreeNode:
             {name: getattr(mark, name) for name in MarkNode.__slots__} for mark in self.marks
         ]
         fields["children"] = [child.to_json() for child in self.children]
+        if not self.phases_are_sums:
+            del fields["phases_are_sums"]
         return fields
 
 
@@ -137,7 +141,7 @@ def build_tree(index: SpoolIndex, span_id: str, limits: TreeLimits) -> TreeNode 
 
 _NODE = """
 SELECT span.no, span.id, name, idx, span.start_ns, span.end_ns, rank, span.pid, thread_id,
-    session.key, span.error
+    session.key, span.error, span.phases_are_sums
 FROM span LEFT JOIN member ON member.no = span.no LEFT JOIN session ON session.no = member.session
 """
 _BY_NUMBER = _NODE + " WHERE span.no = ?"
@@ -301,6 +305,7 @@ class _Builder:
             thread_id,
             session,
             error,
+            phases_are_sums,
         ) in rows:
             if self._is_shown[number]:
                 continue
@@ -317,6 +322,7 @@ class _Builder:
                 thread_id=thread_id,
                 session=None if session is None else id_of(session),
                 error=error,
+                phases_are_sums=bool(phases_are_sums),
             )
             yield node, key
 

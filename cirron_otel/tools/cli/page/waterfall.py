@@ -20,6 +20,11 @@ _LONGEST_FIELD = 120
 _MOST_DETAIL = 200_000
 """The maximum total length of the attributes and marks on one page, in characters of HTML."""
 
+_SUMS = (
+    "Dashed bars are sums: how long a phase took in its step was recorded, and not when. They all"
+    " begin with the step."
+)
+
 
 class Details:
     """Renders the attributes and marks of scopes as long as the page has room."""
@@ -91,6 +96,12 @@ def waterfall(
     known = [node for _, node in scopes if node.start_ns is not None]
     if not known:
         return None
+    sums = {
+        id(child): node.start_ns
+        for _, node in scopes
+        if node.phases_are_sums
+        for child in node.children
+    }
     first = min(node.start_ns or 0 for node in known)
     whole = max((node.start_ns or 0) + max(node.duration_ns or 0, 0) for node in known) - first
     rows = [
@@ -99,19 +110,30 @@ def waterfall(
             (level, node),
             (first, whole),
             palette,
+            sums,
         )
         for level, node in scopes
     ]
     heads = ("scope", "took", f"0 to {duration(whole)}")
-    return table(caption, heads, rows, right=("took",), class_="fall")
+    drawn = table(caption, heads, rows, right=("took",), class_="fall")
+    return Element("div", drawn, note(_SUMS)) if sums else drawn
 
 
 def _row(
-    named: Content, scope: tuple[int, TreeNode], scale: tuple[int, int], palette: Palette
+    named: Content,
+    scope: tuple[int, TreeNode],
+    scale: tuple[int, int],
+    palette: Palette,
+    sums: dict[int, int | None],
 ) -> list[Content]:
+    """Return a row. `sums` has the starts of the parents of phases without a position."""
     level, node = scope
     first, whole = scale
     bar: Content = None
+    if id(node) in sums:
+        class_ = f"{palette.of(node.name)} sum"
+        bar = placed(class_, (sums[id(node)] or 0) - first, node.duration_ns or 0, whole, ())
+        return [named, took(node.duration_ns), bar]
     if node.start_ns is not None:
         marks = (mark.ts_ns - first for mark in node.marks
                  if mark.ts_ns is not None and mark.name != OVERHEAD_NS)  # fmt: skip
