@@ -43,6 +43,7 @@ from . import (
     torch_cost,
     torch_tables,
     torch_untrained,
+    traceml_cost,
     trainer_cost,
     workload,
 )
@@ -52,6 +53,7 @@ BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
     "stormlog", "diagnose", "collector",
+    "stormlog", "traceml", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -318,6 +320,8 @@ def main() -> None:
         diagnose_cost.section(
             diagnose_cost.TINY if arguments.tiny else diagnose_cost.DiagnoseSizes()
         )
+    if "traceml" in chosen:
+        traceml_cost.section(traceml_cost.TINY if arguments.tiny else traceml_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:
