@@ -52,8 +52,7 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
-    "stormlog", "diagnose", "collector",
-    "stormlog", "traceml", "collector",
+    "stormlog", "traceml", "diagnose", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
