@@ -18,6 +18,7 @@ from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.analysis.verdicts.verdict import Verdict
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.main import run as run_command
+from tests.collector.serving import serving
 from tests.sdk.processes import ROOT, environment
 
 from .records import MS, START, Rank
@@ -73,6 +74,31 @@ def test_a_stall_names_the_open_scope(events: list[dict[str, Any]]) -> None:
 def test_it_ends_with_the_run(events: list[dict[str, Any]]) -> None:
     assert [each["event"] for each in events].count("ended") == 1
     assert events[-1]["event"] == "ended"
+
+
+def test_a_run_that_a_collector_receives(tmp_path: Path) -> None:
+    """The spool of the collector has no journal of the job, so open scopes are unknown."""
+    with serving(tmp_path / "received") as collector:
+        variables = environment(
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.http, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            CIRRON_EXPORTERS="otlp",
+        )  # fmt: skip
+        job = [*PROGRAM, str(tmp_path / "job"), "6"]
+        with subprocess.Popen(job, cwd=ROOT, env=variables) as training:
+            spool = collector.folder / "spool"
+            while not list(spool.glob("*.json")) and training.poll() is None:
+                time.sleep(0.05)
+            out = subprocess.run(
+                [*COMMAND, str(collector.folder), "--live", "--json", "--window", "20"],
+                cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, timeout=120,
+                check=True,
+            ).stdout  # fmt: skip
+            assert training.wait(60) == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    assert "INPUT_BOUND" in kinds(found, "gone")
+    stall = next(each["verdict"] for each in found if "STALLED" in str(each))
+    assert (stall["phase"], stall["evidence"]["open_scopes"]) == (None, [])
+    assert found[-1]["event"] == "ended"
 
 
 def test_an_older_run_is_not_followed(tmp_path: Path) -> None:
