@@ -23,6 +23,7 @@ WHERE = {
     "snapshot": "snapshots", "values": "snapshots", "epoch": "snapshots", "identical": "programs",
     "place": "memory", "phases": "memory", "samples": "memory",
     "loss_marks": "trainers", "trainer": "trainers", "out_of_memory": "out_of_memory",
+    "verdicts": "verdicts",
 }  # fmt: skip
 """The checks, by the modules that hold them."""
 TIMEOUT_S = 120
