@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -76,9 +78,22 @@ def test_it_ends_with_the_run(events: list[dict[str, Any]]) -> None:
     assert events[-1]["event"] == "ended"
 
 
-def test_a_run_that_a_collector_receives(tmp_path: Path) -> None:
+def is_stored(database: Path) -> bool:
+    """Whether the database has a batch."""
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened,
+    ):
+        return bool(opened.execute('SELECT count(*) FROM "TraceBatch"').fetchone()[0])
+    return False
+
+
+@pytest.mark.parametrize("place", ["spool", "storage"])
+def test_a_run_that_a_collector_receives(tmp_path: Path, place: str) -> None:
     """The spool of the collector has no journal of the job, so open scopes are unknown."""
-    with serving(tmp_path / "received") as collector:
+    database = f"sqlite:///{tmp_path / 'traces.db'}"
+    with serving(tmp_path / "received", "--storage", database) as collector:
+        source = database if place == "storage" else str(collector.folder)
         variables = environment(
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.http, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
             CIRRON_EXPORTERS="otlp",
@@ -88,8 +103,10 @@ def test_a_run_that_a_collector_receives(tmp_path: Path) -> None:
             spool = collector.folder / "spool"
             while not list(spool.glob("*.json")) and training.poll() is None:
                 time.sleep(0.05)
+            while place == "storage" and not is_stored(tmp_path / "traces.db"):
+                time.sleep(0.05)
             out = subprocess.run(
-                [*COMMAND, str(collector.folder), "--live", "--json", "--window", "20"],
+                [*COMMAND, source, "--live", "--json", "--window", "20"],
                 cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, timeout=120,
                 check=True,
             ).stdout  # fmt: skip

@@ -68,7 +68,7 @@ class DiagnosedRun(NamedTuple):
 @click.option(
     "--live",
     is_flag=True,
-    help="Follow the job that records into SRC, a spool, until it ends.",
+    help="Follow the job that records into SRC, a spool or a database, until it ends.",
 )
 @fail_on_option
 @json_option
