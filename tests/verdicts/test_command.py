@@ -169,7 +169,7 @@ def test_the_report_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\nVerdict: INPUT_BOUND (crit, rank 0): loading takes 5 ms per step" in text
     assert "INPUT_BOUND (crit, rank 0): </strong>loading takes 5 ms per step" in page.read_text()
     assert run_command(["report", str(tmp_path / "slow"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["primary"]["kind"] == "INPUT_BOUND"
+    assert json.loads(capsys.readouterr().out)["primary_verdict"]["kind"] == "INPUT_BOUND"
     write_spool(tmp_path / "short", job(SLOW_INPUT, steps=10))
     assert run_command(["report", str(tmp_path / "short"), "--html", str(page)]) == 0
     assert "WARMUP" not in capsys.readouterr().out + page.read_text()
