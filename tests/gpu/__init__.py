@@ -28,7 +28,7 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | loss_marks | `mark_loss` marks the loss of each step, and the host does not wait for the device |
 | trainer | steps of transformers' Trainer have the device's time, and the losses are the same |
 | out_of_memory | a caught OOM is a mark and a bundle; a retry has as much memory as without us |
-| verdicts | a slow loader is INPUT_BOUND by the device's clock; no rule lacks memory or readings |
+| verdicts | a slow loader is INPUT_BOUND by the device's clock; memory and utilisation are read |
 
 It prints a line a check, with the traceback and what was written to stderr where one did not pass.
 With `--json` the figures, and those texts, are written after each check. `--rehearse` runs the

@@ -136,7 +136,7 @@ def traced(*, may_be_late: bool = False, **options: Any) -> Iterator[Traced]:
         expect(not errors, f"errors were kept from the training: {errors}")
         found.unread = 0 if clock is None else clock.unread
         expect(may_be_late or not found.unread, f"{found.unread} scopes whose time was not read")
-        spool = read_spool(Path(options.get("output_dir", directory)))
+        spool = read_spool(Path(directory))
         found.root, found.batches = spool.session, spool.batches
 
 

@@ -160,6 +160,21 @@ def test_names_are_printable(run: Run, tmp_path: Path) -> None:
     assert "\u202e" not in done.stdout
 
 
+def test_the_report_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They show the primary verdict, unless there are too few steps for one."""
+    write_spool(tmp_path / "slow", job(SLOW_INPUT))
+    page = tmp_path / "page.html"
+    assert run_command(["report", str(tmp_path / "slow"), "--html", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "\nVerdict: INPUT_BOUND (crit, rank 0): loading takes 5 ms per step" in text
+    assert "INPUT_BOUND (crit, rank 0): </strong>loading takes 5 ms per step" in page.read_text()
+    assert run_command(["report", str(tmp_path / "slow"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["primary_verdict"]["kind"] == "INPUT_BOUND"
+    write_spool(tmp_path / "short", job(SLOW_INPUT, steps=10))
+    assert run_command(["report", str(tmp_path / "short"), "--html", str(page)]) == 0
+    assert "WARMUP" not in capsys.readouterr().out + page.read_text()
+
+
 def test_uneven_ranks(run: Run, tmp_path: Path) -> None:
     """Rank 1 ended early: only its steps are aligned."""
     ranks = job(SLOW_INPUT, 1) + job(SLOW_INPUT, 2, steps=52)[1:]
@@ -202,4 +217,7 @@ def test_sessions_without_an_id_of_their_run(run: Run, tmp_path: Path) -> None:
     assert reasons["STRAGGLER"] == "no step of rank 0, 1, 3 is recorded"
     last = run(tmp_path)
     assert "of 2 ranks" in last.stdout
-    assert "4 runs in the spool; this is the last" in last.stderr
+    count, others = last.stderr.splitlines()
+    assert "4 runs in the spool; this is the last" in count
+    assert others.startswith("cirron-otel: the other runs: ")
+    assert others.count(", ") == 2

@@ -105,7 +105,7 @@ def test_the_command(
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"]["kind"] == kind
     assert set(document["verdict"]) == {"kind", "severity", "change", "noise", "why"}
-    assert document["a"]["primary"]["kind"] == "COMPUTE_BOUND"
+    assert document["a"]["verdicts"][0]["kind"] == "COMPUTE_BOUND"
     assert run_command(["diff", str(a), str(b)]) == 0
     text = capsys.readouterr().out
     assert f"\n{kind}: a step takes 10 ms in A" in text

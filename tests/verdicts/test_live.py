@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.analysis.verdicts.verdict import Verdict
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.main import run as run_command
+from tests.collector.serving import serving
 from tests.sdk.processes import ROOT, environment
 
 from .records import MS, START, Rank
@@ -73,6 +76,46 @@ def test_a_stall_names_the_open_scope(events: list[dict[str, Any]]) -> None:
 def test_it_ends_with_the_run(events: list[dict[str, Any]]) -> None:
     assert [each["event"] for each in events].count("ended") == 1
     assert events[-1]["event"] == "ended"
+
+
+def is_stored(database: Path) -> bool:
+    """Whether the database has a batch."""
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened,
+    ):
+        return bool(opened.execute('SELECT count(*) FROM "TraceBatch"').fetchone()[0])
+    return False
+
+
+@pytest.mark.parametrize("place", ["spool", "storage"])
+def test_a_run_that_a_collector_receives(tmp_path: Path, place: str) -> None:
+    """The spool of the collector has no journal of the job, so open scopes are unknown."""
+    database = f"sqlite:///{tmp_path / 'traces.db'}"
+    with serving(tmp_path / "received", "--storage", database) as collector:
+        source = database if place == "storage" else str(collector.folder)
+        variables = environment(
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.http, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+            CIRRON_EXPORTERS="otlp",
+        )  # fmt: skip
+        job = [*PROGRAM, str(tmp_path / "job"), "6"]
+        with subprocess.Popen(job, cwd=ROOT, env=variables) as training:
+            spool = collector.folder / "spool"
+            while not list(spool.glob("*.json")) and training.poll() is None:
+                time.sleep(0.05)
+            while place == "storage" and not is_stored(tmp_path / "traces.db"):
+                time.sleep(0.05)
+            out = subprocess.run(
+                [*COMMAND, source, "--live", "--json", "--window", "20"],
+                cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, timeout=120,
+                check=True,
+            ).stdout  # fmt: skip
+            assert training.wait(60) == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    assert "INPUT_BOUND" in kinds(found, "gone")
+    stall = next(each["verdict"] for each in found if "STALLED" in str(each))
+    assert (stall["phase"], stall["evidence"]["open_scopes"]) == (None, [])
+    assert found[-1]["event"] == "ended"
 
 
 def test_an_older_run_is_not_followed(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_summary(recording: str, tmp_path: Path, capsys: pytest.CaptureFixture
         "policy": "run", "clock": "host", "steps": steps, "first": None, "last": None,
     }  # fmt: skip
     assert run_command(["report", f"traceml:{folder / 'final_summary.json'}", "--json"]) == 0
-    primary = json.loads(capsys.readouterr().out)["primary"]
+    primary = json.loads(capsys.readouterr().out)["primary_verdict"]
     assert primary["kind"] == EXPECTED[recording][0][0]
 
 

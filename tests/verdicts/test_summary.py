@@ -44,7 +44,7 @@ def test_the_final_summary(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     assert (summary["schema_version"], summary["exit_code"]) == (1, 3)
     assert summary["diagnosis"]["primary"] == "INPUT_BOUND"
     assert summary["diagnosis"]["window"]["steps"] == 60
-    assert summary["report"]["primary"] == summary["diagnosis"]["verdicts"][0]
+    assert summary["report"]["primary_verdict"] == summary["diagnosis"]["verdicts"][0]
     text = (tmp_path / "final.txt").read_text()
     assert ": exit code 3 after " in text.splitlines()[0]
     assert "INPUT_BOUND (crit, rank 0): loading takes" in text

@@ -253,9 +253,11 @@ def test_utilization_and_temperature(tmp_path: Path) -> None:
     assert found.gpu == [(0, "cuda:0", pytest.approx(0.2))]
     assert found.temperature == [(0, "cuda:0", 90.0)]
     records = trained(0)
+    records.mark("hw.gpu.utilization", "nan", **{"hw.id": "cuda:0"})  # not a reading
     records.mark("process.cpu.utilization", 0.5)
     records.mark("system.cpu.utilization", 0.9)
-    assert window_of(tmp_path / "host", records).cpu == [(0, "host", 0.9)]
+    found = window_of(tmp_path / "host", records)
+    assert (found.cpu, found.gpu) == ([(0, "host", 0.9)], [])
 
 
 def test_live_readings_are_those_of_the_window(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class RunReport:
             "spans": self.spans,
             "failures": [each.to_json() for each in self.failures],
             "verdict": self.bound.to_json() if self.bound is not None else None,
-            "primary": self.primary.to_json() if self.primary is not None else None,
+            "primary_verdict": self.primary.to_json() if self.primary is not None else None,
             "straggler": asdict(self.straggler) if self.straggler is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],

@@ -228,7 +228,7 @@ def _to_json(run: _Run, found: Breakdown, place: Path, gone: _Outcome) -> dict[s
         "spans": run.forest.spans,
         "trees": [each.to_json() for each in fold(run.forest.trees)],
         "breakdown": found.to_json(),
-        "primary": _primary(run).to_json(),
+        "primary_verdict": _primary(run).to_json(),
         "to_otlp": gone.there.to_json(),
         "to_spool": gone.back.to_json(),
         "equal": gone.is_equal,

@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from ...core.durations import SECOND_NS
 from ...errors import UsageError
 from . import output
 from .diagnose_text import verdict_lines
+from .sources import shown_source
 from .text import clock_time, printable
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from ...core.analysis.verdicts.thresholds import Thresholds
     from ...core.analysis.verdicts.verdict import Verdict
 
+_DATABASES = ("sqlite", "postgresql")
+_OVERLAP_NS = 60 * SECOND_NS
 POLL_S = 1.0
 """The seconds between two looks at the spool, as between the flushes of a session."""
 
@@ -34,32 +39,86 @@ def follow(
 ) -> tuple[bool, int]:
     """Follow a run until it ends; return whether a verdict was a failure, and the exit code.
 
-    Raises UsageError if the source is not a spool.
+    Raises UsageError if the source is neither a spool nor a database, and the errors of reading it.
     """
     from ...core.analysis.run_selection import ALL
-    from ...core.analysis.verdicts.live import LiveRun
-    from ...core.spool.reader import SpoolReader
+    from ...core.temporary import temporary_folder
     from ..convert.sources import is_spool
+    from ..convert.tables import source_with_prefix
 
-    if not is_spool(source, source_format):
-        raise UsageError(
-            f"--live follows a spool, and {printable(source)} is none: name the directory into"
-            " which a job or a collector records"
-        )
     if wanted == ALL:
         raise UsageError("--live follows one run: name it with --run, or leave --run out")
-    reader = SpoolReader(source)
-    live = LiveRun(reader, wanted, limits)
-    has_failed = _Follower(live, as_json, is_failure).follow()
+    request = _Request(wanted, limits, as_json, is_failure)
+    if is_spool(source, source_format):
+        return _followed(Path(source), request, refresh=None)
+    match = source_with_prefix(source)
+    if match is None or match[0] not in _DATABASES:
+        raise UsageError(
+            f"--live follows a spool or a database, and {printable(shown_source(source))} is"
+            " neither: name the directory into which a job or a collector records, or the URL of"
+            " the collector's storage"
+        )
+    with temporary_folder() as folder:
+        return _followed(folder, request, refresh=_StorageCopy(source, folder).refresh)
+
+
+class _Request(NamedTuple):
+    """The run to follow, and the form of the output."""
+
+    wanted: str | None
+    limits: Thresholds
+    as_json: bool
+    is_failure: Callable[[Verdict], bool]
+
+
+def _followed(
+    spool: Path, request: _Request, refresh: Callable[[], None] | None
+) -> tuple[bool, int]:
+    from ...core.analysis.verdicts.live import LiveRun
+    from ...core.spool.reader import SpoolReader
+
+    if refresh is not None:
+        refresh()
+    reader = SpoolReader(spool)
+    live = LiveRun(reader, request.wanted, request.limits)
+    has_failed = _Follower(live, request, refresh).follow()
     output.skipped(reader.findings, reader.skipped)
     return has_failed, 1 if reader.skipped else 0
+
+
+class _StorageCopy:
+    """A spool with the batches of a database, to which new ones are added."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url, self._folder = url, folder
+
+    def refresh(self) -> None:
+        """Copy the batches that were created since the last copied one, or shortly before it.
+
+        They arrive in another order than they were created in. Raises the errors of reading the
+        database, and TargetError if there is no disk space.
+        """
+        from ...core.spool.paths import parse_name
+        from ...core.spool.reader import SpoolReader
+        from ...core.targets.sql.source import copy_to_spool
+        from ...core.targets.sql.store import Select
+
+        since_ns = None
+        if (self._folder / "spool").is_dir():
+            names = map(parse_name, SpoolReader(self._folder).names())
+            created = max((parsed[0] for parsed in names if parsed is not None), default=None)
+            since_ns = None if created is None else max(created - _OVERLAP_NS, 0)
+        copy_to_spool(self._url, self._folder, Select(since_ns=since_ns))
 
 
 class _Follower:
     """Polls a run, and prints how its verdicts change."""
 
-    def __init__(self, live: LiveRun, as_json: bool, is_failure: Callable[[Verdict], bool]) -> None:
-        self._live, self._as_json, self._is_failure = live, as_json, is_failure
+    def __init__(
+        self, live: LiveRun, request: _Request, refresh: Callable[[], None] | None
+    ) -> None:
+        self._live, self._refresh = live, refresh
+        self._as_json, self._is_failure = request.as_json, request.is_failure
         self._verdicts: list[Verdict] = []
         self._run: str | None = None
 
@@ -77,6 +136,8 @@ class _Follower:
     def _poll(self) -> bool:
         from ...core.analysis.verdicts.live import changes_of
 
+        if self._refresh is not None:
+            self._refresh()
         now_ns = time.time_ns()
         diagnosis = self._live.poll(now_ns)
         if diagnosis is None or self._live.run is None:

@@ -177,9 +177,13 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
         "run": run_json(run.chosen),
         "ranks": [each.rank for each in run.report.ranks],
         "steps": len(run.steps.steps.durations),
-        "primary": None if run.report.primary is None else run.report.primary.to_json(),
+        "verdicts": _verdict_list(run.report),
         "findings": [finding.to_json() for finding in run.findings],
     }
+
+
+def _verdict_list(report: RunReport) -> list[dict[str, Any]]:
+    return [] if report.diagnosis is None else [e.to_json() for e in report.diagnosis.verdicts]
 
 
 def _phase_json(a: PhaseTimes | None, b: PhaseTimes | None) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 import cirron_otel as ci
 
 STEPS = 60
-WORK = 0.005
-SLOW = 0.01
+WORK = 0.008
+SLOW = 0.014
 """The seconds by which a place is slowed."""
 
 

@@ -36,7 +36,7 @@ WHERE sample.device_total IS NOT NULL AND sample.device <> 'cpu' GROUP BY span.r
 _READINGS = """
 SELECT span.rank, coalesce(mark.device, ''), {value}(CAST(mark.value AS REAL))
 FROM mark JOIN span ON span.id = mark.span
-WHERE mark.name = ?1 AND mark.value IS NOT NULL AND mark.ts_ns BETWEEN ?2 AND ?3
+WHERE mark.name = ?1 AND mark.value GLOB '[0-9-]*' AND mark.ts_ns BETWEEN ?2 AND ?3
 GROUP BY span.rank, mark.device ORDER BY span.rank, mark.device LIMIT ?4
 """
 _NON_FINITE = """
