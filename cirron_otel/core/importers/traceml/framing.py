@@ -17,6 +17,13 @@ class OversizedFrame(NamedTuple):
     """The length that the frame states, bytes."""
 
 
+class MissingFrames(NamedTuple):
+    """Frames that a live stream has lost, e.g. because the disk was full."""
+
+    size: int
+    """Their length, bytes."""
+
+
 def frame_of(payload: bytes) -> bytes:
     """Return a payload with its length in front."""
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload

@@ -32,11 +32,12 @@ from ....semconv import SESSION
 from ...records.findings import Finding
 from .batch_parts import FrameText, ImportedBatch, batches_of
 from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of, shown
-from .framing import OversizedFrame
+from .framing import MissingFrames, OversizedFrame
 from .numbers import identifier, text, time_ns
 from .payloads import read_payload
 from .records import RecordBuilder, StreamIdentity
 from .sample_rows import ENVIRONMENT_TABLE
+from .step_rows import STEP_TABLE, step_number
 
 BATCH_FRAMES: Final = 256
 BATCH_BYTES: Final = 256_000
@@ -68,6 +69,11 @@ class StreamState(msgspec.Struct):
     """The attributes of step_memory rows whose steps have not arrived, by step."""
     steps: dict[int, str] = {}
     """The ids of steps whose step_memory rows have not arrived, by step."""
+    first_step: int | None = None
+    last_step: int | None = None
+    """The highest number of a step; steps are sent in their order."""
+    missing_steps: int = 0
+    """The number of steps between the first and the last that did not arrive in their order."""
 
 
 class TraceMLStream:
@@ -102,6 +108,19 @@ class TraceMLStream:
         """Whether the rank has sent `rank_finished`."""
         return self._state is not None and self._state.is_finished
 
+    @property
+    def step_range(self) -> tuple[int, int] | None:
+        """The numbers of the first and the last step; None before the first step."""
+        state = self._state
+        if state is None or state.first_step is None or state.last_step is None:
+            return None
+        return state.first_step, state.last_step
+
+    @property
+    def missing_steps(self) -> int:
+        """The number of steps between the first and the last that did not arrive."""
+        return self._state.missing_steps if self._state is not None else 0
+
     def state(self) -> bytes:
         """Return what `resume` needs to continue after the last batch, in at most about 300 kB.
 
@@ -125,11 +144,15 @@ class TraceMLStream:
                 ) from None
         return stream
 
-    def feed(self, payload: bytes | OversizedFrame) -> list[ImportedBatch]:
+    def feed(self, payload: bytes | OversizedFrame | MissingFrames) -> list[ImportedBatch]:
         """Add a frame's payload; return the batches that it completes, usually none."""
         self.frames += 1
-        if isinstance(payload, OversizedFrame):
-            self._report("too-long", f"a frame of {payload.size} bytes: expected fewer, not read")
+        if isinstance(payload, OversizedFrame | MissingFrames):
+            if isinstance(payload, OversizedFrame):
+                message = f"a frame of {payload.size} bytes: expected fewer, not read"
+                self._report("too-long", message)
+            else:
+                self._report("missing", f"frames of {payload.size} bytes are missing")
             if self._state is not None:
                 omitted = b'{"omitted":%d}' % payload.size
                 self._frames.append(FrameText(self._state.next_frame, omitted))
@@ -221,9 +244,23 @@ class TraceMLStream:
             self.rows += 1
             if row.table == ENVIRONMENT_TABLE:
                 self._set_environment(row.value)
+            elif row.table == STEP_TABLE:
+                self._note_step(state, step_number(row.value))
             problem = builder.add_row(envelope.meta, row, sent_ns)
             if problem:
                 self._report("unknown", problem)
+
+    def _note_step(self, state: StreamState, step: int | None) -> None:
+        if step is None:
+            return
+        if state.last_step is None:
+            state.first_step = state.last_step = step
+        elif step > state.last_step + 1:
+            first, last = state.last_step + 1, step - 1
+            state.missing_steps += last - first + 1
+            steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
+            self._report("missing-steps", f"{steps} missing")
+        state.last_step = max(state.last_step, step)
 
     def _set_environment(self, row: dict[str, Any]) -> None:
         if self._state is not None:
