@@ -33,6 +33,7 @@ class Serving:
         assert line, self.log.read_text()
         addresses = json.loads(line)
         self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"
+        self.traceml: str | None = addresses.get("traceml")
 
     def translator(self) -> int | None:
         """The process id of its second process."""

@@ -21,7 +21,7 @@ class Refused:
     """One refused request or connection."""
 
     signal: str
-    """`traces`, `metrics`, `logs`, `cirron`, `blobs` or NO_SIGNAL."""
+    """`traces`, `metrics`, `logs`, `cirron`, `traceml`, `blobs` or NO_SIGNAL."""
     reason: str
     """A value of `Reason`, or a reason specific to gRPC or HTTP."""
     status: str
@@ -47,6 +47,8 @@ class ReceivedSignal(Enum):
     LOGS = "logs"
     CIRRON = "cirron"
     """A batch of the Cirron wire schema."""
+    TRACEML = "traceml"
+    """Frames of TraceML's connections (`traceml_groups`)."""
 
 
 class BodyEncoding(Enum):
@@ -54,6 +56,8 @@ class BodyEncoding(Enum):
 
     PROTOBUF = "protobuf"
     JSON = "json"
+    FRAMES = "frames"
+    """A group of TraceML's frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class ReceivedRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     """The retained headers, by lower-case name. They identify the tenant and the run; credentials
     are never retained."""
+    count: int = 1
+    """The number of requests that are counted; of a group of TraceML's frames, the number of
+    frames."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,10 @@ class Intake:
 
         Raises RefusalError if the request is not stored.
         """
+        if request.signal is ReceivedSignal.TRACEML:
+            # Frames have no acknowledgement: those that were read before a shutdown are stored.
+            await self._keep(request, request.body, request.encoding)
+            return ConsumeResult()
         if self._is_over():
             raise RefusalError(Reason.UNAVAILABLE, "the collector is shutting down", _FULL_S)
         if request.signal is ReceivedSignal.CIRRON:

@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from ...errors import TargetError
 from .consumer import NO_SIGNAL, Observer, Refused
 
 _MOST_HANDSHAKES: Final = 64
@@ -121,3 +122,12 @@ async def _first_address(host: str) -> str:
         host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     return str(addresses[0][4][0])
+
+
+def target_error(host: str, port: int, error: OSError, flag: str) -> TargetError:
+    """Return the error for an address on which a receiver cannot listen; `flag` sets another."""
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return TargetError(
+        f"cannot listen on {shown}: it is in use, or not an address of this host"
+        f" ({error.strerror or error}); choose another with {flag} HOST:PORT"
+    )

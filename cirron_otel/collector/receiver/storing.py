@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ... import exactjson
 from ...core.atomic_files import sync_directory
+from ...core.importers.traceml.batch_parts import ImportedBatch
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import records_of
 from ...core.spool.paths import checked_name, file_name
@@ -36,6 +37,7 @@ from .consumer import ReceivedSignal
 from .journal.files import REFUSED_PREFIX, Frame, write_synced
 from .seen import Seen, SeenPart
 from .tenancy import TenantHeaders, TenantStore, tenant_headers
+from .traceml_storing import TracemlStorage
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class FrameStorage:
         self._names: list[str] = []
         self._is_found = False
         """Whether a batch already existed in the spool. Its name may then not be on disk yet."""
+        self._traceml: TracemlStorage | None = None
         self._parts: dict[bytes, list[SeenPart]] = {}
         """The parts of each batch that this group of frames contains."""
 
@@ -74,9 +77,12 @@ class FrameStorage:
         self.counts.clear()
         foreign: dict[TenantHeaders, list[Frame]] = {}
         logs: dict[TenantHeaders, list[Frame]] = {}
+        traceml: list[Frame] = []
         for frame in frames:
             if frame.head.signal is ReceivedSignal.CIRRON:
                 self._attempt(frame, self._store_batch)
+            elif frame.head.signal is ReceivedSignal.TRACEML:
+                traceml.append(frame)
             elif frame.head.signal is ReceivedSignal.LOGS:
                 logs.setdefault(tenant_headers(frame.head.headers), []).append(frame)
             elif _BORN_IN_CIRRON in frame.body:
@@ -87,6 +93,8 @@ class FrameStorage:
             self._store_together(of_one, headers, self._store_foreign)
         for headers, of_one in logs.items():
             self._store_together(of_one, headers, self._store_logs)
+        if traceml:
+            self._store_traceml(traceml)
         if self._is_found:
             self._sync()
         self._seen.add_parts(part for parts in self._parts.values() for part in parts)
@@ -192,6 +200,24 @@ class FrameStorage:
             name = file_name(created_ns, batch["batch_id"])
             self._write(batch_bytes(batch), name, headers)
             self._count(0, len(batch["marks"]))
+
+    def _store_traceml(self, frames: list[Frame]) -> None:
+        """Store the batches that groups of TraceML's frames complete."""
+        if self._traceml is None:
+            self._traceml = TracemlStorage(self._directory)
+
+        def write(batch: ImportedBatch) -> None:
+            self._write(batch.data, batch.name, ())
+            self._count(batch.spans, batch.marks)
+
+        self._traceml.apply(frames, write)
+        self.counts.update(self._traceml.counts)
+        self._traceml.counts.clear()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._traceml is not None:
+            self._traceml.close()
 
     # --- parts of a batch that were stored before -----------------------------------------------
 

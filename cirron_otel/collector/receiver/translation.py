@@ -207,6 +207,7 @@ class Translation:
     def close(self) -> None:
         """Close the files."""
         self._reader.close()
+        self._storing.close()
         self._seen.close()
 
     # --- a group --------------------------------------------------------------------------------

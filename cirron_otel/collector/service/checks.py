@@ -55,10 +55,33 @@ def _unreadable(path: Path) -> str | None:
 
 def _addresses(options: CollectorOptions) -> Iterator[Problem]:
     grpc, http = options.receivers.grpc.address, options.receivers.http.address
-    if grpc is None and http is None:
+    if grpc is None and http is None and options.receivers.traceml.address is None:
         yield "receivers", "are all off: give grpc or http an address"
     elif grpc == http and grpc is not None and grpc.port:
         yield "receivers.http.address", f"is {grpc}, which is also that of grpc: expected two ports"
+    yield from _traceml(options)
+
+
+def _traceml(options: CollectorOptions) -> Iterator[Problem]:
+    receivers, path = options.receivers, "receivers.traceml"
+    address, forward = receivers.traceml.address, receivers.traceml.forward
+    if address is None:
+        return
+    if not address.is_local and not receivers.traceml.allow:
+        yield (
+            f"{path}.address",
+            f"is {address}, which other hosts can reach, and TraceML's protocol has no token:"
+            f" list the networks that may send in {path}.allow, or listen on localhost",
+        )
+    if address.port:
+        for name, other in (("grpc", receivers.grpc.address), ("http", receivers.http.address)):
+            if other == address:
+                yield (
+                    f"{path}.address",
+                    f"is {address}, which is also that of {name}: expected two ports",
+                )
+    if forward is not None and (forward == address or not forward.port):
+        yield f"{path}.forward", f"is {forward}: expected the address of TraceML's aggregator"
 
 
 def _limits(options: CollectorOptions) -> Iterator[Problem]:
@@ -167,6 +190,8 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
         options.health.enabled or options.metrics.prometheus
     ):
         yield "receivers.http is off: health and metrics are not available"
+    if options.receivers.traceml.address is None and options.receivers.traceml.forward is not None:
+        yield "receivers.traceml.forward is set, but receivers.traceml.address is off: no effect"
     if options.storage.url is None and options.storage.retention_days is not None:
         yield "storage.retention_days is set without storage.url: no rows are written"
     if problem := descriptors.problem(wanted_connections(options), descriptors.available()):
@@ -177,10 +202,12 @@ def warnings_of(options: CollectorOptions) -> Iterator[str]:
 
 def wanted_connections(options: CollectorOptions) -> descriptors.ConnectionLimits:
     """Return the configured limits of connections; 0 for a receiver that is off."""
-    grpc, http = options.receivers.grpc, options.receivers.http
+    receivers = options.receivers
+    grpc, http, traceml = receivers.grpc, receivers.http, receivers.traceml
     return descriptors.ConnectionLimits(
         grpc=0 if grpc.address is None else grpc.max_connections,
         http=0 if http.address is None else http.max_connections,
+        traceml=0 if traceml.address is None else traceml.max_connections,
     )
 
 

@@ -26,6 +26,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "--blobs": "blobs.url",
     "--grpc": "receivers.grpc.address",
     "--http": "receivers.http.address",
+    "--traceml": "receivers.traceml.address",
+    "--traceml-forward": "receivers.traceml.forward",
     "--log-level": "logs.level",
 }
 """The key that each flag sets."""

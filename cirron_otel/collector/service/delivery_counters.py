@@ -124,6 +124,7 @@ class SpoolCounts:
         registry.add(m.DUPLICATES, increments["duplicates"])
         registry.add(m.SET_ASIDE, increments["set_aside"], "untranslatable")
         registry.add(m.SET_ASIDE, increments["damaged"], "damaged")
+        registry.add(m.MISSING_STEPS, increments["missing_steps"])
         registry.set(m.DROPPED_BATCHES, drops.batches, SPOOL, "evicted")
         begun = time.monotonic()
         if begun >= self._look_at:

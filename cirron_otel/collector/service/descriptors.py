@@ -17,6 +17,8 @@ _PER_HTTP: Final = 1
 _PER_GRPC: Final = 3
 """Descriptors per gRPC connection: the client's socket, and both ends of the connection to gRPC's
 own server (receiver/grpc/front.py)."""
+_PER_TRACEML: Final = 2
+"""Descriptors per connection of TraceML: to the process, and to TraceML's own aggregator."""
 _LARGEST: Final = 1 << 20
 """The highest limit to set: some systems report an infinite limit and refuse to set it."""
 
@@ -26,11 +28,12 @@ class ConnectionLimits(NamedTuple):
 
     grpc: int
     http: int
+    traceml: int = 0
 
     @property
     def descriptors(self) -> int:
         """The number of descriptors that all these connections need."""
-        return self.grpc * _PER_GRPC + self.http * _PER_HTTP
+        return self.grpc * _PER_GRPC + self.http * _PER_HTTP + self.traceml * _PER_TRACEML
 
 
 def available() -> int:
@@ -65,8 +68,11 @@ def problem(wanted: ConnectionLimits, limit: int) -> str:
     fits = fitting(wanted, limit)
     if fits == wanted:
         return ""
+    names = ("gRPC", "HTTP", "TraceML") if wanted.traceml else ("gRPC", "HTTP")
+    pairs = " and ".join(f"{number} {name}" for number, name in zip(wanted, names, strict=False))
+    accepted = " and ".join(str(number) for number, _ in zip(fits, names, strict=False))
     return (
-        f"{wanted.grpc} gRPC and {wanted.http} HTTP connections (max_connections) need"
+        f"{pairs} connections (max_connections) need"
         f" {wanted.descriptors + RESERVED} file descriptors, and the limit is {limit}: only"
-        f" {fits.grpc} and {fits.http} are accepted; raise the limit (ulimit -Hn, LimitNOFILE=)"
+        f" {accepted} are accepted; raise the limit (ulimit -Hn, LimitNOFILE=)"
     )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...core.importers.traceml.framing import MAX_FRAME_BYTES
 from ..receiver.auth import TokenGate, Tokens
 from ..receiver.blob_directory import DirectoryBlobs
 from ..receiver.consumer import (
@@ -31,6 +32,8 @@ from .readiness import Readiness
 if TYPE_CHECKING:
     from ...core.spool.paths import SpoolPaths
     from ..receiver.consumer import Consumer
+    from ..receiver.traceml_forwarding import TracemlForwarder
+    from ..receiver.traceml_server import TracemlReceiver
     from .metrics import Registry
     from .readiness import Readiness
 
@@ -95,7 +98,7 @@ class CountingConsumer:
                 self._readiness.note(is_kept=False)
             raise
         self._readiness.note(is_kept=True)
-        self._registry.add(m.RECEIVED_REQUESTS, 1, *labels)
+        self._registry.add(m.RECEIVED_REQUESTS, request.count, *labels)
         if answer.rejected:
             self._registry.add(m.REJECTED_RECORDS, answer.rejected, *labels)
         self._registry.add(m.RECEIVED_BYTES, len(request.body), *labels)
@@ -104,7 +107,7 @@ class CountingConsumer:
 
 
 class Listeners:
-    """The gRPC receiver and the HTTP receiver; one without a configured address is not started."""
+    """The receivers for gRPC, HTTP and TraceML; one without a configured address is not started."""
 
     def __init__(
         self,
@@ -122,7 +125,8 @@ class Listeners:
         self._reloads: list[Callable[[], None]] = []
         """Functions that reload the certificates of one receiver. They raise UsageError."""
         self.addresses: dict[str, str] = {}
-        """The address of each receiver, by its name: `grpc` or `http`."""
+        """The address of each receiver, by its name: `grpc`, `http` or `traceml`."""
+        self._traceml: TracemlReceiver | None = None
 
     async def start(self, unready: Callable[[], str]) -> None:
         """Listen; `unready` returns why requests cannot be accepted now, or an empty string.
@@ -137,6 +141,11 @@ class Listeners:
             await self._add("grpc", self._grpc(connections.grpc))
         if receivers.http.address is not None:
             await self._add("http", self._http(connections.http, unready))
+        for result in ("sent", "dropped"):
+            self._registry.add(m.FORWARDED_FRAMES, 0, result)
+        if receivers.traceml.address is not None:
+            self._traceml = self._traceml_receiver(connections.traceml)
+            await self._listen("traceml", self._traceml)
 
     def apply(self, options: CollectorOptions) -> Callable[[], None]:
         """Read tokens and certificates again; return a function that applies the new options.
@@ -153,6 +162,8 @@ class Listeners:
             self._gate.tokens = tokens
             for receiver in self._receivers:
                 receiver.pass_on(options.receivers.headers.pass_)
+            if self._traceml is not None:
+                self._traceml.allow = options.receivers.traceml.allow
 
         return commit
 
@@ -160,10 +171,15 @@ class Listeners:
         """Stop the receivers in turn; each has `grace_s` seconds to finish its requests."""
         for receiver in self._receivers:
             await receiver.stop(grace_s)
+        if self._traceml is not None:
+            await self._traceml.stop(grace_s)
 
     async def _add(self, name: str, receiver: Any) -> None:
-        host, port = await receiver.start()
+        await self._listen(name, receiver)
         self._receivers.append(receiver)
+
+    async def _listen(self, name: str, receiver: Any) -> None:
+        host, port = await receiver.start()
         self.addresses[name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _counted(self, transport: str) -> CountingConsumer:
@@ -237,6 +253,47 @@ class Listeners:
             blobs=DirectoryBlobs(self._paths.snapshots),
             staging=intake_directory(self._paths.state) / PARTS,
         )
+
+    def _traceml_receiver(self, connections: int) -> TracemlReceiver:
+        from ..receiver.traceml_server import TracemlLimits, TracemlReceiver  # noqa: PLC0415
+
+        section, limits = self._options.receivers.traceml, self._options.limits
+        assert section.address is not None  # noqa: S101 - start() checks it
+        return TracemlReceiver(
+            self._counted("traceml"),
+            host=section.address.host,
+            port=section.address.port,
+            allow=section.allow,
+            limits=TracemlLimits(
+                connections=connections,
+                idle_s=section.idle_s,
+                frame_s=limits.request_seconds,
+                frame_bytes=min(limits.request_bytes, MAX_FRAME_BYTES),
+                held_bytes=limits.in_flight_bytes // 2,
+            ),
+            refused=RefusalCounts(self._registry, "traceml"),
+            forwarder=self._forwarder(),
+        )
+
+    def _forwarder(self) -> TracemlForwarder | None:
+        from ..receiver.traceml_forwarding import TracemlForwarder  # noqa: PLC0415 - only if used
+
+        address, registry = self._options.receivers.traceml.forward, self._registry
+        if address is None:
+            return None
+
+        def note(is_sent: bool, frames: int, reason: str) -> None:
+            registry.add(m.FORWARDED_FRAMES, frames, "sent" if is_sent else "dropped")
+            if not is_sent:
+                logger.warning(
+                    "%d frames were not forwarded to TraceML's aggregator at %s: %s",
+                    frames,
+                    address,
+                    reason,
+                    extra={"cause": "traceml forward"},
+                )
+
+        return TracemlForwarder(address.host, address.port, note)
 
     def _context(self, tls: ServerTlsOptions | None) -> Any:
         from ..receiver.tls import add_client_ca, reload_certificate, server_context  # noqa: PLC0415

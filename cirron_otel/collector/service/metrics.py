@@ -60,7 +60,9 @@ _counter = partial(_metric, kind=MetricKind.COUNTER)
 _gauge = partial(_metric, kind=MetricKind.GAUGE)
 
 RECEIVED_REQUESTS = _counter(
-    "received_requests", labels="transport signal", meaning="Requests that were acknowledged"
+    "received_requests",
+    labels="transport signal",
+    meaning="Requests that were acknowledged; frames of TraceML that were stored",
 )
 RECEIVED_BYTES = _counter(
     "received_bytes",
@@ -71,7 +73,15 @@ RECEIVED_BYTES = _counter(
 REFUSED_REQUESTS = _counter(
     "refused_requests",
     labels="transport signal reason",
-    meaning="Requests and connections that were refused, by the reasons below",
+    meaning="Requests, frames and connections that were refused, by the reasons below",
+)
+FORWARDED_FRAMES = _counter(
+    "forwarded_frames",
+    labels="result",
+    meaning="Frames of TraceML that were passed on to its aggregator: `sent`, or `dropped`",
+)
+MISSING_STEPS = _counter(
+    "missing_steps", labels="", meaning="Steps of TraceML's jobs that did not arrive"
 )
 REJECTED_RECORDS = _counter(
     "rejected_records",

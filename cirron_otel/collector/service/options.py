@@ -25,9 +25,11 @@ from .values import (
     FOLDER,
     HEADER_NAMES,
     MOMENT,
+    NETWORKS,
     ORIGINS,
     SECRETS,
     ListenAddress,
+    Network,
     Secret,
     SecretUrl,
     between,
@@ -144,6 +146,34 @@ class HttpOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     cors: CorsOptions = msgspec.field(default_factory=CorsOptions)
 
 
+class TracemlOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The frames of TraceML's processes."""
+
+    address: Annotated[
+        ListenAddress | None,
+        Key(ADDRESS, "the address to listen on; port 0 selects a free port; `off` disables it"),
+    ] = None
+    allow: Annotated[
+        tuple[Network, ...],
+        Key(
+            NETWORKS,
+            "the networks that may connect; required if `address` is not local, because TraceML's"
+            " protocol has no token; without any, all local clients may",
+            at_once=True,
+        ),
+    ] = ()
+    forward: Annotated[
+        ListenAddress | None,
+        Key(ADDRESS, "the address of TraceML's own aggregator, to which frames are passed on"),
+    ] = None
+    max_connections: Annotated[
+        int, Key(integer(1), "the maximum number of open connections", "connections")
+    ] = 1000
+    idle_s: Annotated[float, Key(SECONDS, "a connection that is idle this long is closed", "s")] = (
+        3600.0
+    )
+
+
 class AuthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The clients that may send: all of them if neither key is set."""
 
@@ -201,6 +231,7 @@ class ReceiverOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=
 
     grpc: GrpcOptions = msgspec.field(default_factory=GrpcOptions)
     http: HttpOptions = msgspec.field(default_factory=HttpOptions)
+    traceml: TracemlOptions = msgspec.field(default_factory=TracemlOptions)
     auth: AuthOptions = msgspec.field(default_factory=AuthOptions)
     headers: HeaderOptions = msgspec.field(default_factory=HeaderOptions)
     signals: SignalOptions = msgspec.field(default_factory=SignalOptions)

@@ -14,7 +14,7 @@ from .exporter_options import Section
 from .options import CollectorOptions
 from .substitution import below
 from .validation import fields_of
-from .values import ADDRESS, ListenAddress, Secret
+from .values import ADDRESS, ListenAddress, Network, Secret
 
 S = TypeVar("S", bound=Section)
 
@@ -59,7 +59,7 @@ def tree_of(section: Section) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return tree_of(value)
-    if isinstance(value, Secret | Path | ListenAddress):
+    if isinstance(value, Secret | Path | ListenAddress | Network):
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat()

@@ -169,7 +169,7 @@ class CollectorService:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address of each receiver, by its name: `grpc` or `http`."""
+        """The address of each receiver, by its name: `grpc`, `http` or `traceml`."""
         return {} if self._listeners is None else self._listeners.addresses
 
     @property

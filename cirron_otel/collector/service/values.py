@@ -11,7 +11,7 @@ import hmac
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -160,6 +160,18 @@ def _address(value: object) -> ListenAddress | None:
 
 
 ADDRESS = Parser("HOST:PORT", 'HOST:PORT, as in localhost:4317 or "[::1]:4317", or off', _address)
+
+Network = IPv4Network | IPv6Network
+
+
+def _networks(value: object) -> tuple[Network, ...]:
+    items = _items(value) if value else []
+    return tuple(dict.fromkeys(ip_network(TEXT.parse(each)) for each in items))
+
+
+NETWORKS = Parser(
+    "list[str]", "networks as in 10.0.0.0/8 or fd00::/8, or single addresses", _networks
+)
 
 
 def _path(value: object) -> Path:

@@ -52,6 +52,16 @@ _LEVELS = ("debug", "info", "warning", "error")
     help="The address for HTTP; default: localhost:4318; `off` disables it.",
 )
 @click.option(
+    "--traceml",
+    metavar="HOST:PORT",
+    help="The address for TraceML's processes; default: off.",
+)
+@click.option(
+    "--traceml-forward",
+    metavar="HOST:PORT",
+    help="The address of TraceML's aggregator, to which its processes' data is passed on.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(_LEVELS),
     help="The lowest level that is logged; default: info.",
@@ -68,7 +78,7 @@ def collector(
     as_json: bool,
     **flags: str | None,
 ) -> int:
-    """Receive OTLP over gRPC and HTTP, and Cirron's batches, until Ctrl-C or SIGTERM.
+    """Receive OTLP, Cirron's batches and TraceML's frames until Ctrl-C or SIGTERM.
 
     Acknowledged data is stored in a spool and, if configured, in a database, a blob store and other
     endpoints. Port 0 picks a free port; the addresses are printed once all servers are listening.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import cast
 
-from ....errors import InputError, TargetError
+from ....errors import InputError
 from ..consumer import NO_SIGNAL, Observer, Refused
 from ..listening import Listener
 from .http2_headers import EncodingRenamer
@@ -258,12 +258,3 @@ class _Client(_Side):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
-
-
-def target_error(host: str, port: int, error: OSError) -> TargetError:
-    """Return the error for an address on which the receiver cannot listen."""
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return TargetError(
-        f"cannot listen on {shown}: it is in use, or not an address of this host"
-        f" ({error.strerror or error}); choose another with --grpc HOST:PORT"
-    )

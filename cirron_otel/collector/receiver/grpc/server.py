@@ -33,9 +33,10 @@ from ..consumer import (
     ignore,
 )
 from ..headers import KEPT_HEADERS, KeptHeaders, only_value
+from ..listening import target_error
 from .bodies import Reservation, coding_of, inflated, receive
 from .certificates import GrpcTls
-from .front import Front, target_error
+from .front import Front
 from .http2_headers import ENCODING
 from .socket import PrivateSocket
 from .status import answer_bytes, status_of
@@ -155,7 +156,7 @@ class GrpcReceiver:
             await server.stop(None)
             self._socket.remove()
             if isinstance(error, OSError):
-                raise target_error(self._host, self._port, error) from None
+                raise target_error(self._host, self._port, error, "--grpc") from None
             raise TargetError(f"gRPC cannot listen on {self._socket.path}: {error}") from None
         self._server, self._front = server, front
         return host, port
