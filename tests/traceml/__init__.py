@@ -1,0 +1,1 @@
+"""TraceML's recordings and jobs."""

@@ -1,0 +1,65 @@
+"""A TCP proxy that records the bytes of each connection and passes them on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class RecordingProxy:
+    """Passes connections on to `target`, and writes what each peer sent to a file of its own."""
+
+    def __init__(self, folder: Path, target: tuple[str, int], port: int = 0) -> None:
+        """Listen on `port` of 127.0.0.1; `folder` receives `connection-<number>.frames`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._target = folder, target
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._accepting.join(10)
+        for thread in self._threads:
+            thread.join(10)
+
+    @property
+    def recordings(self) -> list[Path]:
+        """The files of the connections that sent anything, in the order of connecting."""
+        return sorted(path for path in self.folder.glob("*.frames") if path.stat().st_size)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self._listener.accept()
+                path = self.folder / f"connection-{len(self._threads):03}.frames"
+                thread = threading.Thread(target=self._pass_on, args=(peer, path), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _pass_on(self, peer: socket.socket, path: Path) -> None:
+        with peer, path.open("wb") as file, contextlib.ExitStack() as stack:
+            target = None
+            with contextlib.suppress(OSError):
+                target = stack.enter_context(socket.create_connection(self._target, 5))
+            with contextlib.suppress(OSError):
+                while data := peer.recv(65536):
+                    file.write(data)
+                    file.flush()
+                    if target is not None:
+                        target.sendall(data)
