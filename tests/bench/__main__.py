@@ -42,6 +42,7 @@ from . import (
     torch_cost,
     torch_tables,
     torch_untrained,
+    traceml_cost,
     trainer_cost,
     workload,
 )
@@ -50,7 +51,7 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
-    "stormlog", "collector",
+    "stormlog", "traceml", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -313,6 +314,8 @@ def main() -> None:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "stormlog" in chosen:
         stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
+    if "traceml" in chosen:
+        traceml_cost.section(traceml_cost.TINY if arguments.tiny else traceml_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:

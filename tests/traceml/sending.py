@@ -37,7 +37,7 @@ def row(step: int, rank: int) -> dict[str, Any]:
 
 
 def _duration(ms: float) -> dict[str, Any]:
-    return {"is_gpu": False, "duration_ms": ms, "n_calls": 1}
+    return {"is_gpu": False, "duration_ms": ms, "cpu_ms": ms, "gpu_ms": None, "n_calls": 1}
 
 
 def payload(first: int, last: int, rank: int = 0, padding: int = 0) -> bytes:

@@ -354,9 +354,10 @@ def test_a_row_without_any_time_is_reported() -> None:
 
 
 def test_ids_are_digests_of_the_stream() -> None:
-    frame = packed(envelope("StepTimeTable", step_row(1, 1000.5)))
+    frame = packed(envelope("StepTimeTable", step_row(1, 1000.5, forward_time=event(3))))
     spans, _ = records(frame)
     session = digest("traceml-stream", frame)[:16].hex()
     assert spans["cirron.session"]["id"] == session
-    expected = digest("traceml-record", session, 0, 1)[:8].hex() + session[16:]
-    assert spans["step"]["id"] == expected
+    digits = digest("traceml-record", session, 0, 0).hex()
+    assert spans["step"]["id"] == digits[:16] + session[16:]
+    assert spans["forward"]["id"] == digits[16:32] + session[16:]

@@ -228,11 +228,11 @@ class TestBadConnections:
         file = configured(tmp_path, "receivers: {traceml: {max_connections: 5}}\n")
         data = stream(60)
         with serving(tmp_path / "data", *file, *LOCAL) as here, connect(here.traceml) as good:
-            good.sendall(data[:5000])
+            good.sendall(data[:8000])
             until(lambda: received(here) > 0)
             flood = [connect(here.traceml) for _ in range(50)]
             until(lambda: refused(here, "connections") == 46)
-            good.sendall(data[5000:])
+            good.sendall(data[8000:])
             good.close()
             until(lambda: received(here) == 7)
             for connection in flood:

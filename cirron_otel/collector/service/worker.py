@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -342,6 +343,8 @@ def main() -> None:
         except CirronOtelError as error:
             say({"failed": str(error)})
             sys.exit(1)
+        gc.collect()
+        gc.freeze()  # modules stay: the search for garbage would go through them for each group
         say({"ready": True})
         threading.Thread(target=listen, args=(worker, source), daemon=True).start()
         is_done = worker.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -53,8 +54,8 @@ def batches_of(
     Without a stream, `frames` are the parts of documents. `created_ns` is the time of the last
     record, or `earliest_ns`.
     """
-    spans.sort(key=lambda span: (span["end_ns"], span["id"]))
-    marks.sort(key=lambda mark: (mark["ts_ns"], mark["id"]))
+    spans.sort(key=itemgetter("end_ns", "id"))
+    marks.sort(key=itemgetter("ts_ns", "id"))
     packs = list(_packs(frames)) or [[]]
     times = [earliest_ns, *(span["end_ns"] for span in spans), *(mark["ts_ns"] for mark in marks)]
     created = max(times)

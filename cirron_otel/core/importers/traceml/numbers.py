@@ -11,7 +11,7 @@ MAX_TEXT: Final = 256
 """The longest text about a sender, in characters; frames keep longer ones."""
 _NS: Final = 1_000_000_000
 _MAX_SECONDS: Final = INT64_LIMIT // _NS
-_MAX_DURATION_MS: Final = _MAX_SECONDS * 1e3
+MAX_DURATION_MS: Final = _MAX_SECONDS * 1e3
 
 
 def number(value: Any) -> float | int | None:
@@ -33,7 +33,7 @@ def time_ns(value: Any) -> int | None:
 def duration_ns(milliseconds: Any) -> int | None:
     """Return milliseconds in nanoseconds, rounded; None if they are no valid duration."""
     value = number(milliseconds)
-    if value is None or not 0 <= value < _MAX_DURATION_MS:
+    if value is None or not 0 <= value < MAX_DURATION_MS:
         return None
     return round(value * 1_000_000)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,8 @@ MAX_CONTAINERS: Final = 500_000
 _TOO_MANY: Final = f"more than {MAX_CONTAINERS} lists and maps: expected fewer"
 _SURELY_FEW: Final = 2**20
 _JSON_STARTS: Final = frozenset(b"{[")
+_NOT_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""The start of a double that is not finite, or of a very large one."""
 _NOT_CONTAINERS: Final = bytes(set(range(256)) - set(range(0x80, 0xA0)) - {0xDC, 0xDD, 0xDE, 0xDF})
 
 
@@ -62,7 +65,9 @@ def _exact_text(value: Any, payload: bytes) -> bytes:
     """Return the value as JSON if the payload follows from that, otherwise the payload itself."""
     try:
         text = orjson.dumps([value], option=orjson.OPT_PASSTHROUGH_DATETIME)
-        if msgspec.msgpack.encode(orjson.loads(text)[0]) == payload:
+        # JSON has no NaN and no infinity; every other float comes back unchanged.
+        restored = orjson.loads(text)[0] if _NOT_FINITE.search(payload) else value
+        if msgspec.msgpack.encode(restored) == payload:
             return text
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass  # NaN, bytes, extensions, keys that are not text, and deep nesting

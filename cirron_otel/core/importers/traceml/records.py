@@ -18,9 +18,11 @@ from .step_rows import (
     SUMS,
     Step,
     Timing,
+    UsualStep,
     peaks_of,
     step_number,
     step_of,
+    usual_step_of,
 )
 
 MAX_PENDING: Final = 1_000
@@ -66,8 +68,11 @@ class RecordBuilder:
         """Match steps with `peaks` that arrived earlier, and peaks with earlier `steps`."""
         self._identity, self._peaks, self._steps = identity, peaks, steps
         self._new_steps: dict[int, dict[str, Any]] = {}
-        self._place = ""
+        self._place = self._digits = ""
+        self._suffix = identity.session[16:]
         self._number = 0
+        self._meta: dict[str, Any] | None = None
+        self._sender: tuple[int | None, int | None] = None, None
         self.spans: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
         self.start_ns: int | None = None
@@ -79,16 +84,23 @@ class RecordBuilder:
 
     def note_time(self, time_ns: int | None) -> None:
         """Extend the session to this time."""
-        if time_ns is not None:
-            self.start_ns = time_ns if self.start_ns is None else min(self.start_ns, time_ns)
-            self.end_ns = time_ns if self.end_ns is None else max(self.end_ns, time_ns)
+        if time_ns is None:
+            return
+        if self.start_ns is None or time_ns < self.start_ns:
+            self.start_ns = time_ns
+        if self.end_ns is None or time_ns > self.end_ns:
+            self.end_ns = time_ns
 
     def add_row(self, meta: dict[str, Any], row: Row, sent_ns: int | None) -> str:
         """Add the records of a row; return a problem, or an empty string."""
-        rank = identifier(meta.get("global_rank"))
-        rank = identifier(meta.get("rank")) if rank is None else rank
-        place = (identifier(meta.get("pid")), self._identity.rank if rank is None else rank)
+        if meta is not self._meta:
+            self._meta, self._sender = meta, self._sender_of(meta)
+        place = self._sender
         if row.table == STEP_TABLE:
+            usual = usual_step_of(row.value)
+            if usual is not None:
+                self._add_usual_step(usual, *place)
+                return ""
             step = step_of(row.value)
             if step is not None:
                 return self._add_step(step, *place)
@@ -110,10 +122,40 @@ class RecordBuilder:
             return f"a row of {row.table} with invalid values: a mark with its fields"
         return ""
 
+    def _sender_of(self, meta: dict[str, Any]) -> tuple[int | None, int | None]:
+        """Return the pid and the rank of an envelope."""
+        rank = identifier(meta.get("global_rank"))
+        rank = identifier(meta.get("rank")) if rank is None else rank
+        return identifier(meta.get("pid")), self._identity.rank if rank is None else rank
+
     def _next_id(self) -> str:
+        """Return the next id; a digest has the digits of four."""
+        at = self._number % 4
+        if not at:
+            content = f"traceml-record\0{self._place}{self._number}"
+            self._digits = hashlib.sha256(content.encode()).hexdigest()
         self._number += 1
-        content = f"traceml-record\0{self._place}{self._number}"
-        return hashlib.sha256(content.encode()).hexdigest()[:16] + self._identity.session[16:]
+        return self._digits[16 * at : 16 * at + 16] + self._suffix
+
+    def _add_usual_step(self, step: UsualStep, pid: int | None, rank: int | None) -> None:
+        """Add the spans of a step; the same as `_add_step` of the same row."""
+        self.note_time(step.start_ns)
+        self.note_time(step.end_ns)
+        attrs: dict[str, Any] = {SUMS: True}
+        if step.whole_ns is not None:
+            attrs[STEP_NS] = step.whole_ns
+        span_id, session, at = self._next_id(), self._identity.session, step.start_ns
+        span = _span(span_id, "step", session, at, step.end_ns, None, pid, rank, attrs)
+        span["index"] = step.number
+        self.spans.append(span)
+        for _, name, duration_ns, calls in step.phases:
+            phase_attrs = {"traceml.calls": calls} if calls != 1 else {}
+            phase_id, end_ns = self._next_id(), at + duration_ns
+            self.spans.append(
+                _span(phase_id, name, span_id, at, end_ns, None, pid, rank, phase_attrs)
+            )
+            at = end_ns
+        self._new_steps[step.number] = span
 
     def _add_step(self, step: Step, pid: int | None, rank: int | None) -> str:
         self.note_time(step.start_ns)

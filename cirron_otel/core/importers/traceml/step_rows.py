@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from .numbers import count, duration_ns, identifier, number, text, time_ns
+from ....ids import INT64_LIMIT
+from .numbers import MAX_DURATION_MS, count, duration_ns, identifier, number, text, time_ns
 
 STEP_TABLE: Final = "StepTimeTable"
 MEMORY_TABLE: Final = "step_memory"
@@ -23,6 +24,12 @@ SUMS: Final = "traceml.phases_are_sums"
 STEP_NS: Final = "traceml.step_time_ns"
 _STEP_KEYS: Final = frozenset({"seq", "timestamp", "step", "events"})
 _EVENT_KEYS: Final = frozenset({"is_gpu", "duration_ms", "cpu_ms", "gpu_ms", "n_calls"})
+
+
+_PLACES: Final = {event: (name, at) for at, (event, name) in enumerate(PHASES.items())} | {
+    STEP_EVENT: ("", -1)
+}
+"""The phase of each event, and its position; step_time has no name."""
 
 
 class Timing(NamedTuple):
@@ -67,6 +74,57 @@ class Peaks(NamedTuple):
         """Return the attributes of the step."""
         values = {PEAK: self.allocated, RESERVED_PEAK: self.reserved, "device": self.device}
         return {key: value for key, value in values.items() if value is not None}
+
+
+class UsualStep(NamedTuple):
+    """A step as nearly all rows describe it: each event on the CPU only, with known keys."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    phases: list[tuple[int, str, int, int]]
+    """The position in PHASES, the name, the duration in ns, and the number of calls."""
+    whole_ns: int | None
+    """The duration of step_time."""
+
+
+def usual_step_of(row: dict[str, Any]) -> UsualStep | None:
+    """Return the step of a row of the usual shape, or None: `step_of` reads all rows.
+
+    This is the fast path of the collector.
+    """
+    events, number, end_ns = row.get("events"), row.get("step"), time_ns(row.get("timestamp"))
+    if type(events) is not dict or type(number) is not int or end_ns is None:
+        return None
+    if row.keys() != _STEP_KEYS or not 0 <= number < INT64_LIMIT:
+        return None
+    phases: list[tuple[int, str, int, int]] = []
+    whole_ns, load_ns, phases_ns = None, 0, 0
+    for event, devices in events.items():
+        place = _PLACES.get(event)
+        if place is None or type(devices) is not dict or len(devices) != 1:
+            return None
+        figures = devices.get("cpu")
+        if type(figures) is not dict or not figures.keys() <= _EVENT_KEYS:
+            return None
+        ms, calls = figures.get("duration_ms"), figures.get("n_calls")
+        if type(ms) is not float or not 0 <= ms < MAX_DURATION_MS or type(calls) is not int:
+            return None
+        if figures.get("is_gpu") or figures.get("gpu_ms") is not None or not 0 <= calls < 2**31:
+            return None
+        name, position = place
+        duration_ns = round(ms * 1_000_000)
+        if not name:
+            whole_ns = duration_ns
+            continue
+        if position:
+            phases_ns += duration_ns
+        else:
+            load_ns = duration_ns
+        phases.append((position, name, duration_ns, calls))
+    phases.sort()
+    start_ns = max(0, end_ns - load_ns - max(whole_ns or 0, phases_ns))
+    return UsualStep(number, start_ns, end_ns, phases, whole_ns)
 
 
 def step_of(row: dict[str, Any]) -> Step | None:
