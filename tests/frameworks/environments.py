@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.environments import SITE_PACKAGES, Environment, EnvironmentUnavailableError
 from tests.stormlog.peers import STORMLOG
+from tests.traceml.peers import TRACEML
 
 _PINS = Path(__file__).with_name("pins")
 
@@ -44,7 +45,7 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 def main() -> int:
     """Make every environment, and those of the peers that need no torch of their own."""
-    for name, environment in {**ENVIRONMENTS, **STORMLOG}.items():
+    for name, environment in {**ENVIRONMENTS, **STORMLOG, **TRACEML}.items():
         try:
             environment.make()
         except EnvironmentUnavailableError as error:

@@ -44,6 +44,12 @@ class Job(NamedTuple):
         document: dict[str, Any] = json.loads((self.folder / "final_summary.json").read_text())
         return document
 
+    @property
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """The summary's rows of step times, one for each rank."""
+        rows = self.summary["step_time"]["groups"]["rows"]
+        return [*rows.values()] if isinstance(rows, dict) else rows
+
 
 class RunningJob:
     """A job of `traceml run`, whose processes send to 127.0.0.1."""

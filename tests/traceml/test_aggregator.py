@@ -15,7 +15,7 @@ from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.integration.spools import RECORDED, batches
-from tests.torch.peers import TRACEML
+from tests.traceml.peers import TRACEML_050
 from tests.traceml.recordings import SHORT, files_of, frames_folder, imported
 from tests.traceml.test_own_runs import span, spool_of
 
@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("programs") / "aggregate.py"
 def aggregated(frames: Path, folder: Path) -> dict[str, Any]:
     """The summary of the real aggregator, whose history is `folder`/telemetry."""
     try:
-        python = TRACEML.make()
+        python = TRACEML_050.make()
     except EnvironmentUnavailableError as error:
         leave_out(str(error))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
