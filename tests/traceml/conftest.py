@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import run  # noqa: F401 - a fixture
+from tests.collector.test_disk_full import disk  # noqa: F401 - a fixture
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.stormlog.conftest import splitting  # noqa: F401 - a fixture

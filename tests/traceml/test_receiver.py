@@ -19,6 +19,7 @@ import pytest
 from cirron_otel.core.importers.traceml.framing import frame_of
 from tests.collector.away import until
 from tests.collector.serving import PROGRAM, Serving, serving
+from tests.collector.test_disk_full import Disk, running
 from tests.collector.test_figures import samples
 
 from .recording_proxy import RecordingProxy
@@ -155,6 +156,35 @@ class TestKills:
             if span["name"] == "cirron.session"
         ]
         assert sorted("incomplete" in span["attrs"] for span in spans) == [False, True]
+
+    def test_a_collector_without_the_receiver_ends_the_sessions_of_a_killed_one(
+        self, tmp_path: Path
+    ) -> None:
+        data = steps(1, 20)
+        with serving(tmp_path / "data", *LOCAL) as here, connect(here.traceml) as connection:
+            connection.sendall(data)
+            until(lambda: received(here) == 2)
+            here.kill()
+        with serving(tmp_path / "data") as here:
+            until(lambda: (0, 20) in stored_steps(tmp_path / "data"))
+            assert here.end() == 0
+        assert stored(tmp_path / "data") == imported(tmp_path / "recorded", data)
+
+    def test_frames_wait_while_the_disk_is_full(self, disk: Disk, tmp_path: Path) -> None:
+        data = stream(400)
+        half = len(steps(1, 200))
+        with running(disk, *LOCAL) as here, connect(here.traceml) as connection:
+            connection.sendall(data[:half])
+            until(lambda: received(here) == 20)
+            disk.fill()
+            connection.sendall(data[half:])
+            connection.close()
+            until(lambda: "frames wait in memory" in here.log.read_text())
+            assert received(here) == 20
+            disk.clear()
+            until(lambda: received(here) == 41)
+            assert here.end() == 0
+            assert stored(disk.place) == imported(tmp_path / "recorded", data)
 
 
 class TestBadConnections:
@@ -317,6 +347,17 @@ class TestNetworks:
                 ("127.0.0.1", int(port)), 30, source_address=("127.0.0.3", 0)
             ) as allowed:
                 allowed.sendall(stream(10))
+            until(lambda: received(here) == 2)
+
+    def test_a_reload_changes_the_networks(self, tmp_path: Path) -> None:
+        file = configured(tmp_path, "receivers: {traceml: {allow: [127.0.0.3]}}\n")
+        with serving(tmp_path / "data", *file, *LOCAL) as here:
+            with connect(here.traceml) as other:
+                assert is_closed(other)
+            configured(tmp_path, "receivers: {traceml: {allow: [127.0.0.0/8]}}\n")
+            os.kill(here.process.pid, signal.SIGHUP)
+            until(lambda: "were reloaded: receivers.traceml.allow" in here.log.read_text())
+            send(here.traceml, stream(10))
             until(lambda: received(here) == 2)
 
 

@@ -275,6 +275,17 @@ class TracemlReceiver:
                     peer.close("slow", f"a frame took longer than {limits.frame_s:g} s")
 
 
+async def end_earlier_connections(consumer: Consumer) -> None:
+    """End the connections of a collector that was killed, if this one has no TraceML receiver.
+
+    Raises RefusalError.
+    """
+    group = encode_group(secrets.token_bytes(PROCESS_BYTES), [GroupRecord(0, Kind.START, 0, b"")])
+    await consumer.consume(
+        ReceivedRequest(ReceivedSignal.TRACEML, BodyEncoding.FRAMES, group, time.time_ns(), count=0)
+    )
+
+
 def _not_allowed(address: Any) -> str:
     shown = address[0] if isinstance(address, tuple) and address else "an unknown address"
     return f"{shown} is not in receivers.traceml.allow"

@@ -5,6 +5,7 @@ The module also counts and logs the requests that they accept and refuse.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from ..receiver.consumer import (
     Refused,
 )
 from ..receiver.journal.files import PARTS, intake_directory
+from ..receiver.traceml_storing import FILE_NAME as TRACEML_STATE
 from . import descriptors
 from . import metrics as m
 from .checks import wanted_connections
@@ -146,6 +148,8 @@ class Listeners:
         if receivers.traceml.address is not None:
             self._traceml = self._traceml_receiver(connections.traceml)
             await self._listen("traceml", self._traceml)
+        elif (intake_directory(self._paths.state) / TRACEML_STATE).exists():
+            await self._end_traceml()
 
     def apply(self, options: CollectorOptions) -> Callable[[], None]:
         """Read tokens and certificates again; return a function that applies the new options.
@@ -274,6 +278,12 @@ class Listeners:
             refused=RefusalCounts(self._registry, "traceml"),
             forwarder=self._forwarder(),
         )
+
+    async def _end_traceml(self) -> None:
+        from ..receiver.traceml_server import end_earlier_connections  # noqa: PLC0415
+
+        with contextlib.suppress(RefusalError):  # the next start ends them
+            await end_earlier_connections(self._exporter)
 
     def _forwarder(self) -> TracemlForwarder | None:
         from ..receiver.traceml_forwarding import TracemlForwarder  # noqa: PLC0415 - only if used
