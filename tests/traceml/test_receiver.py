@@ -408,6 +408,24 @@ class TestForwarding:
             assert here.end() == 0
         assert (0, 400) in stored_steps(tmp_path / "data")
 
+    def test_an_aggregator_that_does_not_read_delays_no_job(
+        self, tmp_path: Path, target: socket.socket
+    ) -> None:
+        frames = 150
+        data = steps(1, frames, each=1, padding=200_000)
+        forward = ("--traceml-forward", "{}:{}".format(*target.getsockname()))
+        with serving(tmp_path / "data", *LOCAL, *forward) as here:
+            before = memory_bytes(here.process.pid)
+            send(here.traceml, data, 65536)
+            connection, _ = target.accept()
+            with connection:
+                until(lambda: received(here) + refused(here, "busy") == frames)
+                assert count(here, "forwarded_frames_total", "dropped") > 0
+                assert memory_bytes(here.process.pid) - before < 200_000_000
+                assert here.end() == 0
+            assert "the aggregator reads too slowly" in here.log.read_text()
+        assert len(stored_steps(tmp_path / "data")) == frames
+
     def test_frames_for_an_absent_aggregator_are_bounded_and_counted(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as reserved:
             port = reserved.getsockname()[1]

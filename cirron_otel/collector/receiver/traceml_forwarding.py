@@ -25,7 +25,7 @@ class ForwardLimits:
     waiting_bytes: int = 32 * 1024 * 1024
     """Frames of all connections that wait for the aggregator, bytes."""
     connection_bytes: int = 8 * 1024 * 1024
-    """Frames of one connection that wait, bytes; one frame may always wait."""
+    """Frames of one connection that wait, bytes, unless it is a single frame."""
     grace_s: float = 10.0
     """How long frames still wait for the aggregator after their connection has ended, seconds."""
 
@@ -79,22 +79,27 @@ class ForwardedConnection:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame with its length; drop the oldest ones if too many bytes wait."""
-        self._frames.append(frame)
-        self._hold(len(frame))
-        limits, dropped = self._owner.limits, 0
-        # The first frame may have been sent in part, and the last has just been added.
-        while len(self._frames) > 2 and (
-            self._waiting_bytes > limits.connection_bytes
-            or self._owner.waiting_bytes > limits.waiting_bytes
-        ):
+        """Queue a frame with its length; if too many bytes wait, drop the oldest, or this one."""
+        dropped = 0
+        # The first frame may have been sent in part.
+        while len(self._frames) > 1 and not self._fits(len(frame)):
             self._hold(-len(self._frames[1]))
             del self._frames[1]
             dropped += 1
+        if self._fits(len(frame)):
+            self._frames.append(frame)
+            self._hold(len(frame))
+            self._changed.set()
+        else:
+            dropped += 1
         if dropped:
-            reason = self._problem or "the aggregator reads too slowly"
-            self._owner.note(False, dropped, reason)
-        self._changed.set()
+            self._owner.note(False, dropped, self._problem or "the aggregator reads too slowly")
+
+    def _fits(self, size: int) -> bool:
+        """Return whether a frame may wait; a connection leaves as much free as it takes."""
+        limits, taken = self._owner.limits, self._waiting_bytes + size
+        is_within = not self._frames or taken <= limits.connection_bytes
+        return is_within and taken <= limits.waiting_bytes - self._owner.waiting_bytes
 
     def end(self) -> None:
         """Close the connection once its frames are sent, or give up after the grace period."""

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...core.importers.traceml.batch_parts import ImportedBatch
 from ...core.importers.traceml.framing import HEADER_BYTES, MissingFrames
@@ -65,7 +65,8 @@ class _OpenStream:
 class _Changes(NamedTuple):
     """The changes of one group of frames, which are written together."""
 
-    frames: list[tuple[Any, ...]]
+    frames: dict[StreamKey, list[tuple[int, bytes]]]
+    """The frames that are in no complete batch yet, each with its offset."""
     sealed: dict[StreamKey, _OpenStream]
     ended: list[StreamKey]
     touched: dict[StreamKey, _OpenStream]
@@ -97,6 +98,7 @@ class TracemlStorage:
             self._apply(frames, write)
         except BaseException:
             self._streams, self._stored = {}, None
+            self.counts.clear()
             raise
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class TracemlStorage:
     def _apply(self, frames: Sequence[Frame], write: Write) -> None:
         rows = self._file.read("SELECT segment, offset FROM applied")
         reached = Position(*rows[0]) if rows else Position(0, 0)
-        changes = _Changes([], {}, [], {})
+        changes = _Changes({}, {}, [], {})
         for frame in frames:
             if frame.end > reached:
                 process, records = decode_group(frame.body)
@@ -136,14 +138,16 @@ class TracemlStorage:
         if record.kind is Kind.END:
             batches = stream.finish(record.content)
             changes.ended.append(key)
+            changes.frames.pop(key, None)
             del self._streams[key]
         else:
             batches = stream.feed(record.content[HEADER_BYTES:])
             if batches:
                 open_stream.sealed_offset = open_stream.offset
                 changes.sealed[key] = open_stream
+                changes.frames.pop(key, None)
             else:
-                changes.frames.append((*key, record.offset, record.content))
+                changes.frames.setdefault(key, []).append((record.offset, record.content))
         self.counts["missing_steps"] += stream.missing_steps - missing
         for batch in batches:
             write(batch)
@@ -159,7 +163,7 @@ class TracemlStorage:
                 shown = _shown(open_stream.stream)
                 logger.warning(
                     "the connection of %s ended because the collector was killed", shown,
-                    extra={"cause": f"traceml killed {shown}"},
+                    extra={"cause": "traceml killed"},
                 )  # fmt: skip
                 for batch in open_stream.stream.finish():
                     write(batch)
@@ -190,7 +194,7 @@ class TracemlStorage:
             shown = _shown(stream)
             logger.warning(
                 "TraceML's %s: %s", shown, finding.message,
-                extra={"cause": f"traceml {finding.code} {shown}"},
+                extra={"cause": f"traceml {finding.code}"},
             )  # fmt: skip
 
         try:
@@ -236,14 +240,15 @@ class TracemlStorage:
             shown = _shown(open_stream.stream)
             logger.warning(
                 "TraceML's %s: steps %d to %d did not arrive", shown, expected, steps[0] - 1,
-                extra={"cause": f"traceml missing {shown}"},
+                extra={"cause": "traceml missing"},
             )  # fmt: skip
 
     # --- the file -------------------------------------------------------------------------------
 
     def _save(self, changes: _Changes, last: Frame, position: Position) -> None:
         """Write the changes of a group in one transaction. Raises TargetError."""
-        gone = [*changes.ended]
+        gone = changes.ended
+        frames = [(*key, *each) for key, some in changes.frames.items() for each in some]
         sealed = [each for key, each in changes.sealed.items() if key in self._streams]
         progress = [
             (each.sender, each.stream.step_range[1], last.head.received_ns)
@@ -252,7 +257,7 @@ class TracemlStorage:
         ]
         where = "WHERE process = ? AND connection = ?"
         self._file.write(
-            ("REPLACE INTO frame VALUES (?, ?, ?, ?)", changes.frames),
+            ("REPLACE INTO frame VALUES (?, ?, ?, ?)", frames),
             (f"DELETE FROM frame {where} AND offset < ?",  # noqa: S608
              [(*each.key, each.sealed_offset) for each in sealed]),
             ("REPLACE INTO stream VALUES (?, ?, ?, ?)",
