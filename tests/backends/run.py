@@ -106,9 +106,13 @@ def wait_for_shown(
         if len(shown) >= wanted if isinstance(wanted, int) else wanted <= shown:
             return spans
         if time.monotonic() > deadline:
-            among = wanted if isinstance(wanted, int) else f"{len(wanted & shown)} of {len(wanted)}"
+            found, among = (
+                (len(shown), wanted)
+                if isinstance(wanted, int)
+                else (len(wanted & shown), len(wanted))
+            )
             raise BackendError(
-                f"{name} shows {len(shown)} spans of {trace_id} after {seconds} s: {among} wanted"
+                f"{name} shows {found} of {among} spans of {trace_id} after {seconds} s"
             )
         time.sleep(POLL_SECONDS)
 
