@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,21 @@ def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
     spool.end()
     live.poll(spool.records.at)
     assert live.has_ended
+
+
+def test_a_large_spool_is_read_batch_by_batch(tmp_path: Path) -> None:
+    spool, size = GrowingSpool(tmp_path), 0
+    for _ in range(100):
+        spool.write(5, CALM | {"x" * 50_000: 1})
+        size += 250_000
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    tracemalloc.start()
+    try:
+        assert live.poll(spool.records.at) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 4
 
 
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:

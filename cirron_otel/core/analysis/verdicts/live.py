@@ -66,6 +66,8 @@ class LiveRun:
         """Sessions of other runs."""
         self._seen: set[str] = set()
         self._ring: deque[tuple[str, Counter[int | None]]] = deque()
+        self._steps: Counter[int | None] = Counter()
+        """The number of steps in the ring, by rank."""
         self._progress: dict[int | None, _RankProgress] = {}
 
     @property
@@ -97,12 +99,15 @@ class LiveRun:
             stalls = list(self._stalls(index, now_ns))
             return diagnose_index(index, self._limits, self.run.world_size, stalls)
 
-    def _new_batches(self) -> list[BatchFile]:
+    def _new_batches(self) -> Iterator[BatchFile]:
+        """Yield the batches that were not read yet, one at a time."""
         names = list(self._reader.names())
         new = [name for name in names if name not in self._seen]
         self._seen = set(names)
-        read = (self._reader.read(name) for name in new)
-        return [batch for batch in read if batch is not None]
+        for name in new:
+            batch = self._reader.read(name)
+            if batch is not None:
+                yield batch
 
     def _add(self, batch: BatchFile) -> None:
         """Add a batch to the ring if it belongs to the run."""
@@ -119,7 +124,9 @@ class LiveRun:
         session.owner = owner_of(batch.name)
         session.ranks |= outline.ranks
         session.is_ended = session.is_ended or outline.status is not None
-        self._ring.append((batch.name, Counter(outline.steps)))
+        steps = Counter(outline.steps)
+        self._ring.append((batch.name, steps))
+        self._steps += steps
         self._trim()
 
     def _choose(self) -> None:
@@ -132,6 +139,7 @@ class LiveRun:
         if self.run is None or run.id != self.run.id:
             self._sessions.clear()
             self._ring.clear()
+            self._steps.clear()
             self._progress.clear()
         self.run = run
         for session in run.sessions:
@@ -141,15 +149,12 @@ class LiveRun:
     def _trim(self) -> None:
         """Drop the oldest batches that no window needs."""
         need = _WINDOWS * round(self._limits["window.steps"])
-        total: Counter[int | None] = Counter()
-        for _, steps in self._ring:
-            total += steps
         while len(self._ring) > 1:
-            rest = total - self._ring[0][1]
-            is_enough = bool(rest) and all(rest[rank] >= need for rank in total)
+            rest = self._steps - self._ring[0][1]
+            is_enough = bool(rest) and all(rest[rank] >= need for rank in self._steps)
             if not is_enough and len(self._ring) <= MAX_BATCHES:
                 return
-            total = rest
+            self._steps = rest
             self._ring.popleft()
 
     def _stalls(self, index: SpoolIndex, now_ns: int) -> Iterator[Stall]:
