@@ -25,7 +25,7 @@ class ForwardLimits:
     waiting_bytes: int = 32 * 1024 * 1024
     """Frames of all connections that wait for the aggregator, bytes."""
     connection_bytes: int = 8 * 1024 * 1024
-    """Frames of one connection that wait, bytes; one frame may always wait."""
+    """Frames of one connection that wait, bytes, or else two frames."""
     grace_s: float = 10.0
     """How long frames still wait for the aggregator after their connection has ended, seconds."""
 
@@ -79,7 +79,9 @@ class ForwardedConnection:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame with its length; drop the oldest ones if too many bytes wait."""
+        """Queue a frame with its length; drop the oldest ones if too many bytes wait, and this one
+        if the other connections leave no room for it.
+        """
         self._frames.append(frame)
         self._hold(len(frame))
         limits, dropped = self._owner.limits, 0
@@ -90,6 +92,9 @@ class ForwardedConnection:
         ):
             self._hold(-len(self._frames[1]))
             del self._frames[1]
+            dropped += 1
+        if self._owner.waiting_bytes > limits.waiting_bytes:
+            self._hold(-len(self._frames.pop()))
             dropped += 1
         if dropped:
             reason = self._problem or "the aggregator reads too slowly"
