@@ -187,6 +187,21 @@ def test_a_large_spool_is_read_batch_by_batch(tmp_path: Path) -> None:
     assert peak < size / 4
 
 
+def test_long_batches_of_one_rank_may_arrive_first(tmp_path: Path) -> None:
+    """A batch with more steps than two windows does not displace those of the other ranks."""
+    ranks = [GrowingSpool(tmp_path, rank) for rank in (0, 1)]
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    for rank in ranks:
+        rank.write(60, CALM)
+    for _ in range(8):
+        for rank in ranks:
+            rank.write(60, CALM)
+            found = live.poll(rank.records.at)
+            assert found is not None
+            assert found.steps == 20
+    assert len(live._ring) <= 10
+
+
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:
     ranks = [GrowingSpool(tmp_path, rank) for rank in (0, 1)]
     live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))

@@ -32,6 +32,8 @@ MAX_BATCHES: Final = 5000
 """The most batches that are indexed at once."""
 _WINDOWS: Final = 2
 """The batches of this many windows are kept: phases are in earlier batches than their step."""
+_LEAST_BATCHES: Final = 4
+"""The batches with steps that each rank keeps: those of one rank may arrive before another's."""
 _STEPS = "SELECT rank, start_ns + ns, ns FROM step WHERE start_ns IS NOT NULL ORDER BY start_ns"
 
 Change = Literal["appeared", "changed", "gone"]
@@ -68,6 +70,8 @@ class LiveRun:
         self._ring: deque[tuple[str, Counter[int | None]]] = deque()
         self._steps: Counter[int | None] = Counter()
         """The number of steps in the ring, by rank."""
+        self._batches: Counter[int | None] = Counter()
+        """The number of batches with steps in the ring, by rank."""
         self._progress: dict[int | None, _RankProgress] = {}
 
     @property
@@ -127,6 +131,7 @@ class LiveRun:
         steps = Counter(outline.steps)
         self._ring.append((batch.name, steps))
         self._steps += steps
+        self._batches.update(steps.keys())
         self._trim()
 
     def _choose(self) -> None:
@@ -140,6 +145,7 @@ class LiveRun:
             self._sessions.clear()
             self._ring.clear()
             self._steps.clear()
+            self._batches.clear()
             self._progress.clear()
         self.run = run
         for session in run.sessions:
@@ -150,11 +156,14 @@ class LiveRun:
         """Drop the oldest batches that no window needs."""
         need = _WINDOWS * round(self._limits["window.steps"])
         while len(self._ring) > 1:
-            rest = self._steps - self._ring[0][1]
-            is_enough = bool(rest) and all(rest[rank] >= need for rank in self._steps)
+            oldest = self._ring[0][1]
+            rest, batches = self._steps - oldest, self._batches - Counter(oldest.keys())
+            is_enough = bool(rest) and all(
+                rest[rank] >= need and batches[rank] >= _LEAST_BATCHES for rank in self._steps
+            )
             if not is_enough and len(self._ring) <= MAX_BATCHES:
                 return
-            self._steps = rest
+            self._steps, self._batches = rest, batches
             self._ring.popleft()
 
     def _stalls(self, index: SpoolIndex, now_ns: int) -> Iterator[Stall]:
