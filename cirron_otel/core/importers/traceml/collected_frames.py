@@ -114,7 +114,9 @@ class CollectedFrames:
     def streams(self) -> list[CollectedStream]:
         """Return the streams in the order of their first batches."""
         rows = self._database.execute("SELECT id, rank, pid, ended FROM stream ORDER BY rowid")
-        return [CollectedStream(*place, bool(ended)) for *place, ended in rows]
+        return [
+            CollectedStream(stream, rank, pid, bool(ended)) for stream, rank, pid, ended in rows
+        ]
 
     def missing(self, stream: CollectedStream) -> int:
         """Return how many frames of a stream are missing, as far as its numbers show."""
