@@ -137,7 +137,7 @@ class StateReadings:
         rows = self._index.rows(_READINGS.format(value=value), name, *self._times, MAX_ROWS)
         return [
             Utilization(rank, device or source, number)
-            for rank, device, number in rows if number is not None
+            for rank, device, number in rows if number is not None and math.isfinite(number)
         ]  # fmt: skip
 
     def non_finite(self) -> list[NonFinite]:
