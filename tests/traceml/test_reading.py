@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -287,6 +290,50 @@ def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "link.frames").symlink_to(next(frames_folder(SHORT).iterdir()))
     with pytest.raises(InputError, match="is not a recording of TraceML's"):
         imported(tmp_path / "run", tmp_path)
+
+
+def test_a_file_with_less_than_a_frame_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(frames_folder(SHORT), folder)
+    (folder / "more").mkdir()
+    first = min(folder.glob("*.frames")).read_bytes()
+    (folder / "more" / "rank2_pid9.frames").write_bytes(first[:100])
+    _, report = imported(folder, tmp_path)
+    assert [each.code for each in report.skipped] == ["torn"]
+    assert report.exit_code == 1
+    assert report.spans
+
+
+def test_what_cannot_be_read_does_not_stop_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(frames_folder(SHORT), folder)
+    (folder / "closed").mkdir(mode=0)
+    (folder / "closed.frames").touch(mode=0)
+    folder.chmod(0o755)
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from cirron_otel.core.importers.traceml.reading import TraceMLImport\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setgid(65534)\n"
+        "    os.setuid(65534)\n"
+        "os.chdir(int(sys.argv[1]))\n"
+        "found = []\n"
+        "recording = TraceMLImport('.', on_finding=found.append)\n"
+        "assert sum(batch.spans for batch in recording.batches()) == 102\n"
+        "print(*[f'{each.name} {each.code}' for each in found], sep='\\n')\n"
+    )
+    here = os.open(folder, os.O_RDONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(here)],
+            pass_fds=[here], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(here)
+        (folder / "closed").chmod(0o700)
+    assert done.stderr == ""
+    assert set(done.stdout.splitlines()) == {"closed unreadable", "closed.frames unreadable"}
 
 
 def test_the_records_of_a_history_import_are_the_same_each_time(tmp_path: Path) -> None:

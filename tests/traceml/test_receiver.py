@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cirron_otel.collector.receiver.traceml_forwarding import ForwardLimits, TracemlForwarder
 from cirron_otel.core.importers.traceml.framing import frame_of
 from tests.collector.away import until
 from tests.collector.serving import PROGRAM, Serving, serving
@@ -329,6 +331,12 @@ class TestNetworks:
             ("{traceml: {allow: [10.0.0.1/8]}}", "receivers.traceml.allow is a list"),
             ("{traceml: {address: 'localhost:4317'}}", "which is also that of grpc"),
             ("{traceml: {address: 'a:0', allow: ['::/0'], forward: 'a:0'}}", "forward is a:0"),
+            ("{traceml: {address: 'localhost:9', forward: '127.0.0.1:9'}}", "forward is 127.0.0.1"),
+            ("{traceml: {address: '[::1]:9', forward: 'localhost:9'}}", "forward is localhost:9"),
+            (
+                "{traceml: {address: '0.0.0.0:9', allow: ['::/0'], forward: '127.0.0.2:9'}}",
+                "forward is 127.0.0.2:9",
+            ),
         ],
     )
     def test_contradictions_are_usage_errors(self, tmp_path: Path, text: str, message: str) -> None:
@@ -425,6 +433,27 @@ class TestForwarding:
                 assert here.end() == 0
             assert "the aggregator reads too slowly" in here.log.read_text()
         assert len(stored_steps(tmp_path / "data")) == frames
+
+    def test_frames_of_many_connections_are_bounded(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            port = reserved.getsockname()[1]
+        dropped: list[int] = []
+
+        async def run() -> None:
+            limits = ForwardLimits(waiting_bytes=10_000, connection_bytes=4_000)
+            forwarder = TracemlForwarder(
+                "127.0.0.1", port, lambda _sent, number, _why: dropped.append(number), limits
+            )
+            connections = [forwarder.open() for _ in range(50)]
+            for connection in connections * 3:
+                connection.send(bytes(1_000))
+                assert forwarder.waiting_bytes <= 10_000
+            assert sum(dropped) + forwarder.waiting_bytes // 1_000 == 150
+            await forwarder.stop(0.0)
+            assert forwarder.waiting_bytes == 0
+
+        asyncio.run(run())
+        assert sum(dropped) == 150
 
     def test_frames_for_an_absent_aggregator_are_bounded_and_counted(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as reserved:

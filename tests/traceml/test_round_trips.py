@@ -187,6 +187,21 @@ def test_a_missing_batch_is_reported(tmp_path: Path) -> None:
     assert missing > 1000
 
 
+def test_a_missing_last_batch_is_reported(tmp_path: Path) -> None:
+    """No number of a frame shows that the frames after it are missing."""
+    spool, _ = imported(frames_folder("v050/ddp2_residual_straggler"), tmp_path)
+    ends = [
+        path for path in (spool / "spool").iterdir()
+        if exactjson.loads(path.read_bytes())["traceml"].get("end")
+    ]  # fmt: skip
+    assert len(ends) == 2
+    ends[0].unlink()
+    _, report = written(spool, tmp_path)
+    assert report.exit_code == 1
+    [line] = report.incomplete
+    assert "the end of the connection is not in the source" in line
+
+
 def test_two_connections_of_one_process_have_files_of_their_own(tmp_path: Path) -> None:
     first = stream_file(tmp_path / "in" / "a", [packed(envelope("x", {"ts": 1000.0}))])
     second = stream_file(tmp_path / "in" / "b", [packed(envelope("x", {"ts": 1001.0}))])

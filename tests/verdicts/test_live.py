@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,36 @@ def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
     spool.end()
     live.poll(spool.records.at)
     assert live.has_ended
+
+
+def test_a_large_spool_is_read_batch_by_batch(tmp_path: Path) -> None:
+    spool, size = GrowingSpool(tmp_path), 0
+    for _ in range(100):
+        spool.write(5, CALM | {"x" * 50_000: 1})
+        size += 250_000
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    tracemalloc.start()
+    try:
+        assert live.poll(spool.records.at) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 4
+
+
+def test_long_batches_of_one_rank_may_arrive_first(tmp_path: Path) -> None:
+    """A batch with more steps than two windows does not displace those of the other ranks."""
+    ranks = [GrowingSpool(tmp_path, rank) for rank in (0, 1)]
+    live = LiveRun(SpoolReader(tmp_path), None, thresholds_of("live", ["window.steps=20"]))
+    for rank in ranks:
+        rank.write(60, CALM)
+    for _ in range(8):
+        for rank in ranks:
+            rank.write(60, CALM)
+            found = live.poll(rank.records.at)
+            assert found is not None
+            assert found.steps == 20
+    assert len(live._ring) <= 10
 
 
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:

@@ -119,3 +119,18 @@ def test_two_recordings_in_one_spool(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(len(each["other_runs"]) == 3 for each in runs)
     assert run_command(["diagnose", str(tmp_path)]) == 0
     assert "4 runs in the spool; this is the last" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ms", [-1.0, 1e308])
+def test_times_of_a_summary_that_are_not_valid(
+    ms: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_folder("v050/ddp2_residual_straggler", tmp_path) / "final_summary.json"
+    summary = json.loads(path.read_bytes())
+    metrics = summary["step_time"]["groups"]["rows"]["1"]["metrics"]
+    metrics |= {name: ms for name, value in metrics.items() if value is not None}
+    path.write_text(json.dumps(summary))
+    run = diagnosed(f"traceml:{path}", capsys)
+    assert run["ranks"] == [0]
+    assert run_command(["diagnose", f"traceml:{path}"]) == 0
+    assert "internal error" not in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cirron_otel.core.analysis.verdicts.thresholds import THRESHOLDS, thresholds_of
@@ -290,6 +292,18 @@ def test_utilization() -> None:
         None, "warn", "warn",
     ]  # fmt: skip
     assert set(diagnosed(window(quiet())).not_assessed) >= {"HIGH_CPU", "LOW_GPU_UTIL", "GPU_HOT"}
+
+
+def test_a_straggler_between_its_steps_is_described_as_such() -> None:
+    between = verdict(window(quiet(), replace(quiet(), outside=0.5 * STEP)), "WAIT_STRAGGLER")
+    within = verdict(window(quiet(), quiet(step=1.5 * STEP)), "WAIT_STRAGGLER")
+    assert between is not None
+    assert within is not None
+    assert between.phase == within.phase == "wait"
+    assert "most of it between its steps" in between.why
+    assert "between its steps" in between.next
+    assert "most of it in wait" in within.why
+    assert "ci.scope" in within.next
 
 
 def test_time_outside_of_steps() -> None:

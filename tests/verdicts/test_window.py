@@ -67,6 +67,20 @@ def test_the_parts_of_a_step(tmp_path: Path) -> None:
     })  # fmt: skip
 
 
+def test_readings_that_are_not_finite_numbers_are_left_out(tmp_path: Path) -> None:
+    """They are no reading of 0, which would be a device that does nothing."""
+    records = trained()
+    for value in ("nan", "inf", "-inf"):
+        records.mark("hw.gpu.utilization", value, **{"hw.id": "cuda:0"})
+        records.mark("hw.temperature", value, **{"hw.id": "cuda:0"})
+    records.mark("hw.gpu.utilization", 0.5, **{"hw.id": "cuda:1"})
+    records.mark("hw.gpu.utilization", "nan", **{"hw.id": "cuda:1"})
+    found = window_of(tmp_path, records)
+    assert found.gpu == [(0, "cuda:1", 0.5)]
+    assert found.temperature == []
+    assert len(found.non_finite) == 2
+
+
 def test_micro_steps_count_into_their_step(tmp_path: Path) -> None:
     records = Rank()
     for number in range(60):

@@ -80,7 +80,7 @@ def _traceml(options: CollectorOptions) -> Iterator[Problem]:
                     f"{path}.address",
                     f"is {address}, which is also that of {name}: expected two ports",
                 )
-    if forward is not None and (forward == address or not forward.port):
+    if forward is not None and (not forward.port or address.includes(forward)):
         yield f"{path}.forward", f"is {forward}: expected the address of TraceML's aggregator"
 
 

@@ -124,6 +124,12 @@ _CREDENTIALS = frozenset(
 _MAX_ITEMS = 1000
 
 
+def _hosts(host: str) -> set[str]:
+    """Return the addresses of `localhost`, or another host itself."""
+    host = host.lower()
+    return {"127.0.0.1", "::1", host} if host == "localhost" else {host}
+
+
 class ListenAddress(NamedTuple):
     """The address on which a server listens."""
 
@@ -138,6 +144,13 @@ class ListenAddress(NamedTuple):
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
+
+    def includes(self, other: ListenAddress) -> bool:
+        """Return whether a client that connects to `other`, on this machine, reaches this one."""
+        if self.port != other.port:
+            return False
+        is_any = self.host in ("0.0.0.0", "::")  # noqa: S104 - compared
+        return bool(_hosts(self.host) & _hosts(other.host)) or (is_any and other.is_local)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -158,9 +158,9 @@ class SpoolIndex:
         with _disk_errors():
             self.connection.executescript(statements)
 
-    def function(self, decide: Callable[[str | None], bool]) -> None:
-        """Register `decide`, a predicate on record names, as an SQL function under its own name."""
-        self.connection.create_function(decide.__name__, 1, decide, deterministic=True)
+    def function(self, pure: Callable[[str | None], float | None]) -> None:
+        """Register `pure`, a predicate or number of a text, as an SQL function under its name."""
+        self.connection.create_function(pure.__name__, 1, pure, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         """Run an INSERT for each of `values`, as one transaction."""

@@ -32,6 +32,8 @@ MAX_BATCHES: Final = 5000
 """The most batches that are indexed at once."""
 _WINDOWS: Final = 2
 """The batches of this many windows are kept: phases are in earlier batches than their step."""
+_LEAST_BATCHES: Final = 4
+"""The batches with steps that each rank keeps: those of one rank may arrive before another's."""
 _STEPS = "SELECT rank, start_ns + ns, ns FROM step WHERE start_ns IS NOT NULL ORDER BY start_ns"
 
 Change = Literal["appeared", "changed", "gone"]
@@ -66,6 +68,10 @@ class LiveRun:
         """Sessions of other runs."""
         self._seen: set[str] = set()
         self._ring: deque[tuple[str, Counter[int | None]]] = deque()
+        self._steps: Counter[int | None] = Counter()
+        """The number of steps in the ring, by rank."""
+        self._batches: Counter[int | None] = Counter()
+        """The number of batches with steps in the ring, by rank."""
         self._progress: dict[int | None, _RankProgress] = {}
 
     @property
@@ -97,12 +103,15 @@ class LiveRun:
             stalls = list(self._stalls(index, now_ns))
             return diagnose_index(index, self._limits, self.run.world_size, stalls)
 
-    def _new_batches(self) -> list[BatchFile]:
+    def _new_batches(self) -> Iterator[BatchFile]:
+        """Yield the batches that were not read yet, one at a time."""
         names = list(self._reader.names())
         new = [name for name in names if name not in self._seen]
         self._seen = set(names)
-        read = (self._reader.read(name) for name in new)
-        return [batch for batch in read if batch is not None]
+        for name in new:
+            batch = self._reader.read(name)
+            if batch is not None:
+                yield batch
 
     def _add(self, batch: BatchFile) -> None:
         """Add a batch to the ring if it belongs to the run."""
@@ -119,7 +128,10 @@ class LiveRun:
         session.owner = owner_of(batch.name)
         session.ranks |= outline.ranks
         session.is_ended = session.is_ended or outline.status is not None
-        self._ring.append((batch.name, Counter(outline.steps)))
+        steps = Counter(outline.steps)
+        self._ring.append((batch.name, steps))
+        self._steps += steps
+        self._batches.update(steps.keys())
         self._trim()
 
     def _choose(self) -> None:
@@ -132,6 +144,8 @@ class LiveRun:
         if self.run is None or run.id != self.run.id:
             self._sessions.clear()
             self._ring.clear()
+            self._steps.clear()
+            self._batches.clear()
             self._progress.clear()
         self.run = run
         for session in run.sessions:
@@ -141,15 +155,15 @@ class LiveRun:
     def _trim(self) -> None:
         """Drop the oldest batches that no window needs."""
         need = _WINDOWS * round(self._limits["window.steps"])
-        total: Counter[int | None] = Counter()
-        for _, steps in self._ring:
-            total += steps
         while len(self._ring) > 1:
-            rest = total - self._ring[0][1]
-            is_enough = bool(rest) and all(rest[rank] >= need for rank in total)
+            oldest = self._ring[0][1]
+            rest, batches = self._steps - oldest, self._batches - Counter(oldest.keys())
+            is_enough = bool(rest) and all(
+                rest[rank] >= need and batches[rank] >= _LEAST_BATCHES for rank in self._steps
+            )
             if not is_enough and len(self._ring) <= MAX_BATCHES:
                 return
-            total = rest
+            self._steps, self._batches = rest, batches
             self._ring.popleft()
 
     def _stalls(self, index: SpoolIndex, now_ns: int) -> Iterator[Stall]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,7 +35,7 @@ JOIN span ON span.id = mark.span
 WHERE sample.device_total IS NOT NULL AND sample.device <> 'cpu' GROUP BY span.rank
 """
 _READINGS = """
-SELECT span.rank, coalesce(mark.device, ''), {value}(CAST(mark.value AS REAL))
+SELECT span.rank, coalesce(mark.device, ''), {value}(finite_number(mark.value))
 FROM mark JOIN span ON span.id = mark.span
 WHERE mark.name = ?1 AND mark.value GLOB '[0-9-]*' AND mark.ts_ns BETWEEN ?2 AND ?3
 GROUP BY span.rank, mark.device ORDER BY span.rank, mark.device LIMIT ?4
@@ -56,6 +57,15 @@ SELECT rank, sum(ns + gap), sum(gap) FROM (
 ) GROUP BY rank HAVING count(*) > 1 ORDER BY rank
 """
 _ALL_TIME: Final = (-(2**63), 2**63 - 1)
+
+
+def finite_number(text: str | None) -> float | None:
+    """Return the number in the text of a mark's value; None if it is not a finite number."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _mean_of_band(value: str, position: str, low: float, high: float) -> str:
@@ -108,6 +118,7 @@ class StateReadings:
 
     def __init__(self, index: SpoolIndex, times: tuple[int, int] = _ALL_TIME) -> None:
         self._index, self._times = index, times
+        index.function(finite_number)
 
     def cpu(self) -> list[Utilization]:
         """Return the mean CPU utilisation of the host, or else of each process."""
@@ -126,7 +137,7 @@ class StateReadings:
         rows = self._index.rows(_READINGS.format(value=value), name, *self._times, MAX_ROWS)
         return [
             Utilization(rank, device or source, number)
-            for rank, device, number in rows if number is not None
+            for rank, device, number in rows if number is not None and math.isfinite(number)
         ]  # fmt: skip
 
     def non_finite(self) -> list[NonFinite]:

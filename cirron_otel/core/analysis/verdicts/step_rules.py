@@ -31,6 +31,9 @@ _LOOK: Final = {
 }
 
 
+_LOOK_OUTSIDE: Final = "look at what this rank does between its steps: evaluation, saving, logging"
+
+
 @dataclass(frozen=True, slots=True)
 class Clean:
     """A rank's times without the time that its backward pass waits for other ranks, ns."""
@@ -133,12 +136,15 @@ def _straggler(ranks: Sequence[Measured], limits: Thresholds) -> Verdict | None:
     phase = max(excess, key=lambda name: excess[name]) if is_named else None
     slack = duration(round(worst.step - middle))
     place = f"most of it in {phase}" if phase else "in several phases"
+    advice = _LOOK.get(phase or "", _LOOK[""])
+    if phase == "wait" and _is_late_outside(worst, clean):
+        place, advice = "most of it between its steps", _LOOK_OUTSIDE
     return Verdict(
         _NAMED.get(phase or "", "STRAGGLER"),
         severity,
         f"without waiting for others, {named(worst.rank)} takes {slack} longer per step than the"
         f" median rank, {percent(score)} of a step, {place}",
-        _LOOK.get(phase or "", _LOOK[""]),
+        advice,
         listed(worst.rank),
         phase,
         score=score,
@@ -149,6 +155,15 @@ def _straggler(ranks: Sequence[Measured], limits: Thresholds) -> Verdict | None:
             "excess_ns": {name: round(value) for name, value in excess.items()},
         },
     )
+
+
+def _is_late_outside(worst: Clean, clean: Sequence[Clean]) -> bool:
+    """Return whether the worst rank is late after its steps rather than in them."""
+    outside, wait = (
+        getattr(worst.times, name) - statistics.median(getattr(each.times, name) for each in clean)
+        for name in ("outside", "wait")
+    )
+    return bool(outside > wait)
 
 
 def _excess(worst: Clean, clean: Sequence[Clean]) -> dict[str, float]:

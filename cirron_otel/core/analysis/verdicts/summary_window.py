@@ -12,6 +12,8 @@ from .window import RankMemory, RankSteps, StepMeans, StepWindow, Utilization
 _VALUES: Final = "SELECT name, rank, value FROM summary ORDER BY rank LIMIT 1000000"
 _PREFIX: Final = "traceml."
 _MS: Final = 1_000_000
+_MOST_MS: Final = 1e12
+"""Times from here on, and negative ones, are not valid."""
 _STEPS: Final = "step_time.steps_analyzed"
 _TOTAL: Final = ("step_time.total_step_ms", "step_time.step_time_ms")
 _INPUT: Final = (
@@ -48,14 +50,15 @@ def summary_window(index: SpoolIndex, policy: Policy) -> StepWindow | None:
 
 
 def _means(values: Mapping[str, float]) -> StepMeans | None:
-    """Return the mean times of a rank; None if the summary has none."""
+    """Return the mean times of a rank; None if the summary has none that are valid."""
     total, loading = _first(values, _TOTAL), _first(values, _INPUT)
     if total is None or loading is None:
         return None
     names = ("h2d", "forward", "backward", "optimizer")
-    h2d, forward, backward, optimizer = (
-        values.get(f"step_time.{name}_ms", 0.0) * _MS for name in names
-    )
+    parts = [values.get(f"step_time.{name}_ms", 0.0) for name in names]
+    if not all(0 <= ms < _MOST_MS for ms in (total, loading, *parts)):
+        return None
+    h2d, forward, backward, optimizer = (ms * _MS for ms in parts)
     step = max((total - loading) * _MS, h2d + forward + backward + optimizer)
     return StepMeans(step, loading * _MS, h2d, forward, backward, optimizer)
 

@@ -12,6 +12,8 @@ from ....errors import UsageError
 Policy = Literal["live", "run"]
 """`live` for the last steps of a running job, `run` for a complete recording."""
 GIB: Final = 1024**3
+MAX_STEPS: Final = 10**9
+"""The greatest value of a threshold in steps."""
 
 
 class Threshold(NamedTuple):
@@ -99,6 +101,8 @@ def _assignment(text: str) -> tuple[str, float]:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         raise UsageError(f"{name}={value!a}: expected a number of 0 or more")
-    if name.endswith(".steps") and (number < 1 or number != int(number)):
-        raise UsageError(f"{name}={value!a}: expected a whole number of steps of 1 or more")
+    if name.endswith(".steps") and not (1 <= number <= MAX_STEPS and number == int(number)):
+        raise UsageError(
+            f"{name}={value!a}: expected a whole number of steps from 1 to {MAX_STEPS:,}"
+        )
     return name, number

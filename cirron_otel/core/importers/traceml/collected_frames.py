@@ -19,7 +19,7 @@ TEMPORARY: Final = (
     "journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE",
 )  # fmt: skip
 _TABLES: Final = (
-    "CREATE TABLE stream (id TEXT PRIMARY KEY, rank INTEGER, pid INTEGER)",
+    "CREATE TABLE stream (id TEXT PRIMARY KEY, rank INTEGER, pid INTEGER, ended INTEGER)",
     "CREATE TABLE frame (stream TEXT, number INTEGER, part INTEGER, parts INTEGER, data BLOB,"
     " PRIMARY KEY (stream, number, part)) WITHOUT ROWID",
     "CREATE TABLE document (name TEXT, part INTEGER, parts INTEGER, data BLOB,"
@@ -40,6 +40,8 @@ class CollectedStream(NamedTuple):
     id: str
     rank: int
     pid: int
+    has_end: bool
+    """Whether the batch that ends the connection was collected."""
 
 
 class CollectedFrames:
@@ -77,7 +79,9 @@ class CollectedFrames:
                 number += 1
         place = (identifier(members.get("rank")) or 0, identifier(members.get("pid")) or 0)
         run = self._database.execute
-        run("INSERT OR IGNORE INTO stream VALUES (?,?,?)", (stream, *place))
+        run("INSERT OR IGNORE INTO stream VALUES (?,?,?,0)", (stream, *place))
+        if members.get("end") is True:
+            run("UPDATE stream SET ended = 1 WHERE id = ?", (stream,))
         self._database.executemany("INSERT OR IGNORE INTO frame VALUES (?,?,?,?,?)", rows)
 
     def _add_document(self, document: Any) -> None:
@@ -109,8 +113,10 @@ class CollectedFrames:
 
     def streams(self) -> list[CollectedStream]:
         """Return the streams in the order of their first batches."""
-        rows = self._database.execute("SELECT id, rank, pid FROM stream ORDER BY rowid")
-        return [CollectedStream(*row) for row in rows]
+        rows = self._database.execute("SELECT id, rank, pid, ended FROM stream ORDER BY rowid")
+        return [
+            CollectedStream(stream, rank, pid, bool(ended)) for stream, rank, pid, ended in rows
+        ]
 
     def missing(self, stream: CollectedStream) -> int:
         """Return how many frames of a stream are missing, as far as its numbers show."""

@@ -19,12 +19,17 @@ from .summary import is_summary
 
 FRAMES, TABLE_LOG, HISTORY, SUMMARY = "frames", "table log", "history", "summary"
 DOCUMENT: Final = "document"
+UNREADABLE: Final = "unreadable"
+"""The kind of a file or folder that the operating system does not let us read."""
 MAX_DOCUMENT_BYTES: Final = 16 * 2**20
 MAX_DEPTH: Final = 16
 EXPECTED: Final = "expected frames, a history, a table log, a final summary, or a folder of them"
 _RUN_MANIFEST: Final = "manifest.json"
 _MANIFESTS: Final = frozenset({_RUN_MANIFEST, "code_manifest.json", "system_manifest.json"})
 _RANK: Final = re.compile(r"rank_(\d{1,9})(?!\d)")
+_STREAM_SUFFIXES: Final = frozenset({".frames", ".msgpack"})
+_CONTAINERS: Final = frozenset([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+"""The first bytes of msgpack maps and arrays."""
 _DATABASE_PARTS: Final = ("-wal", "-shm", "-journal")
 
 
@@ -79,21 +84,31 @@ def find_runs(path: Path) -> list[RecordedRun]:
     for run in runs:
         merged.setdefault(run.root, []).extend(run.files)
     found = [RecordedRun(root, files) for root, files in merged.items()]
-    found = [run for run in found if any(file.kind != DOCUMENT for file in run.files)]
+    others = {DOCUMENT, UNREADABLE}
+    found = [run for run in found if any(file.kind not in others for file in run.files)]
     if not found:
         raise InputError(f"{path} is not a recording of TraceML's: {EXPECTED}")
     return found
 
 
 def _runs_below(top: Path, folder: Path, root: Path, depth: int) -> Iterator[RecordedRun]:
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        if folder == top:
+            raise
+        yield RecordedRun(root, [RecordedFile(folder, str(folder.relative_to(top)), UNREADABLE)])
+        return
     if any(entry.name == _RUN_MANIFEST and entry.is_file() for entry in entries):
         root = folder
     files = []
     for entry in entries:
         path = Path(entry.path)
         if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_DATABASE_PARTS):
-            kind = kind_of(path)
+            try:
+                kind = kind_of(path)
+            except OSError:
+                kind = UNREADABLE
             if kind is not None:
                 files.append(RecordedFile(path, str(path.relative_to(top)), kind))
     yield RecordedRun(root, files)
@@ -118,7 +133,10 @@ def kind_of(path: Path) -> str | None:
             return None
         stream.seek(HEADER_BYTES)
         payload = stream.read(size)
-    return _frame_kind(payload) if len(payload) == size else None
+    if len(payload) == size:
+        return _frame_kind(payload)
+    is_torn = path.suffix in _STREAM_SUFFIXES and payload[:1] and payload[0] in _CONTAINERS
+    return FRAMES if is_torn else None
 
 
 def _frame_kind(payload: bytes) -> str | None:

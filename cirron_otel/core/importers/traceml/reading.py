@@ -19,6 +19,7 @@ from .discovery import (
     MAX_DOCUMENT_BYTES,
     SUMMARY,
     TABLE_LOG,
+    UNREADABLE,
     RecordedFile,
     RecordedRun,
     find_runs,
@@ -60,6 +61,8 @@ class TraceMLImport:
             yield from self._run(run)
 
     def _run(self, run: RecordedRun) -> Iterator[ImportedBatch]:
+        for file in run.of_kind(UNREADABLE):
+            self._skip(file, UNREADABLE, "it cannot be read")
         frames, others = run.of_kind(FRAMES), run.of_kind(TABLE_LOG, HISTORY)
         if not frames and not others:
             for file in run.of_kind(SUMMARY):

@@ -58,6 +58,11 @@ class TraceMLWriter:
                 missing = self._imported.missing(stream)
                 if missing:
                     self.incomplete.append(f"{path}: {missing} frames are not in the source")
+                if not stream.has_end:
+                    self.incomplete.append(
+                        f"{path}: the end of the connection is not in the source: it is open, or"
+                        " its last frames are missing"
+                    )
             for name, frames in self._own.files():
                 self._write(folder, name, frames)
             if self._own.has_batches and not self._own.is_written and not self.files:
