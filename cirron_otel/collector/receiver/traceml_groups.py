@@ -6,7 +6,7 @@ header (integers are unsigned and little-endian) and its content:
 | header | bytes | |
 |---|---|---|
 | connection | 8 | the number of the connection, counted by the receiving process |
-| kind | 1 | `Kind` |
+| kind | 1 | `FrameRecordKind` |
 | offset | 8 | the position of the content among the bytes that the peer sent |
 | size | 4 | the length of the content, bytes |
 
@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<QBQI")
 RECORD_BYTES: Final = _HEADER.size
 
 
-class Kind(IntEnum):
+class FrameRecordKind(IntEnum):
     """The kind of a record."""
 
     FRAME = 1
@@ -38,14 +38,14 @@ class Kind(IntEnum):
     """The start of a receiving process: the connections of earlier processes have ended."""
 
 
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(FrameRecordKind)
 
 
 class GroupRecord(NamedTuple):
     """A record of a group."""
 
     connection: int
-    kind: Kind
+    kind: FrameRecordKind
     offset: int
     content: bytes
 
@@ -87,4 +87,4 @@ def _records(body: bytes) -> Iterator[GroupRecord]:
             raise InputError(f"a group of {len(body)} bytes ends within the record at {begin}")
         if kind not in _KINDS:
             raise InputError(f"a record of the unknown kind {kind}: written by a later version")
-        yield GroupRecord(connection, Kind(kind), offset, body[begin:at])
+        yield GroupRecord(connection, FrameRecordKind(kind), offset, body[begin:at])

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from ...core.importers.traceml.framing import HEADER_BYTES
 from .consumer import Reason, ReceivedSignal, Refused
 from .traceml_forwarding import ForwardedConnection
-from .traceml_groups import GroupRecord, Kind
+from .traceml_groups import FrameRecordKind, GroupRecord
 
 _CONTAINERS = frozenset([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF, *b"{["])
 """The first bytes of MessagePack maps and arrays, and of JSON objects and arrays."""
@@ -25,7 +25,7 @@ _CLOSED, _DROPPED = "closed", "dropped"
 
 def held_bytes(record: GroupRecord) -> int:
     """Return the memory that a record takes until it is in the journal, bytes."""
-    return len(record.content) + (_FRAME_BYTES if record.kind is Kind.FRAME else 0)
+    return len(record.content) + (_FRAME_BYTES if record.kind is FrameRecordKind.FRAME else 0)
 
 
 def refused(reason: str, status: str, message: str) -> Refused:
@@ -168,7 +168,9 @@ class TracemlPeer(asyncio.Protocol):
         if self.number:
             if not self._hold(len(rest)):
                 rest = b""
-            self._receiver.append(self, GroupRecord(self.number, Kind.END, self._offset, rest))
+            self._receiver.append(
+                self, GroupRecord(self.number, FrameRecordKind.END, self._offset, rest)
+            )
         self._receiver.forget(self)
 
     def release(self, size: int) -> None:
@@ -190,7 +192,7 @@ class TracemlPeer(asyncio.Protocol):
             message = "a frame that is neither a MessagePack nor a JSON container was dropped"
             self._receiver.refuse(refused(Reason.INVALID.value, _DROPPED, message))
             return
-        record = GroupRecord(self.number, Kind.FRAME, offset, frame)
+        record = GroupRecord(self.number, FrameRecordKind.FRAME, offset, frame)
         if self._hold(held_bytes(record)):
             self._receiver.append(self, record)
         else:

@@ -33,7 +33,7 @@ from .consumer import (
 )
 from .listening import Listener, target_error
 from .traceml_forwarding import ForwardedConnection, TracemlForwarder
-from .traceml_groups import PROCESS_BYTES, GroupRecord, Kind, encode_group
+from .traceml_groups import PROCESS_BYTES, FrameRecordKind, GroupRecord, encode_group
 from .traceml_peer import TracemlPeer, held_bytes, refused
 
 _logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class TracemlReceiver:
             address = await self._listener.start(self._host, self._port, _BACKLOG, None, 0.0)
         except OSError as error:
             raise target_error(self._host, self._port, error, "--traceml") from None
-        self.append(None, GroupRecord(0, Kind.START, 0, b""))
+        self.append(None, GroupRecord(0, FrameRecordKind.START, 0, b""))
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._write()), loop.create_task(self._watch())]
         return address
@@ -233,7 +233,7 @@ class TracemlReceiver:
             BodyEncoding.FRAMES,
             encode_group(self._process, records),
             time.time_ns(),
-            count=sum(record.kind is Kind.FRAME for record in records),
+            count=sum(record.kind is FrameRecordKind.FRAME for record in records),
         )
         try:
             while True:
@@ -256,7 +256,7 @@ class TracemlReceiver:
 
     def _drop_group(self, why: str, group: list[tuple[TracemlPeer | None, GroupRecord]]) -> None:
         for _, record in group:
-            if record.kind is Kind.FRAME:
+            if record.kind is FrameRecordKind.FRAME:
                 message = f"a frame was dropped: {why}"
                 self.refuse(refused(Reason.UNAVAILABLE.value, "dropped", message))
 
@@ -280,7 +280,9 @@ async def end_earlier_connections(consumer: Consumer) -> None:
 
     Raises RefusalError.
     """
-    group = encode_group(secrets.token_bytes(PROCESS_BYTES), [GroupRecord(0, Kind.START, 0, b"")])
+    group = encode_group(
+        secrets.token_bytes(PROCESS_BYTES), [GroupRecord(0, FrameRecordKind.START, 0, b"")]
+    )
     await consumer.consume(
         ReceivedRequest(ReceivedSignal.TRACEML, BodyEncoding.FRAMES, group, time.time_ns(), count=0)
     )

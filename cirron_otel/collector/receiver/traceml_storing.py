@@ -22,7 +22,7 @@ from ...errors import InputError
 from ...ids import digest
 from .journal.files import Frame, Position
 from .state_file import StateFile
-from .traceml_groups import GroupRecord, Kind, decode_group
+from .traceml_groups import FrameRecordKind, GroupRecord, decode_group
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class TracemlStorage:
         self._save(changes, frames[-1], max(reached, frames[-1].end))
 
     def _add(self, process: bytes, record: GroupRecord, changes: _Changes, write: Write) -> None:
-        if record.kind is Kind.START:
+        if record.kind is FrameRecordKind.START:
             self._end_earlier(process, changes, write)
             return
         key = process, record.connection
@@ -135,7 +135,7 @@ class TracemlStorage:
         if record.offset > open_stream.offset:
             stream.feed(MissingFrames(record.offset - open_stream.offset))
         open_stream.offset = record.offset + len(record.content)
-        if record.kind is Kind.END:
+        if record.kind is FrameRecordKind.END:
             batches = stream.finish(record.content)
             changes.ended.append(key)
             changes.frames.pop(key, None)
