@@ -1,0 +1,493 @@
+"""`cirron-otel dgrr`: write, check, replay and compare traces of the Training Trace Runtime."""
+
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from ...errors import CirronOtelError, InputError, TargetError, UsageError
+from . import output
+from .parameters import json_option
+from .text import count, printable
+
+if TYPE_CHECKING:
+    from ...core.importers.dgrr.comparing import FieldDifference
+    from ...core.importers.dgrr.layout import TraceFinding, TraceRecord
+    from ..convert.trace_files import TraceFile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+USAGE, IO, VALIDATION, DIVERGENCE, INTEGRITY = 1, 2, 3, 4, 5
+"""The exit codes of the page."""
+_DEFAULT_PATH: Final = "trace.dgrr"
+_DEFAULT_STEPS, _DEFAULT_RATE, _DEFAULT_SEED = 100, 0.01, 42
+_MAX_LISTED: Final = 10_000
+_MAX_SHOWN: Final = 20
+_ALL: Final = "all"
+_BLOCK: Final = 910
+_EPOCH: Final = "SOURCE_DATE_EPOCH"
+_U64: Final = click.IntRange(0, 2**64 - 1)
+
+
+class TraceCommands(click.Group):
+    """A group of commands that have the page's exit codes."""
+
+    usage_exit_code = USAGE
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; every error leaves with the page's exit code."""
+        from ..convert.trace_files import UnreadableTraceError
+
+        try:
+            code = super().invoke(ctx)
+            output.flush()
+        except CirronOtelError as error:
+            if isinstance(error, UsageError):
+                error.exit_code = USAGE
+            elif isinstance(error, UnreadableTraceError | TargetError):
+                error.exit_code = IO
+            raise
+        return code
+
+
+def step_or_all(text: str) -> int | str:
+    """Parse a step id, or `all`. Raises click.BadParameter."""
+    if text == _ALL:
+        return text
+    if not (text.isascii() and text.isdigit() and int(text[:21]) < 2**64):
+        raise click.BadParameter(f"{text!a} is not a step id: expected an integer from 0, or all")
+    return int(text)
+
+
+_trace_option: Callable[[F], F] = click.option(
+    "--trace", "path", metavar="PATH", default=_DEFAULT_PATH, show_default=True,
+    help="The trace.",
+)  # fmt: skip
+_step_option: Callable[[F], F] = click.option(
+    "--step", type=_U64, metavar="S", required=True, help="The step_id of the step."
+)
+_tolerance_option: Callable[[F], F] = click.option(
+    "--ulp-tol", "tolerance", type=_U64, metavar="N", default=0, show_default=True,
+    help="Values of at most this distance, in units in the last place, are equal.",
+)  # fmt: skip
+
+
+@click.command(short_help="Train the page's model, and write its trace.")
+@click.option(
+    "--steps", type=_U64, metavar="N", default=_DEFAULT_STEPS, show_default=True,
+    help="The number of steps.",
+)  # fmt: skip
+@click.option(
+    "--lr", "rate", type=float, metavar="FLOAT", default=_DEFAULT_RATE, show_default=True,
+    help="The learning rate.",
+)  # fmt: skip
+@click.option(
+    "--seed", type=_U64, metavar="UINT64", default=_DEFAULT_SEED, show_default=True,
+    help="The seed of the data.",
+)  # fmt: skip
+@click.option(
+    "--out", "path", metavar="PATH", default=_DEFAULT_PATH, show_default=True,
+    help="The trace; an existing file is replaced.",
+)  # fmt: skip
+@json_option
+def train(steps: int, rate: float, seed: int, path: str, as_json: bool) -> int:
+    """Train a linear model with one weight and one bias, and write every update to a trace.
+
+    The same seed gives the same trace, except for its time; SOURCE_DATE_EPOCH sets that.
+    """
+    from ...core.importers.dgrr.layout import MAGIC, VERSION, TraceHeader, json_number
+    from ...core.importers.dgrr.training import Training
+
+    if not math.isfinite(rate):
+        raise UsageError(f"--lr is {rate}: expected a finite number")
+    training = Training(seed, rate)
+    header = TraceHeader(MAGIC, VERSION, 0, seed, steps, rate, 0, 0, _now(), bytes(16))
+
+    def blocks() -> Iterator[bytes]:
+        for first in range(0, steps, _BLOCK):
+            yield b"".join([training.step() for _ in range(min(_BLOCK, steps - first))])
+
+    _write_trace(path, header, blocks())
+    if as_json:
+        loss = training.mean_loss
+        output.document({
+            "path": path, "steps": steps, "w": json_number(training.w),
+            "b": json_number(training.b),
+            "mean_loss": None if loss is None else json_number(loss),
+        })  # fmt: skip
+    else:
+        mean = "" if training.mean_loss is None else f", mean loss {training.mean_loss!r}"
+        output.result(
+            f"{printable(path)}: {count(steps, 'step')}, w = {training.w!r},"
+            f" b = {training.b!r}{mean}"
+        )
+    return 0
+
+
+def _now() -> int:
+    """Return the time of the trace. Raises UsageError if SOURCE_DATE_EPOCH is not valid."""
+    text = os.environ.get(_EPOCH)
+    if text is None:
+        return int(time.time())
+    if not (text.isascii() and text.isdigit() and int(text[:21]) < 2**64):
+        raise UsageError(f"{_EPOCH} is {text!a}: expected seconds since 1970")
+    return int(text)
+
+
+def _write_trace(path: str, header: Any, blocks: Iterator[bytes]) -> None:
+    """Write a trace completely or not at all. Raises TargetError."""
+    import shutil
+    import zlib
+
+    from ...core.importers.dgrr.layout import header_bytes
+    from ...core.otlp.replacing import replacing
+    from ...core.temporary import temporary_folder, writing_temporary_files
+
+    if path == "-":
+        raise UsageError("a trace is not written to -: name a file")
+    with temporary_folder() as folder:
+        crc = 0
+        with writing_temporary_files(), (folder / "records").open("w+b") as records:
+            for block in blocks:
+                crc = zlib.crc32(block, crc)
+                records.write(block)
+            records.seek(0)
+            with replacing(path) as file:
+                file.write(header_bytes(header, crc))
+                shutil.copyfileobj(records, file)
+
+
+@click.command(short_help="Compute a step again.")
+@click.option(
+    "--step", type=step_or_all, metavar="S|all", required=True,
+    help="The step_id of the step, or all.",
+)  # fmt: skip
+@_trace_option
+@_tolerance_option
+@json_option
+def replay(step: int | str, path: str, tolerance: int, as_json: bool) -> int:
+    """Compute w_after and b_after of step S again, and compare them with the trace.
+
+    Exit code 5 if they differ.
+    """
+    from ...core.importers.dgrr.comparing import replay_differences
+    from ...core.importers.dgrr.layout import TraceHeader
+
+    replayed, failed = 0, 0
+    first: tuple[int, list[FieldDifference]] | None = None
+    with _valid_trace(path) as trace:
+        rate = TraceHeader.parse(trace.head).learning_rate
+        for record in _steps(trace, step):
+            replayed += 1
+            found = replay_differences(record, rate, tolerance)
+            failed += bool(found)
+            if found and first is None:
+                first = record.step_id, found
+    if as_json:
+        output.document({
+            "replayed": replayed, "failed": failed, "step": first and first[0],
+            "fields": {} if first is None else _fields(first[1], "stored", "replayed"),
+        })  # fmt: skip
+    elif first is None:
+        output.result(f"{printable(path)}: {count(replayed, 'step')} replayed, no difference")
+    else:
+        output.result(f"{printable(path)}: step {first[0]} differs from its replay")
+        _show_fields(first[1], "stored", "replayed")
+        if step == _ALL:
+            output.result(f"{failed:,} of {count(replayed, 'step')} differ")
+    return INTEGRITY if failed else 0
+
+
+@click.command(short_help="Show a step.")
+@_step_option
+@_trace_option
+@json_option
+def inspect(step: int, path: str, as_json: bool) -> int:
+    """Show the record of step S: each field with its bits, and the checks that it fails.
+
+    Exit code 3 if any check of the trace fails.
+    """
+    from ...core.importers.dgrr.layout import RECORD_NAMES, json_number, require_trace
+
+    with _opened(path) as trace:
+        require_trace(path, trace.head)
+        try:
+            position, record = _find(trace, step)
+        except UsageError:
+            _require_valid(trace)
+            raise
+        checked = _Checked(trace, position)
+    shown = list(zip(RECORD_NAMES, record, map(_bits, record), strict=True))
+    if as_json:
+        output.document({
+            "record": position,
+            "fields": {
+                name: json_number(value) if isinstance(value, float) else value
+                for name, value, _ in shown
+            },
+            "bits": {name: bits for name, _, bits in shown},
+            "findings": [each.check for each in checked.of_record],
+            "valid": checked.is_valid,
+        })  # fmt: skip
+    else:
+        output.result(f"{printable(path)}: step {step}, record {position}")
+        for name, value, bits in shown:
+            output.result(f"  {name:<13} {value!r:<25} {bits}")
+        for each in checked.of_record:
+            output.result(f"  {each.check}: {each.message}")
+    checked.report(path, beside=position)
+    return 0 if checked.is_valid else VALIDATION
+
+
+def _bits(value: float) -> str:
+    """Return the bits of a field: integers have 32 bits, except for the step id."""
+    from ...core.importers.dgrr.layout import bits_of
+
+    return bits_of(value) if isinstance(value, float) else f"{value:x}"
+
+
+@click.command(short_help="Show the parameters before a step.")
+@_step_option
+@_trace_option
+@click.option(
+    "--out", "target", metavar="PATH", help="Write the trace of the steps before S to this file."
+)
+@json_option
+def rollback(step: int, path: str, target: str | None, as_json: bool) -> int:
+    """Show the parameters w and b before step S. The trace itself is not changed."""
+    from ...core.importers.dgrr.layout import RECORD, TraceHeader, bits_of, json_number
+
+    with _valid_trace(path) as trace:
+        position, record = _find(trace, step)
+        if target is not None:
+            with contextlib.suppress(OSError):
+                if Path(path).samefile(target):
+                    raise UsageError(f"--out is the trace {path} itself: name another file")
+            header = TraceHeader.parse(trace.head)._replace(step_count=position)
+
+            def blocks() -> Iterator[bytes]:
+                left = position * RECORD.size
+                for chunk in trace.chunks():
+                    yield chunk[:left]
+                    left -= min(left, len(chunk))
+                    if not left:
+                        return
+
+            _write_trace(target, header, blocks())
+    if as_json:
+        output.document({
+            "step": step, "w": json_number(record.w_before), "b": json_number(record.b_before),
+            "out": target, "records": position,
+        })  # fmt: skip
+    else:
+        output.result(f"{printable(path)}: before step {step}")
+        for name, value in (("w", record.w_before), ("b", record.b_before)):
+            output.result(f"  {name} = {value!r:<25} {bits_of(value)}")
+        if target is not None:
+            output.result(f"{printable(target)}: {count(position, 'step')}")
+    return 0
+
+
+@click.command(short_help="Find the first step that differs in two traces.")
+@click.option("--a", "path_a", metavar="PATH", required=True, help="The first trace.")
+@click.option("--b", "path_b", metavar="PATH", required=True, help="The second trace.")
+@_tolerance_option
+@json_option
+def compare(path_a: str, path_b: str, tolerance: int, as_json: bool) -> int:
+    """Compare w_after, b_after and loss of two traces step by step.
+
+    Exit code 4 if a step differs, or if one trace has more steps; 3 if a trace is not valid.
+    """
+    from ...core.importers.dgrr.comparing import first_divergence
+
+    with _valid_trace(path_a) as a, _valid_trace(path_b) as b:
+        found = first_divergence(a, b, tolerance)
+        counts = a.records, b.records
+    if as_json:
+        output.document({
+            "diverged": found is not None,
+            "step": None if found is None else found.step,
+            "fields": {} if found is None else _fields(found.fields, "a", "b"),
+        })  # fmt: skip
+    elif found is None:
+        output.result(f"no difference in {count(counts[0], 'step')}")
+    elif found.fields:
+        output.result(f"the traces diverge at step {found.step}")
+        _show_fields(found.fields, "a", "b")
+    else:
+        output.result(
+            f"the traces diverge at step {found.step}, which only"
+            f" {'a' if counts[0] > counts[1] else 'b'} has: a has {count(counts[0], 'step')},"
+            f" b has {count(counts[1], 'step')}"
+        )
+    return 0 if found is None else DIVERGENCE
+
+
+@click.command(short_help="Check a trace.")
+@click.argument("path", metavar="PATH")
+@json_option
+def verify(path: str, as_json: bool) -> int:
+    """Check the magic, the version, the CRCs, the count, the step ids, and the parameters.
+
+    Exit code 3 if a check fails.
+    """
+    with _opened(path) as trace:
+        checked = _Checked(trace)
+        records = trace.records
+    if as_json:
+        left_out = checked.count - len(checked.listed)
+        output.document({
+            "valid": checked.is_valid,
+            "records": records,
+            "findings": [{"check": each.check, "record": each.record} for each in checked.listed],
+            **({"findings_left_out": left_out} if left_out else {}),
+        })  # fmt: skip
+    else:
+        for each in checked.listed:
+            where = "" if each.record is None else f"record {each.record}: "
+            output.result(f"{where}{each.message} [{each.check}]")
+        problems = count(checked.count, "finding") if checked.count else "valid"
+        output.result(f"{printable(path)}: {count(records, 'record')}, {problems}")
+    checked.report_notes(path)
+    return 0 if checked.is_valid else VALIDATION
+
+
+class _Checked:
+    """The findings on a trace: the first ones, and their number."""
+
+    def __init__(self, trace: TraceFile, record: int | None = None) -> None:
+        """Check the trace; keep the findings on `record` apart as well."""
+        from ...core.importers.dgrr.checking import check_trace
+
+        self.listed: list[TraceFinding] = []
+        self.of_record: list[TraceFinding] = []
+        self._notes: list[TraceFinding] = []
+        self.count = 0
+        for each in check_trace(trace):
+            if each.is_note:
+                self._notes.append(each)
+                continue
+            self.count += 1
+            if record is not None and each.record == record:
+                self.of_record.append(each)
+            if len(self.listed) < _MAX_LISTED:
+                self.listed.append(each)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether no check failed."""
+        return not self.count
+
+    def report(self, path: str, *, beside: int) -> None:
+        """Write the first findings to stderr, except for those on the record `beside`."""
+        others = [each for each in self.listed if each.record != beside]
+        for each in others[:_MAX_SHOWN]:
+            output.message(_sentence(path, each))
+        more = self.count - len(self.of_record) - len(others[:_MAX_SHOWN])
+        if more > 0:
+            output.message(f"{path}: {more:,} more findings: see `cirron-otel dgrr verify`")
+        self.report_notes(path)
+
+    def report_notes(self, path: str) -> None:
+        """Write the notes to stderr."""
+        for each in self._notes:
+            output.message(f"note: {_sentence(path, each)}")
+
+
+def _sentence(path: str, finding: TraceFinding) -> str:
+    where = "" if finding.record is None else f" record {finding.record}"
+    return f"{path}{where}: {finding.message} [{finding.check}]"
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[TraceFile]:
+    from ..convert.trace_files import open_trace
+
+    with open_trace(path) as trace:
+        yield trace
+
+
+@contextlib.contextmanager
+def _valid_trace(path: str) -> Iterator[TraceFile]:
+    """Open a trace. Raises InputError at the first check that fails."""
+    with _opened(path) as trace:
+        _require_valid(trace)
+        yield trace
+
+
+def _require_valid(trace: TraceFile) -> None:
+    """Raise InputError at the first check that fails; write notes to stderr."""
+    from ...core.importers.dgrr.checking import check_trace
+
+    for finding in check_trace(trace):
+        sentence = _sentence(trace.path, finding)
+        if not finding.is_note:
+            raise InputError(f"{sentence}; `cirron-otel dgrr verify` lists every finding")
+        output.message(f"note: {sentence}")
+
+
+def _steps(trace: TraceFile, step: int | str) -> Iterator[TraceRecord]:
+    """Yield the record of a step, or all records."""
+    from ...core.importers.dgrr.comparing import records_of
+
+    if isinstance(step, str):
+        yield from records_of(trace)
+    else:
+        yield _find(trace, step)[1]
+
+
+def _find(trace: TraceFile, step: int) -> tuple[int, TraceRecord]:
+    """Return the position and the record of a step. Raises UsageError if there is none."""
+    from ...core.importers.dgrr.comparing import records_of
+
+    last: int | None = None
+    first = None
+    for position, record in enumerate(records_of(trace)):
+        if record.step_id == step:
+            return position, record
+        first = record.step_id if first is None else first
+        last = record.step_id
+    steps = "it has no steps" if first is None else f"it has the steps {first} to {last}"
+    raise UsageError(f"{trace.path} has no step {step}: {steps}")
+
+
+def _fields(differences: list[FieldDifference], a: str, b: str) -> dict[str, Any]:
+    from ...core.importers.dgrr.layout import json_number
+
+    return {
+        each.name: {a: json_number(each.a), b: json_number(each.b), "ulp": each.ulp}
+        for each in differences
+    }
+
+
+def _show_fields(differences: list[FieldDifference], a: str, b: str) -> None:
+    from ...core.importers.dgrr.layout import bits_of
+
+    for each in differences:
+        distance = "no distance" if each.ulp is None else f"{each.ulp} ULP"
+        output.result(f"  {each.name}: {distance}")
+        for name, value in ((a, each.a), (b, each.b)):
+            output.result(f"    {name:<9} {value!r:<25} {bits_of(value)}")
+
+
+@click.group(cls=TraceCommands, short_help="Write, check and compare DGRR traces.")
+def dgrr() -> None:
+    """Write, check, replay and compare traces of the Training Trace Runtime.
+
+    Exit codes of these commands: 0 done; 1 wrong usage; 2 a file cannot be read or written; 3 a
+    check of the trace failed; 4 the traces diverge; 5 a step differs from its replay; 130
+    interrupted.
+    """
+
+
+for _command in (train, replay, inspect, rollback, compare, verify):
+    dgrr.add_command(_command)
