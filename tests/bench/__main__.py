@@ -34,6 +34,7 @@ from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import (
     collector_load,
+    dgrr_cost,
     sampling_cost,
     sdk,
     sklearn_cost,
@@ -50,7 +51,7 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
-    "stormlog", "collector",
+    "stormlog", "dgrr", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -313,6 +314,8 @@ def main() -> None:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
     if "stormlog" in chosen:
         stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
+    if "dgrr" in chosen:
+        dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:

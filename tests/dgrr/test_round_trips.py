@@ -45,7 +45,7 @@ def spool_of(files: list[bytes], folder: Path) -> Path:
     """A spool with the batches of several traces."""
     (folder / "spool").mkdir(parents=True)
     for data in files:
-        for batch in TraceImport(opened(data), sha256(data).digest()).batches():
+        for batch in TraceImport(opened(data), sha256(data).digest(), list[Any]().append).batches():
             (folder / "spool" / batch.name).write_bytes(batch.data)
     return folder
 
@@ -277,7 +277,7 @@ def test_other_records_of_the_source_are_reported(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_another_form_of_a_batch_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    (imported,) = TraceImport(opened(SMALL), bytes(32)).batches()
+    (imported,) = TraceImport(opened(SMALL), bytes(32), print).batches()
     batch = exactjson.loads(imported.data)
     batch["dgrr"] |= change
     collected = CollectedTrace(tmp_path)
@@ -295,7 +295,7 @@ def test_another_form_of_a_batch_is_refused(change: dict[str, Any], tmp_path: Pa
     ],
 )  # fmt: skip
 def test_another_form_of_a_mark_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    (imported,) = TraceImport(opened(SMALL), bytes(32)).batches()
+    (imported,) = TraceImport(opened(SMALL), bytes(32), print).batches()
     batch = exactjson.loads(imported.data)
     batch["marks"][1] |= change
     collected = CollectedTrace(tmp_path)
@@ -313,7 +313,7 @@ def test_the_memory_of_an_import_does_not_grow_with_the_trace(tmp_path: Path) ->
         path.write_bytes(trace(chain(count)))
         tracemalloc.start()
         with open_trace(str(path)) as file:
-            assert sum(batch.marks for batch in TraceImport(file, b"").batches()) == count
+            assert sum(batch.marks for batch in TraceImport(file, b"", print).batches()) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]

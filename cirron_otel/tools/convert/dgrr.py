@@ -11,9 +11,8 @@ from typing import ClassVar
 
 from ... import exactjson
 from ...core.analysis.run_selection import choose_run
-from ...core.importers.dgrr.checking import check_trace
 from ...core.importers.dgrr.importing import TraceImport
-from ...core.importers.dgrr.layout import require_trace
+from ...core.importers.dgrr.layout import TraceFinding, require_trace
 from ...core.importers.dgrr.restoring import CollectedTrace
 from ...core.importers.stormlog.reading import copy_stream
 from ...core.placement.joined_steps import JoinedSteps
@@ -56,14 +55,18 @@ class TraceSource(BatchSource):
         """Yield the batches; failed checks are findings. Raises InputError for other files."""
         with open_trace(self._path) as trace, contextlib.ExitStack() as stack:
             require_trace(self._shown, trace.head)
-            for finding in check_trace(trace):
+
+            def on_finding(finding: TraceFinding) -> None:
                 if not finding.is_note:
                     where = "" if finding.record is None else f"record {finding.record}"
                     report.skip(Finding(self._shown, finding.check, finding.message, path=where))
+
             steps = None
             if self._join is not None:
                 steps = stack.enter_context(_joined(self._join, self._rank))
-            recording = TraceImport(trace, _digest(trace), None if steps is None else iter(steps))
+            recording = TraceImport(
+                trace, _digest(trace), on_finding, None if steps is None else iter(steps)
+            )
             done = 0
             for batch in recording.batches():
                 yield NamedBatch(batch.name, batch.data, batch.spans, batch.marks)

@@ -49,26 +49,51 @@ def check_trace(trace: TraceData) -> Iterator[TraceFinding]:
 
     A file that is not a trace of version 1 has one finding.
     """
-    problem = identify(trace.head)
-    if problem is not None:
-        yield problem
-        return
-    missing = incomplete_field(trace.head)
-    if missing is not None:
-        found = f"the file ends in the header, after {len(trace.head)} bytes: expected 64"
-        yield TraceFinding(missing, None, found)
-        return
-    header = TraceHeader.parse(trace.head)
-    yield from _check_header(trace.head, header)
-    records = RecordChecker()
-    crc = 0
-    for chunk in trace.chunks():
-        crc = zlib.crc32(chunk, crc)
-        yield from records.check(chunk)
-    yield from _check_count(header, trace)
-    crc = zlib.crc32(trace.tail, crc)
-    if crc != header.file_crc32:
-        yield _file_crc_finding(trace, header, crc)
+    check = TraceCheck(trace)
+    yield from check.check_head()
+    if check.is_readable:
+        for chunk in trace.chunks():
+            yield from check.check_chunk(chunk)
+        yield from check.finish()
+
+
+class TraceCheck:
+    """The checks of a trace whose chunks its caller reads."""
+
+    def __init__(self, trace: TraceData) -> None:
+        """Check nothing yet."""
+        self._trace = trace
+        self._header = TraceHeader.parse(trace.head)
+        self._records = RecordChecker()
+        self._crc = 0
+        self.is_readable = False
+        """Whether the header is complete, and of a trace of version 1."""
+
+    def check_head(self) -> Iterator[TraceFinding]:
+        """Yield the findings on the header."""
+        head = self._trace.head
+        problem = identify(head)
+        missing = None if problem is not None else incomplete_field(head)
+        if missing is not None:
+            found = f"the file ends in the header, after {len(head)} bytes: expected 64"
+            problem = TraceFinding(missing, None, found)
+        if problem is not None:
+            yield problem
+            return
+        self.is_readable = True
+        yield from _check_header(head, self._header)
+
+    def check_chunk(self, chunk: bytes) -> list[TraceFinding]:
+        """Return the findings on the next records."""
+        self._crc = zlib.crc32(chunk, self._crc)
+        return list(self._records.check(chunk))
+
+    def finish(self) -> Iterator[TraceFinding]:
+        """Yield the findings on the length and the CRC of the file."""
+        yield from _check_count(self._header, self._trace)
+        crc = zlib.crc32(self._trace.tail, self._crc)
+        if crc != self._header.file_crc32:
+            yield _file_crc_finding(self._trace, self._header, crc)
 
 
 def _check_header(head: bytes, header: TraceHeader) -> Iterator[TraceFinding]:

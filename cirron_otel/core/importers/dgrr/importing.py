@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import base64
+import math
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 from ....ids import INT64_LIMIT, digest
 from ....semconv import SESSION
 from ...placement.joined_steps import StepPlace
 from ..sealing import ImportedBatch, seal_batch
-from .checking import TraceData
+from .checking import TraceCheck, TraceData
 from .layout import (
     MAGIC,
     RECORD,
     RECORD_CRC_BYTES,
+    TraceFinding,
     TraceHeader,
     complete_fields,
     json_number,
@@ -36,13 +40,18 @@ class TraceImport:
     """A trace as batches. Its records are in order; their marks have no times of their own."""
 
     def __init__(
-        self, trace: TraceData, content_digest: bytes, steps: Iterator[StepPlace] | None = None
+        self,
+        trace: TraceData,
+        content_digest: bytes,
+        on_finding: Callable[[TraceFinding], None],
+        steps: Iterator[StepPlace] | None = None,
     ) -> None:
         """Attach the marks to `steps` instead of a session of the trace's own.
 
-        `content_digest` is the SHA-256 of the file, from which the ids follow.
+        `content_digest` is the SHA-256 of the file, from which the ids follow. `on_finding` is
+        called with what the checks find while the batches are read.
         """
-        self._trace, self._steps = trace, steps
+        self._trace, self._steps, self._on_finding = trace, steps, on_finding
         self._id = digest("dgrr-trace", content_digest)[:16].hex()
         created = TraceHeader.parse(trace.head).created_at * _NS
         self._created_ns = created if created < INT64_LIMIT else 0
@@ -65,12 +74,11 @@ class TraceImport:
     def _own_session(self) -> Iterator[ImportedBatch]:
         spans = [self._session_span()]
         marks: list[dict[str, Any]] = []
-        for mark in self._marks():
-            mark["span_id"], mark["ts_ns"] = self._id, self._created_ns
-            marks.append(mark)
-            if len(marks) >= BATCH_MARKS:
-                yield self._batch(spans, marks, self._id)
-                spans, marks = [], []
+        for more in self._marks():
+            marks += more
+            while len(marks) >= BATCH_MARKS:
+                yield self._batch(spans, marks[:BATCH_MARKS], self._id)
+                spans, marks = [], marks[BATCH_MARKS:]
         if spans or marks:
             yield self._batch(spans, marks, self._id)
 
@@ -78,7 +86,7 @@ class TraceImport:
         session, marks = self._id, list[dict[str, Any]]()
         is_written = False
         own_spans = [self._session_span()]
-        for mark in self._marks():
+        for mark in chain.from_iterable(self._marks()):
             place = next(steps, None)
             if place is None:
                 place = StepPlace(self._id, self._id, self._created_ns)
@@ -111,42 +119,64 @@ class TraceImport:
             "rank": None, "attrs": attrs, "mark_ids": [],
         }  # fmt: skip
 
-    def _marks(self) -> Iterator[dict[str, Any]]:
-        """Yield the marks without their scopes and times."""
-        prefix = self._id[16:]
+    def _marks(self) -> Iterator[list[dict[str, Any]]]:
+        """Check the trace, and yield the marks of each chunk, on the session of the trace."""
+        check = TraceCheck(self._trace)
+        for finding in check.check_head():
+            self._on_finding(finding)
+        if not check.is_readable:
+            return
         number = 0
         for chunk in self._trace.chunks():
-            view = memoryview(chunk)
-            start = 0
-            for (
-                step_id,
-                w,
-                b,
-                grad_w,
-                grad_b,
-                w_after,
-                b_after,
-                loss,
-                crc,
-                pad,
-            ) in RECORD.iter_unpack(chunk):
-                attrs = {
+            findings = check.check_chunk(chunk)
+            marks = self._marks_of(chunk, number)
+            if findings or not _is_plain(chunk):
+                for finding in findings:
+                    self._on_finding(finding)
+                _keep_odd_records(marks, chunk)
+            yield marks
+            number += len(marks)
+        for finding in check.finish():
+            self._on_finding(finding)
+
+    def _marks_of(self, chunk: bytes, first: int) -> list[dict[str, Any]]:
+        prefix, span_id, time_ns = self._id[16:], self._id, self._created_ns
+        return [
+            {
+                "id": f"{prefix}{number:016x}", "span_id": span_id, "name": MARK,
+                "value_type": "float", "value": loss,
+                "attrs": {
                     POSITION: number, "step_id": step_id, "w_before": w, "b_before": b,
                     "grad_w": grad_w, "grad_b": grad_b, "w_after": w_after, "b_after": b_after,
-                }  # fmt: skip
-                mark: dict[str, Any] = {
-                    "id": f"{prefix}{number:016x}", "span_id": "", "name": MARK,
-                    "value_type": "float", "value": loss, "attrs": attrs, "ts_ns": 0,
-                    "kind": "point",
-                }  # fmt: skip
-                # An infinity or a NaN makes this product a NaN.
-                sums = (w + b + grad_w + grad_b + w_after + b_after + loss) * 0.0
-                is_plain = sums == 0.0 and not pad
-                if not is_plain or crc != zlib.crc32(view[start : start + RECORD_CRC_BYTES]):
-                    _keep_verbatim(mark, chunk[start : start + RECORD.size])
-                yield mark
-                number += 1
-                start += RECORD.size
+                },
+                "ts_ns": time_ns, "kind": "point",
+            }
+            for number, (
+                step_id, w, b, grad_w, grad_b, w_after, b_after, loss, _, _
+            ) in enumerate(RECORD.iter_unpack(chunk), first)
+        ]  # fmt: skip
+
+
+def _is_plain(chunk: bytes) -> bool:
+    """Return whether every number of a chunk is finite and every pad 0; may return False if so.
+
+    The sum is of all 8-byte words, of which the step ids and the CRCs are tiny numbers, or not
+    finite either.
+    """
+    pads = range(RECORD.size - 4, RECORD.size)
+    if any(chunk[start :: RECORD.size].strip(b"\0") for start in pads):
+        return False
+    return math.isfinite(sum(struct.unpack(f"<{len(chunk) // 8}d", chunk)))
+
+
+def _keep_odd_records(marks: list[dict[str, Any]], chunk: bytes) -> None:
+    """Keep the bytes of the records that their marks do not give back."""
+    view = memoryview(chunk)
+    for number, (mark, fields) in enumerate(zip(marks, RECORD.iter_unpack(chunk), strict=True)):
+        start = number * RECORD.size
+        crc = zlib.crc32(view[start : start + RECORD_CRC_BYTES])
+        if fields[8:] != (crc, 0) or not all(map(math.isfinite, fields[1:8])):
+            _keep_verbatim(mark, chunk[start : start + RECORD.size])
 
 
 def _keep_verbatim(mark: dict[str, Any], data: bytes) -> None:
