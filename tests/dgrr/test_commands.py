@@ -298,6 +298,7 @@ def test_invalid_traces_are_exit_code_3(arguments: tuple[object, ...], folder: P
     big_endian = b"DGRR" + struct.pack(">HHQQdIIQ16s", 1, 0, 7, 2, 0.5, 0, 0, 0, b"")
     cases = {
         b"": "empty",
+        b"DGRR": "ends after 4 bytes",
         big_endian + SMALL[64:]: "big-endian",
         b"RIFF" + SMALL[4:]: "expected DGRR",
         SMALL[:63]: "_reserved",
@@ -347,6 +348,29 @@ def test_a_full_disk_leaves_no_half_written_target(folder: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["kept.dgrr"]
     assert (folder / "kept.dgrr").read_bytes() == SMALL
+
+
+def test_an_interrupted_training_leaves_nothing(folder: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    program = Path(sys.executable).with_name("cirron-otel")
+    (folder / "temporary").mkdir()
+    process = subprocess.Popen(
+        [program, "dgrr", "train", "--steps", str(10**9), "--out", "t.dgrr"],
+        cwd=folder, env=environment(TMPDIR=str(folder / "temporary")), stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while not any(path.stat().st_size for path in folder.glob("temporary/*/records")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, problems = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert problems == b"cirron-otel: interrupted\n"
+    assert not list(folder.glob("temporary/*"))
+    assert [path.name for path in folder.iterdir()] == ["temporary"]
 
 
 def test_a_full_standard_output_is_exit_code_2(folder: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_command_refuses_or_restores_damaged_traces(tmp_path: Path) -> None:
 def test_random_traces_come_back(tmp_path: Path) -> None:
     draw = random.Random(72)
     files = []
-    for _ in range(200):
+    for _ in range(1_000):
         records = [
             record(*struct.unpack("<Q7d", draw.randbytes(64)), pad=draw.choice([0, 0, 0, 5]))
             for _ in range(draw.randrange(5))
@@ -317,6 +317,55 @@ def test_the_memory_of_an_import_does_not_grow_with_the_trace(tmp_path: Path) ->
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    """An empty file, a directory, a big-endian trace, another format, and no file."""
+    big_endian = tmp_path / "big-endian"
+    big_endian.write_bytes(b"DGRR\0\1" + SMALL[6:])
+    (tmp_path / "empty").touch()
+    other = Path(__file__)
+    for path in (tmp_path / "empty", tmp_path, big_endian, other, tmp_path / "absent"):
+        for arguments in (
+            ["convert", f"dgrr:{path}", tmp_path / "out"],
+            ["report", f"dgrr:{path}"],
+        ):
+            code, out, problems = command(*arguments)
+            assert code == 3, path
+            assert problems.count("\n") == 1
+            assert not out
+    assert not (tmp_path / "out").exists()
+
+
+def test_2_to_the_60_claimed_records_come_back(tmp_path: Path) -> None:
+    data = trace(chain(3), count=2**60)
+    (tmp_path / "t.dgrr").write_bytes(data)
+    code, _, problems = command("convert", f"dgrr:{tmp_path}/t.dgrr", tmp_path / "spooled")
+    assert code == 1
+    assert "step_count is 1152921504606846976, but the file has 3 records" in problems
+    assert command("convert", tmp_path / "spooled", f"dgrr:{tmp_path}/out")[0] == 0
+    assert (tmp_path / "out").read_bytes() == data
+
+
+def test_a_full_target_is_exit_code_4(tmp_path: Path) -> None:
+    convert(ConvertRequest(f"dgrr:{CLEAN}", f"{tmp_path}/spooled"))
+    code, _, problems = command("convert", tmp_path / "spooled", "dgrr:/dev/full")
+    assert code == 4
+    assert "No space left" in problems
+    assert command("convert", tmp_path / "spooled", f"dgrr:{tmp_path}")[0] == 4
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    from cirron_otel.tools.convert.trace_files import open_trace
+
+    path = tmp_path / "t.dgrr"
+    path.write_bytes(trace(chain(2_000)))
+    with open_trace(str(path)) as file:
+        chunks = file.chunks()
+        next(chunks)
+        path.write_bytes(SMALL)
+        with pytest.raises(InputError, match="became shorter while it was read"):
+            list(chunks)
 
 
 def test_report_and_diff_take_traces() -> None:

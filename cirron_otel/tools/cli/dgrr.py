@@ -340,9 +340,11 @@ def verify(path: str, as_json: bool) -> int:
 
     Exit code 3 if a check fails.
     """
+    from ...core.importers.dgrr.layout import identify
+
     with _opened(path) as trace:
         checked = _Checked(trace)
-        records = trace.records
+        records = trace.records if identify(trace.head) is None else 0
     if as_json:
         left_out = checked.count - len(checked.listed)
         output.document({
