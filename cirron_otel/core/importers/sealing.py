@@ -21,20 +21,29 @@ class ImportedBatch(NamedTuple):
     marks: int
 
 
+class MarkText(NamedTuple):
+    """Marks that are encoded already: a JSON array, and their number."""
+
+    data: bytes
+    number: int
+
+
 def seal_batch(
     key: str,
     members: dict[str, Any],
     spans: list[dict[str, Any]],
-    marks: list[dict[str, Any]],
+    marks: list[dict[str, Any]] | MarkText,
     otel: dict[str, Any],
     created_ns: int,
 ) -> ImportedBatch:
     """Return a batch whose id is a digest of its content; `members` is the object under `key`."""
+    count = marks.number if isinstance(marks, MarkText) else len(marks)
+    array = orjson.Fragment(marks.data) if isinstance(marks, MarkText) else marks
     content = orjson.dumps({
-        "created_ns": created_ns, "spans": spans, "marks": marks, "snapshots": [], "otel": otel,
+        "created_ns": created_ns, "spans": spans, "marks": array, "snapshots": [], "otel": otel,
         key: members,
     })  # fmt: skip
     batch_id = uuid4_shaped(hashlib.sha256(key.encode() + b"\0" + content).digest())
     head = orjson.dumps({"schema_version": 1, "sdk_version": SDK_VERSION, "batch_id": batch_id})
     data = head[:-1] + b"," + content[1:]
-    return ImportedBatch(file_name(created_ns, batch_id), data, len(spans), len(marks))
+    return ImportedBatch(file_name(created_ns, batch_id), data, len(spans), count)
