@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 from ... import exactjson
 from ...errors import InputError
 from ..spool.reader import SpoolReader
-from ..state_database import open_database
+from ..state_database import TEMPORARY, open_database
 
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
     "CREATE TABLE scope (id TEXT PRIMARY KEY, parent TEXT) WITHOUT ROWID",
     "CREATE TABLE step (name TEXT, start INTEGER, id TEXT, end INTEGER,"
@@ -39,7 +38,7 @@ class JoinedSteps:
 
         Raises InputError if the rank has no step, and sqlite3.Error.
         """
-        self._database = open_database(folder / "steps.sqlite", *_SETTINGS)
+        self._database = open_database(folder / "steps.sqlite", *TEMPORARY)
         for statement in _TABLES:
             self._database.execute(statement)
         self._database.execute("BEGIN")

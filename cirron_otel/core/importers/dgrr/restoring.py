@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ....errors import InputError
-from ...state_database import open_database
+from ...state_database import TEMPORARY, open_database
 from .importing import KEY, MARK, POSITION, VERBATIM
 from .layout import HEADER, RECORD, record_bytes
 
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
     "CREATE TABLE trace (id TEXT PRIMARY KEY, header BLOB, records INTEGER, tail BLOB)",
     "CREATE TABLE record (trace TEXT, number INTEGER, data BLOB, PRIMARY KEY (trace, number))"
@@ -28,7 +27,7 @@ class CollectedTrace:
 
     def __init__(self, folder: Path) -> None:
         """Use a temporary file in `folder`. Raises sqlite3.Error."""
-        self._database = open_database(folder / "trace.sqlite", *_SETTINGS)
+        self._database = open_database(folder / "trace.sqlite", *TEMPORARY)
         for statement in _TABLES:
             self._database.execute(statement)
         self._database.execute("BEGIN")
