@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ...errors import CirronOtelError, InputError, TargetError, UsageError
+from ...errors import CirronOtelError, TargetError, UsageError
 from . import output
+from .dgrr_traces import (
+    CheckedTrace,
+    differences_json,
+    find_step,
+    opened_trace,
+    records_of_step,
+    require_valid,
+    show_differences,
+    valid_trace,
+    write_trace,
+)
 from .parameters import json_option
 from .text import count, printable
 
 if TYPE_CHECKING:
     from ...core.importers.dgrr.comparing import FieldDifference
-    from ...core.importers.dgrr.layout import TraceFinding, TraceRecord
-    from ..convert.trace_files import TraceFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,8 +39,6 @@ USAGE, IO, VALIDATION, DIVERGENCE, INTEGRITY = 1, 2, 3, 4, 5
 """The exit codes of the page."""
 _DEFAULT_PATH: Final = "trace.dgrr"
 _DEFAULT_STEPS, _DEFAULT_RATE, _DEFAULT_SEED = 100, 0.01, 42
-_MAX_LISTED: Final = 10_000
-_MAX_SHOWN: Final = 20
 _ALL: Final = "all"
 _BLOCK: Final = 910
 _EPOCH: Final = "SOURCE_DATE_EPOCH"
@@ -116,7 +123,7 @@ def train(steps: int, rate: float, seed: int, path: str, as_json: bool) -> int:
         for first in range(0, steps, _BLOCK):
             yield b"".join([training.step() for _ in range(min(_BLOCK, steps - first))])
 
-    _write_trace(path, header, blocks())
+    write_trace(path, header, blocks())
     if as_json:
         loss = training.mean_loss
         output.document({
@@ -143,29 +150,6 @@ def _now() -> int:
     return int(text)
 
 
-def _write_trace(path: str, header: Any, blocks: Iterator[bytes]) -> None:
-    """Write a trace completely or not at all. Raises TargetError."""
-    import shutil
-    import zlib
-
-    from ...core.importers.dgrr.layout import header_bytes
-    from ...core.otlp.replacing import replacing
-    from ...core.temporary import temporary_folder, writing_temporary_files
-
-    if path == "-":
-        raise UsageError("a trace is not written to -: name a file")
-    with temporary_folder() as folder:
-        crc = 0
-        with writing_temporary_files(), (folder / "records").open("w+b") as records:
-            for block in blocks:
-                crc = zlib.crc32(block, crc)
-                records.write(block)
-            records.seek(0)
-            with replacing(path) as file:
-                file.write(header_bytes(header, crc))
-                shutil.copyfileobj(records, file)
-
-
 @click.command(short_help="Compute a step again.")
 @click.option(
     "--step", type=step_or_all, metavar="S|all", required=True,
@@ -184,9 +168,9 @@ def replay(step: int | str, path: str, tolerance: int, as_json: bool) -> int:
 
     replayed, failed = 0, 0
     first: tuple[int, list[FieldDifference]] | None = None
-    with _valid_trace(path) as trace:
+    with valid_trace(path) as trace:
         rate = TraceHeader.parse(trace.head).learning_rate
-        for record in _steps(trace, step):
+        for record in records_of_step(trace, step):
             replayed += 1
             found = replay_differences(record, rate, tolerance)
             failed += bool(found)
@@ -195,13 +179,13 @@ def replay(step: int | str, path: str, tolerance: int, as_json: bool) -> int:
     if as_json:
         output.document({
             "replayed": replayed, "failed": failed, "step": first and first[0],
-            "fields": {} if first is None else _fields(first[1], "stored", "replayed"),
+            "fields": {} if first is None else differences_json(first[1], "stored", "replayed"),
         })  # fmt: skip
     elif first is None:
         output.result(f"{printable(path)}: {count(replayed, 'step')} replayed, no difference")
     else:
         output.result(f"{printable(path)}: step {first[0]} differs from its replay")
-        _show_fields(first[1], "stored", "replayed")
+        show_differences(first[1], "stored", "replayed")
         if step == _ALL:
             output.result(f"{failed:,} of {count(replayed, 'step')} differ")
     return INTEGRITY if failed else 0
@@ -218,14 +202,14 @@ def inspect(step: int, path: str, as_json: bool) -> int:
     """
     from ...core.importers.dgrr.layout import RECORD_NAMES, json_number, require_trace
 
-    with _opened(path) as trace:
+    with opened_trace(path) as trace:
         require_trace(path, trace.head)
         try:
-            position, record = _find(trace, step)
+            position, record = find_step(trace, step)
         except UsageError:
-            _require_valid(trace)
+            require_valid(trace)
             raise
-        checked = _Checked(trace, position)
+        checked = CheckedTrace(trace, position)
     shown = list(zip(RECORD_NAMES, record, map(_bits, record), strict=True))
     if as_json:
         output.document({
@@ -266,8 +250,8 @@ def rollback(step: int, path: str, target: str | None, as_json: bool) -> int:
     """Show the parameters w and b before step S. The trace itself is not changed."""
     from ...core.importers.dgrr.layout import RECORD, TraceHeader, bits_of, json_number
 
-    with _valid_trace(path) as trace:
-        position, record = _find(trace, step)
+    with valid_trace(path) as trace:
+        position, record = find_step(trace, step)
         if target is not None:
             with contextlib.suppress(OSError):
                 if Path(path).samefile(target):
@@ -282,7 +266,7 @@ def rollback(step: int, path: str, target: str | None, as_json: bool) -> int:
                     if not left:
                         return
 
-            _write_trace(target, header, blocks())
+            write_trace(target, header, blocks())
     if as_json:
         output.document({
             "step": step, "w": json_number(record.w_before), "b": json_number(record.b_before),
@@ -309,20 +293,20 @@ def compare(path_a: str, path_b: str, tolerance: int, as_json: bool) -> int:
     """
     from ...core.importers.dgrr.comparing import first_divergence
 
-    with _valid_trace(path_a) as a, _valid_trace(path_b) as b:
+    with valid_trace(path_a) as a, valid_trace(path_b) as b:
         found = first_divergence(a, b, tolerance)
         counts = a.records, b.records
     if as_json:
         output.document({
             "diverged": found is not None,
             "step": None if found is None else found.step,
-            "fields": {} if found is None else _fields(found.fields, "a", "b"),
+            "fields": {} if found is None else differences_json(found.fields, "a", "b"),
         })  # fmt: skip
     elif found is None:
         output.result(f"no difference in {count(counts[0], 'step')}")
     elif found.fields:
         output.result(f"the traces diverge at step {found.step}")
-        _show_fields(found.fields, "a", "b")
+        show_differences(found.fields, "a", "b")
     else:
         output.result(
             f"the traces diverge at step {found.step}, which only"
@@ -342,8 +326,8 @@ def verify(path: str, as_json: bool) -> int:
     """
     from ...core.importers.dgrr.layout import identify
 
-    with _opened(path) as trace:
-        checked = _Checked(trace)
+    with opened_trace(path) as trace:
+        checked = CheckedTrace(trace)
         records = trace.records if identify(trace.head) is None else 0
     if as_json:
         left_out = checked.count - len(checked.listed)
@@ -361,124 +345,6 @@ def verify(path: str, as_json: bool) -> int:
         output.result(f"{printable(path)}: {count(records, 'record')}, {problems}")
     checked.report_notes(path)
     return 0 if checked.is_valid else VALIDATION
-
-
-class _Checked:
-    """The findings on a trace: the first ones, and their number."""
-
-    def __init__(self, trace: TraceFile, record: int | None = None) -> None:
-        """Check the trace; keep the findings on `record` apart as well."""
-        from ...core.importers.dgrr.checking import check_trace
-
-        self.listed: list[TraceFinding] = []
-        self.of_record: list[TraceFinding] = []
-        self._notes: list[TraceFinding] = []
-        self.count = 0
-        for each in check_trace(trace):
-            if each.is_note:
-                self._notes.append(each)
-                continue
-            self.count += 1
-            if record is not None and each.record == record:
-                self.of_record.append(each)
-            if len(self.listed) < _MAX_LISTED:
-                self.listed.append(each)
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether no check failed."""
-        return not self.count
-
-    def report(self, path: str, *, beside: int) -> None:
-        """Write the first findings to stderr, except for those on the record `beside`."""
-        others = [each for each in self.listed if each.record != beside]
-        for each in others[:_MAX_SHOWN]:
-            output.message(_sentence(path, each))
-        more = self.count - len(self.of_record) - len(others[:_MAX_SHOWN])
-        if more > 0:
-            output.message(f"{path}: {more:,} more findings: see `cirron-otel dgrr verify`")
-        self.report_notes(path)
-
-    def report_notes(self, path: str) -> None:
-        """Write the notes to stderr."""
-        for each in self._notes:
-            output.message(f"note: {_sentence(path, each)}")
-
-
-def _sentence(path: str, finding: TraceFinding) -> str:
-    where = "" if finding.record is None else f" record {finding.record}"
-    return f"{path}{where}: {finding.message} [{finding.check}]"
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[TraceFile]:
-    from ..convert.trace_files import open_trace
-
-    with open_trace(path) as trace:
-        yield trace
-
-
-@contextlib.contextmanager
-def _valid_trace(path: str) -> Iterator[TraceFile]:
-    """Open a trace. Raises InputError at the first check that fails."""
-    with _opened(path) as trace:
-        _require_valid(trace)
-        yield trace
-
-
-def _require_valid(trace: TraceFile) -> None:
-    """Raise InputError at the first check that fails; write notes to stderr."""
-    from ...core.importers.dgrr.checking import check_trace
-
-    for finding in check_trace(trace):
-        sentence = _sentence(trace.path, finding)
-        if not finding.is_note:
-            raise InputError(f"{sentence}; `cirron-otel dgrr verify` lists every finding")
-        output.message(f"note: {sentence}")
-
-
-def _steps(trace: TraceFile, step: int | str) -> Iterator[TraceRecord]:
-    """Yield the record of a step, or all records."""
-    from ...core.importers.dgrr.comparing import records_of
-
-    if isinstance(step, str):
-        yield from records_of(trace)
-    else:
-        yield _find(trace, step)[1]
-
-
-def _find(trace: TraceFile, step: int) -> tuple[int, TraceRecord]:
-    """Return the position and the record of a step. Raises UsageError if there is none."""
-    from ...core.importers.dgrr.comparing import records_of
-
-    last: int | None = None
-    first = None
-    for position, record in enumerate(records_of(trace)):
-        if record.step_id == step:
-            return position, record
-        first = record.step_id if first is None else first
-        last = record.step_id
-    steps = "it has no steps" if first is None else f"it has the steps {first} to {last}"
-    raise UsageError(f"{trace.path} has no step {step}: {steps}")
-
-
-def _fields(differences: list[FieldDifference], a: str, b: str) -> dict[str, Any]:
-    from ...core.importers.dgrr.layout import json_number
-
-    return {
-        each.name: {a: json_number(each.a), b: json_number(each.b), "ulp": each.ulp}
-        for each in differences
-    }
-
-
-def _show_fields(differences: list[FieldDifference], a: str, b: str) -> None:
-    from ...core.importers.dgrr.layout import bits_of
-
-    for each in differences:
-        distance = "no distance" if each.ulp is None else f"{each.ulp} ULP"
-        output.result(f"  {each.name}: {distance}")
-        for name, value in ((a, each.a), (b, each.b)):
-            output.result(f"    {name:<9} {value!r:<25} {bits_of(value)}")
 
 
 @click.group(cls=TraceCommands, short_help="Write, check and compare DGRR traces.")
