@@ -21,6 +21,8 @@ WAL: Final = "journal_mode=WAL"
 """Readers and one writer do not block each other."""
 FULL_SYNC: Final = "synchronous=FULL"
 """A commit survives a power cut. In WAL mode, `synchronous=NORMAL` does not guarantee that."""
+TEMPORARY: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
+"""The settings of a file that is removed when its writer ends: no journal, 16 MB of cache."""
 SQLITE_DEFAULT_BUSY_S: Final = 5.0
 """The default of Python's sqlite3 module, seconds."""
 _PAUSE_S: Final = 0.01

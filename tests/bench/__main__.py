@@ -34,6 +34,7 @@ from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import (
     collector_load,
+    dgrr_cost,
     diagnose_cost,
     sampling_cost,
     sdk,
@@ -52,7 +53,7 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
-    "stormlog", "traceml", "diagnose", "collector",
+    "stormlog", "traceml", "dgrr", "diagnose", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -321,6 +322,8 @@ def main() -> None:
         )
     if "traceml" in chosen:
         traceml_cost.section(traceml_cost.TINY if arguments.tiny else traceml_cost.Sizes())
+    if "dgrr" in chosen:
+        dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "collector" in chosen:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 def nothing() -> None:
@@ -80,3 +83,27 @@ def against(case: Case, floor: Case, bar: float | None = None) -> str:
         return f"{ratio:.3f}"
     by_cpu = case.cpu_us(1) / floor.cpu_us(1)
     return f"{ratio:.3f}, cpu {by_cpu:.3f} (bar {bar:g}{', ABOVE' if ratio > bar else ''})"
+
+
+_LAUNCHER = """
+import os, sys
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                       file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+_, status, usage = os.wait4(child, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
+"""
+"""Starts a command from a small process: a child's figure begins with its parent's size."""
+
+
+def peak_memory(*arguments: str) -> int:
+    """The largest resident set of a command, bytes."""
+    command = Path(sys.executable).with_name("cirron-otel")
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _LAUNCHER, command, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    code, kilobytes = map(int, done.stdout.split())
+    assert code == 0
+    return kilobytes * 1024

@@ -7,11 +7,9 @@ parses the lines and writes the marks with orjson. Stormlog's loader runs in its
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from tests.bench.measure import Case, interleave
+from tests.bench.measure import Case, interleave, peak_memory
 from tests.environments import EnvironmentUnavailableError
 from tests.stormlog.conftest import RECORDINGS
 from tests.stormlog.peers import STORMLOG
@@ -131,22 +129,12 @@ def _memory(folder: Path, form: str, events: int) -> None:
     path = folder / ("large.json" if form == "array" else "large.jsonl")
     repeated(RECORDINGS / "v039/sim_gpu/sink" / _SEGMENT, path, events, is_array=form == "array")
     spool = folder / f"large-{form}"
-    peak = _peak_memory("convert", f"stormlog:{path}", str(spool))
+    peak = peak_memory("convert", f"stormlog:{path}", str(spool))
     size = path.stat().st_size / 1e6
     print(f"  peak memory, {form + ',':<8} {size:8,.0f} MB {peak / 1e6:6.0f} MB"
           f" (bar: {MEMORY_BAR_MB})", flush=True)  # fmt: skip
     path.unlink()
     shutil.rmtree(spool)
-
-
-def _peak_memory(*arguments: str) -> int:
-    """The largest resident set of a command, bytes."""
-    command = Path(sys.executable).with_name("cirron-otel")
-    process = subprocess.Popen([command, *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
 
 
 def repeated(source: Path, target: Path, events: int, *, is_array: bool = False) -> int:

@@ -27,7 +27,9 @@ STORMLOG = RECORDED.parent / "stormlog" / "v039" / "sim_gpu" / "sink"
 """A recording of Stormlog's, which becomes one batch."""
 TRACEML = RECORDED.parent / "traceml" / "v050" / "ddp2_short" / "frames" / "rank0_pid19149.frames"
 """The frames of one of TraceML's processes, which become one batch."""
-RECORDINGS = {"stormlog": STORMLOG, "traceml": TRACEML}
+DGRR = RECORDED.parent / "dgrr" / "clean_100.dgrr"
+"""A trace, which becomes one batch."""
+RECORDINGS = {"stormlog": STORMLOG, "traceml": TRACEML, "dgrr": DGRR}
 """The recordings from which the spools of these rows are made: a row's files contain nothing else.
 """
 SESSION = "session="
@@ -207,6 +209,19 @@ def _damaged_traceml(folder: Path) -> Iterator[Given]:
     yield Given(f"traceml:{folder}/stream.frames")
 
 
+@contextlib.contextmanager
+def _dgrr(spool: Path, folder: Path) -> Iterator[Given]:
+    """A trace holds its own records only: the spool is made of them (`spool_for`)."""
+    del spool
+    yield Given(f"dgrr:{shutil.copy(DGRR, folder / 'copy.dgrr')}")
+
+
+@contextlib.contextmanager
+def _damaged_dgrr(folder: Path) -> Iterator[Given]:
+    (folder / "damaged.dgrr").write_bytes(DGRR.read_bytes()[:-5])
+    yield Given(f"dgrr:{folder}/damaged.dgrr")
+
+
 SOURCES: dict[str, SourceCase] = {
     "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
     "batch": _written("batch", ".json"),
@@ -223,6 +238,7 @@ SOURCES: dict[str, SourceCase] = {
     "traceml": SourceCase(
         _traceml, _damaged_traceml, lambda folder: Given(f"traceml:{folder}/absent")
     ),
+    "dgrr": SourceCase(_dgrr, _damaged_dgrr, lambda folder: Given(f"dgrr:{folder}/absent")),
     "tar": _written("tar"),
 }
 
@@ -234,6 +250,7 @@ TARGETS: dict[str, str] = {
     "cirron-proto": "out",
     "stormlog": "out",
     "traceml": "out",
+    "dgrr": "out",
     "tar": "out",
 }
 """By row: the name of a target; a batch file has the name of its batch."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import zstandard
 
-from cirron_otel.core.importers.traceml.batch_parts import ImportedBatch
+from cirron_otel.core.importers.sealing import ImportedBatch
 from cirron_otel.core.importers.traceml.envelopes import Envelope, envelopes_of
 from cirron_otel.core.importers.traceml.framing import FrameDecoder, OversizedFrame, frame_of
 from cirron_otel.core.importers.traceml.stream import TraceMLStream

@@ -10,9 +10,8 @@ from ... import exactjson
 from ...errors import InputError
 from ...semconv import SESSION
 from ..spool.reader import SpoolReader
-from ..state_database import open_database
+from ..state_database import TEMPORARY, open_database
 
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLE: Final = (
     "CREATE TABLE scope (id TEXT PRIMARY KEY, parent TEXT, pid INTEGER, thread INTEGER,"
     " start INTEGER, end INTEGER, is_session INTEGER) WITHOUT ROWID"
@@ -37,7 +36,7 @@ class ScopeTimes:
 
         Raises InputError if there is no spool, and sqlite3.Error.
         """
-        self._database = open_database(folder / "joined.sqlite", *_SETTINGS)
+        self._database = open_database(folder / "joined.sqlite", *TEMPORARY)
         self._database.execute(_TABLE)
         self._database.execute("BEGIN")
         count = 0

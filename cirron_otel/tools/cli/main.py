@@ -20,6 +20,7 @@ from . import output, signals
 from .collector import collector
 from .convert import convert
 from .demo import demo
+from .dgrr import dgrr
 from .diagnose import diagnose
 from .diff import diff
 from .doctor import doctor
@@ -51,8 +52,8 @@ def cli() -> None:
 
 
 for _command in (
-    run_command, convert, export, report, diagnose, diff, runs, spool, stormlog, demo, doctor,
-    collector,
+    run_command, convert, export, report, diagnose, diff, runs, spool, stormlog, dgrr, demo,
+    doctor, collector,
 ):  # fmt: skip
     cli.add_command(_command)
 
@@ -112,6 +113,16 @@ def _wrong_usage(error: click.UsageError) -> int:
         output.message_block(error.format_message())
     else:
         output.error(f"{error.format_message().rstrip('.')}: see `{path} --help`")
+    return _usage_exit_code(context)
+
+
+def _usage_exit_code(context: click.Context | None) -> int:
+    """Return the exit code of wrong usage: that of the innermost group that has its own."""
+    while context is not None:
+        code = getattr(context.command, "usage_exit_code", None)
+        if code is not None:
+            return int(code)
+        context = context.parent
     return UsageError.exit_code
 
 

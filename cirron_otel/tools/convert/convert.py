@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -68,9 +68,10 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
     if request.layout not in (SEGMENTED, SESSION_LAYOUT):
         raise UsageError(f"unknown layout {request.layout!r}: expected segmented or session")
     before = Report()
+    request, rank = _joined_rank(request)
     is_selected = bool(request.select) or request.run not in (None, ALL)
     with contextlib.ExitStack() as stack:
-        context = SourceContext(stack, before, progress, request.limits, request.join)
+        context = SourceContext(stack, before, progress, request.limits, request.join, rank)
         row, source = open_source(request.source, request.source_format, context)
         if request.join is not None and not row.can_join:
             names = [name for name, each in SOURCES.items() if each.can_join]
@@ -92,6 +93,23 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
     report.add_problems(before)
     report.backend = before.backend
     return report
+
+
+def _joined_rank(request: ConvertRequest) -> tuple[ConvertRequest, int]:
+    """Return the rank whose steps records are attached to, and the request without it.
+
+    Raises UsageError if the request selects several ranks.
+    """
+    selection = request.select
+    if request.join is None or selection is None or not selection.ranks:
+        return request, 0
+    row = SOURCES[source_place(request.source, request.source_format).format]
+    if not row.joins_rank:
+        return request, 0
+    first, last = selection.ranks[0]
+    if len(selection.ranks) > 1 or first != last:
+        raise UsageError("--join attaches records to the steps of one rank: select one rank")
+    return replace(request, select=replace(selection, ranks=())), first
 
 
 def _convert_metrics(request: ConvertRequest, progress: Progress | None) -> Report:

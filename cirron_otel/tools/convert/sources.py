@@ -59,6 +59,8 @@ class SourceContext:
     limits: SizeLimits = DEFAULT_LIMITS
     join: str | None = None
     """The spool whose scopes the records are attached to; only for rows with `can_join`."""
+    rank: int = 0
+    """The rank of that spool whose steps are meant; only for rows with `joins_rank`."""
 
 
 class BatchSource(ABC):

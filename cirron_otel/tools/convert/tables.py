@@ -64,6 +64,8 @@ class SourceRow:
     """The target's format if it is `-` and `--to` is not given; None if `--to` is required."""
     can_join: bool = False
     """Whether the source attaches its records to the scopes of another spool (`--join`)."""
+    joins_rank: bool = False
+    """Whether `--select rank=N` beside `--join` selects the rank of the other spool."""
     locator: Loaded | None = None
     """A function `(source) -> object with shown and path`; None if the source is a path."""
 
@@ -155,6 +157,14 @@ SOURCES: dict[str, SourceRow] = {
         "a recording of TraceML's: traceml:PATH; frames, a history, a summary, or a run's folder",
         prefixes=("traceml:",),
     ),
+    "dgrr": SourceRow(
+        "cirron_otel.tools.convert.dgrr:TraceSource",
+        "a trace of the Training Trace Runtime: dgrr:PATH",
+        prefixes=("dgrr:",),
+        reads_stdin=True,
+        can_join=True,
+        joins_rank=True,
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -208,6 +218,11 @@ TARGETS: dict[str, TargetRow] = {
         "TraceML's frames: traceml:DIR; a .frames file for each process",
         prefixes=("traceml:",),
         writes_stdout=False,
+    ),
+    "dgrr": TargetRow(
+        "cirron_otel.tools.convert.dgrr:open_target",
+        "a trace of the Training Trace Runtime: dgrr:DST; the source contains one",
+        prefixes=("dgrr:",),
     ),
 }
 """Every kind of target by its name."""

@@ -8,11 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from .... import exactjson
 from ....errors import InputError
-from ...state_database import open_database
+from ...state_database import TEMPORARY, open_database
 from .marks import KEY, PREFIX, TEXT, bytes_of_json, plain_text_of, record_of, with_sorted_keys
 
 _MOST: Final = 2**63 - 1
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
     "CREATE TABLE event (id TEXT PRIMARY KEY, session BLOB, rank INTEGER, ts INTEGER, record BLOB,"
     " kept BLOB) WITHOUT ROWID",
@@ -42,7 +41,7 @@ class CollectedRecords:
 
     def __init__(self, folder: Path) -> None:
         """Use a temporary file in `folder`. Raises sqlite3.Error."""
-        self.database = open_database(folder / "records.sqlite", *_SETTINGS)
+        self.database = open_database(folder / "records.sqlite", *TEMPORARY)
         for statement in _TABLES:
             self.database.execute(statement)
         self.database.execute("BEGIN")

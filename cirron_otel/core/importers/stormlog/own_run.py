@@ -14,7 +14,7 @@ from ....errors import InputError
 from ....ids import is_id
 from ....semconv import JOB, SAMPLE_INTERVAL, SESSION
 from ...records.memory_records import milliseconds, summary_of
-from ...state_database import open_database
+from ...state_database import TEMPORARY, open_database
 
 MEMORY: Final = "memory"
 OOM: Final = "oom"
@@ -25,7 +25,6 @@ ALERTS: Final = {
     "memory.recovered": "collector_recovered",
 }
 OOM_FOLDER: Final = "oom"
-_SETTINGS: Final = ("journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE")
 _TABLES: Final = (
     "CREATE TABLE span (id TEXT PRIMARY KEY, session TEXT, parent TEXT, name TEXT, start INTEGER,"
     " end INTEGER, thread INTEGER, pid INTEGER, rank INTEGER, attrs BLOB, error TEXT)"
@@ -85,7 +84,7 @@ class OwnRuns:
 
     def __init__(self, folder: Path) -> None:
         """Use a temporary file in `folder`. Raises sqlite3.Error."""
-        self.database = open_database(folder / "runs.sqlite", *_SETTINGS)
+        self.database = open_database(folder / "runs.sqlite", *TEMPORARY)
         for statement in _TABLES:
             self.database.execute(statement)
         self.database.execute("BEGIN")

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from ...._version import SDK_VERSION
-from ....ids import uuid4_shaped
-from ...spool.paths import file_name
+from ..sealing import ImportedBatch, seal_batch
 
 MAX_FRAMES_TEXT: Final = 300_000
 """The most bytes of frames in one batch, so that its OTLP form stays within 1 MB a span."""
 MAX_RECORDS: Final = 4_000
 _PART: Final = 200_000
 """The length of a part of a frame that is larger than a batch's frames may be; a multiple of 4."""
-
-
-class ImportedBatch(NamedTuple):
-    """A batch, its file name, and the numbers of its records."""
-
-    name: str
-    data: bytes
-    spans: int
-    marks: int
 
 
 class FrameText(NamedTuple):
@@ -112,17 +100,4 @@ def _batch(
         traceml = traceml | first | {"frames": texts}
     else:
         traceml = {"documents": texts}
-    content = orjson.dumps(
-        {
-            "created_ns": created,
-            "spans": spans,
-            "marks": marks,
-            "snapshots": [],
-            "otel": otel,
-            "traceml": traceml,
-        }
-    )
-    batch_id = uuid4_shaped(hashlib.sha256(b"traceml\0" + content).digest())
-    head = orjson.dumps({"schema_version": 1, "sdk_version": SDK_VERSION, "batch_id": batch_id})
-    data = head[:-1] + b"," + content[1:]
-    return ImportedBatch(file_name(created, batch_id), data, len(spans), len(marks))
+    return seal_batch("traceml", traceml, spans, marks, otel, created)

@@ -9,15 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from .... import exactjson
 from ....errors import InputError
-from ...state_database import open_database
+from ...state_database import TEMPORARY, open_database
 from .framing import frame_of
 from .numbers import count, identifier
 from .payloads import payload_of
 
 KEY: Final = "traceml"
-TEMPORARY: Final = (
-    "journal_mode=OFF", "synchronous=OFF", "cache_size=-16000", "temp_store=FILE",
-)  # fmt: skip
 _TABLES: Final = (
     "CREATE TABLE stream (id TEXT PRIMARY KEY, rank INTEGER, pid INTEGER, ended INTEGER)",
     "CREATE TABLE frame (stream TEXT, number INTEGER, part INTEGER, parts INTEGER, data BLOB,"

@@ -12,8 +12,7 @@ import msgspec
 
 from .... import exactjson
 from ....semconv import MEMORY, SESSION
-from ...state_database import open_database
-from .collected_frames import TEMPORARY
+from ...state_database import TEMPORARY, open_database
 from .envelopes import CONTROL, RANK_FINISHED
 from .framing import frame_of
 from .numbers import count, identifier, text, time_ns

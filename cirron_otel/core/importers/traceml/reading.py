@@ -11,7 +11,8 @@ from .... import exactjson
 from ....errors import InputError
 from ...records.findings import Finding
 from ...temporary import temporary_folder
-from .batch_parts import FrameText, ImportedBatch, batches_of
+from ..sealing import ImportedBatch
+from .batch_parts import FrameText, batches_of
 from .discovery import (
     DOCUMENT,
     FRAMES,

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from .... import exactjson
-from ...state_database import open_database
-from .collected_frames import TEMPORARY
+from ...state_database import TEMPORARY, open_database
 from .envelopes import CONTROL, HISTORY_CONTROL, Row
 from .numbers import identifier, text
 from .sample_rows import ENVIRONMENT_TABLE, PROCESS_TABLE, SYSTEM_TABLE, plain, row_time

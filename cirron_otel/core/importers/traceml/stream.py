@@ -30,7 +30,8 @@ from ....errors import InputError
 from ....ids import digest
 from ....semconv import SESSION
 from ...records.findings import Finding
-from .batch_parts import FrameText, ImportedBatch, batches_of
+from ..sealing import ImportedBatch
+from .batch_parts import FrameText, batches_of
 from .envelopes import HISTORY_CONTROL, RANK_FINISHED, Envelope, envelopes_of, shown
 from .framing import MissingFrames, OversizedFrame
 from .numbers import identifier, text, time_ns

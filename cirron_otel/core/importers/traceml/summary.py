@@ -11,7 +11,8 @@ import orjson
 
 from ....errors import InputError
 from ....ids import digest
-from .batch_parts import FrameText, ImportedBatch, batches_of
+from ..sealing import ImportedBatch
+from .batch_parts import FrameText, batches_of
 from .numbers import identifier, number, time_ns
 from .sample_rows import plain_object
 

@@ -1,0 +1,1 @@
+"""DGRR traces of the Training Trace Runtime (docs/dgrr.md)."""
