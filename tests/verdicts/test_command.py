@@ -118,6 +118,11 @@ def test_the_window_and_thresholds(run: Run, tmp_path: Path) -> None:
         (("--set", "nonsense=1"), "no threshold has the name 'nonsense'"),
         (("--set", "input.warn"), "expected NAME=VALUE"),
         (("--set", "input.warn=much"), "expected a number"),
+        (
+            ("--set", "input.warn=0.5"),
+            "input.warn is 0.5, which is above input.crit, 0.4: set both",
+        ),
+        (("--set", "wait.crit=0.1"), "wait.warn is 0.18, which is above wait.crit, 0.1: set both"),
         (("--window", "0"), "Invalid value for '--window'"),
         (("--window", "9" * 30), "expected a whole number of steps from 1 to 1,000,000,000"),
         (("--set", "window.steps=1e30"), "window.steps='1e30': expected a whole number"),

@@ -119,6 +119,23 @@ def test_a_run_that_a_collector_receives(tmp_path: Path, place: str) -> None:
     assert found[-1]["event"] == "ended"
 
 
+def test_waiting_for_a_run_is_reported_once(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    with subprocess.Popen(
+        [*COMMAND, str(tmp_path), "--live"], cwd=ROOT, env=environment(),
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as command:  # fmt: skip
+        assert command.stderr is not None
+        assert command.stderr.readline().endswith("the spool has no run yet: waiting for one\n")
+        spool = GrowingSpool(tmp_path)
+        spool.write(30, CALM)
+        spool.end()
+        out, err = command.communicate(timeout=60)
+    assert command.returncode == 0
+    assert "waiting" not in err
+    assert "the run has ended" in out
+
+
 def test_an_older_run_is_not_followed(tmp_path: Path) -> None:
     done = subprocess.run(
         [*PROGRAM, str(tmp_path)], cwd=ROOT, env=environment(), check=True, capture_output=True

@@ -348,8 +348,10 @@ def test_a_few_slow_steps_are_named() -> None:
 
 def test_every_threshold_can_be_set() -> None:
     for name in THRESHOLDS:
+        crit = name.replace(".warn", ".crit")  # not below the threshold for warn
+        changes = [f"{each}=7" for each in (name, crit) if each in THRESHOLDS]
         for policy in ("live", "run"):
-            assert thresholds_of(policy, [f"{name}=7"])[name] == 7
+            assert thresholds_of(policy, changes)[name] == 7
     assert severity(window(quiet(input=0.3)), "INPUT_BOUND", "input.warn=0.31") is None
 
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ... import exactjson
 from ...core.atomic_files import sync_directory
-from ...core.importers.traceml.batch_parts import ImportedBatch
+from ...core.importers.sealing import ImportedBatch
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import records_of
 from ...core.spool.paths import checked_name, file_name

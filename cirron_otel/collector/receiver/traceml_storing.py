@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...core.importers.traceml.batch_parts import ImportedBatch
+from ...core.importers.sealing import ImportedBatch
 from ...core.importers.traceml.framing import HEADER_BYTES, MissingFrames
 from ...core.importers.traceml.stream import TraceMLStream
 from ...core.records.findings import Finding

@@ -121,6 +121,7 @@ class _Follower:
         self._as_json, self._is_failure = request.as_json, request.is_failure
         self._verdicts: list[Verdict] = []
         self._run: str | None = None
+        self._is_waiting = False
 
     def follow(self) -> bool:
         """Poll until the run ends; return whether a verdict was a failure."""
@@ -141,6 +142,9 @@ class _Follower:
         now_ns = time.time_ns()
         diagnosis = self._live.poll(now_ns)
         if diagnosis is None or self._live.run is None:
+            if not self._is_waiting:
+                self._is_waiting = True
+                output.message("the spool has no run yet: waiting for one")
             return False
         if self._live.run.id != self._run:
             self._run, self._verdicts = self._live.run.id, []

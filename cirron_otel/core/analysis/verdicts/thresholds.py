@@ -83,13 +83,20 @@ class Thresholds:
 
 def thresholds_of(policy: Policy, assignments: Iterable[str] = ()) -> Thresholds:
     """Return the thresholds with changes given as `NAME=VALUE`. Raises UsageError."""
-    return Thresholds(policy, dict(_assignment(text) for text in assignments))
+    limits = Thresholds(policy, dict(_assignment(text) for text in assignments))
+    for crit in (name for name in THRESHOLDS if name.endswith(".crit")):
+        warn = crit.removesuffix("crit") + "warn"
+        if limits.changes.keys() & {warn, crit} and limits[warn] > limits[crit]:
+            raise UsageError(
+                f"{warn} is {limits[warn]:g}, which is above {crit}, {limits[crit]:g}: set both"
+            )
+    return limits
 
 
 def _assignment(text: str) -> tuple[str, float]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise UsageError(f"{text!a} is not a setting: expected NAME=VALUE, as in input.warn=0.5")
+        raise UsageError(f"{text!a} is not a setting: expected NAME=VALUE, as in input.warn=0.2")
     if name not in THRESHOLDS:
         raise UsageError(
             f"no threshold has the name {name!a}: docs/verdicts.md lists them, for example"
