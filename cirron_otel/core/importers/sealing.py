@@ -21,7 +21,7 @@ class ImportedBatch(NamedTuple):
     marks: int
 
 
-class MarkText(NamedTuple):
+class SealedMark(NamedTuple):
     """Marks that are encoded already: a JSON array, and their number."""
 
     data: bytes
@@ -32,13 +32,13 @@ def seal_batch(
     key: str,
     members: dict[str, Any],
     spans: list[dict[str, Any]],
-    marks: list[dict[str, Any]] | MarkText,
+    marks: list[dict[str, Any]] | SealedMark,
     otel: dict[str, Any],
     created_ns: int,
 ) -> ImportedBatch:
     """Return a batch whose id is a digest of its content; `members` is the object under `key`."""
-    count = marks.number if isinstance(marks, MarkText) else len(marks)
-    array = orjson.Fragment(marks.data) if isinstance(marks, MarkText) else marks
+    count = marks.number if isinstance(marks, SealedMark) else len(marks)
+    array = orjson.Fragment(marks.data) if isinstance(marks, SealedMark) else marks
     content = orjson.dumps({
         "created_ns": created_ns, "spans": spans, "marks": array, "snapshots": [], "otel": otel,
         key: members,

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ....ids import INT64_LIMIT, digest
 from ....semconv import SESSION
 from ...placement.joined_steps import StepPlace
-from ..sealing import ImportedBatch, MarkText, seal_batch
+from ..sealing import ImportedBatch, SealedMark, seal_batch
 from .checking import TraceCheck, TraceData
 from .layout import (
     MAGIC,
@@ -140,7 +140,7 @@ class TraceImport:
         self, spans: list[dict[str, Any]], marks: list[StepMark], session: str
     ) -> ImportedBatch:
         created = max((mark.ts_ns for mark in marks), default=self._created_ns)
-        text = MarkText(_ENCODER.encode(marks), len(marks))
+        text = SealedMark(_ENCODER.encode(marks), len(marks))
         return seal_batch(KEY, self._members, spans, text, {"session": session}, created)
 
     def _session_span(self) -> dict[str, Any]:

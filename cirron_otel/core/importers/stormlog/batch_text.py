@@ -26,7 +26,7 @@ class WrittenBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class SpanText:
+class PhaseSpanText:
     """A span whose times are integers; None is an unknown value."""
 
     id: str
@@ -70,7 +70,7 @@ class ImportedBatchText:
         self._marks: list[str] = []
         self._last_mark_ns = 0
 
-    def add_span(self, span: SpanText) -> None:
+    def add_span(self, span: PhaseSpanText) -> None:
         """Add a span."""
         self._spans.append((span.end_ns, span.id, span.write()))
 

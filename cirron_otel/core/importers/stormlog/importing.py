@@ -11,7 +11,7 @@ from typing import Any, Final
 from ....semconv import SESSION
 from ...placement.joined_scopes import ScopeTimes
 from ...records.rows import PEAK_SAMPLES
-from .batch_text import ImportedBatchText, SpanText, WrittenBatch
+from .batch_text import ImportedBatchText, PhaseSpanText, WrittenBatch
 from .exceptions import exceptions_of
 from .file_reading import read_recording
 from .ledger import CaptureSession
@@ -199,7 +199,7 @@ class StormlogImport:
     ) -> None:
         parent = phase.parent_id or self._join(group, phase.thread_id, phase.start_ns)
         errors = self._errors.pop(phase.id, [])
-        span = SpanText(
+        span = PhaseSpanText(
             phase.id,
             phase.name,
             parent or session,
@@ -238,7 +238,7 @@ class StormlogImport:
             otel = {"status": {"code": _ERROR, "message": message}}
         if errors:
             otel = {"status": _status(errors), "events": errors}
-        span = SpanText(
+        span = PhaseSpanText(
             hexadecimal,
             SESSION,
             None,

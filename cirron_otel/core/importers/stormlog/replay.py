@@ -126,7 +126,7 @@ def scope_of(scope: Any, event_type: str) -> ScopeValues | None:
     return name, labels, scope_id, parent, thread_id, thread_name, sequence, attributes
 
 
-class OpenScope(Protocol):
+class OpenPhaseScope(Protocol):
     """A phase on a stack."""
 
     @property
@@ -134,7 +134,7 @@ class OpenScope(Protocol):
         """The scope id, which an exit has to match."""
 
 
-_Open = TypeVar("_Open", bound=OpenScope)
+_Open = TypeVar("_Open", bound=OpenPhaseScope)
 
 
 class ThreadStacks(Generic[_Open]):

@@ -53,7 +53,7 @@ class RecordedFile(NamedTuple):
         return int(found[-1]) if found else None
 
 
-class RecordedRun(NamedTuple):
+class RunFiles(NamedTuple):
     """The files of one run."""
 
     root: Path
@@ -64,7 +64,7 @@ class RecordedRun(NamedTuple):
         return [file for file in self.files if file.kind in kinds]
 
 
-def find_runs(path: Path) -> list[RecordedRun]:
+def find_runs(path: Path) -> list[RunFiles]:
     """Return the runs of a file or folder. Raises InputError if there is no recording.
 
     A folder with a `manifest.json` is a run of its own. Symbolic links are not followed.
@@ -76,14 +76,14 @@ def find_runs(path: Path) -> list[RecordedRun]:
             kind = kind_of(path)
             if kind in (None, DOCUMENT):
                 raise InputError(f"{path} is not a recording of TraceML's: {EXPECTED}")
-            return [RecordedRun(path.parent, [RecordedFile(path, path.name, kind or "")])]
+            return [RunFiles(path.parent, [RecordedFile(path, path.name, kind or "")])]
         runs = list(_runs_below(path, path, path, 0))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     merged: dict[Path, list[RecordedFile]] = {}
     for run in runs:
         merged.setdefault(run.root, []).extend(run.files)
-    found = [RecordedRun(root, files) for root, files in merged.items()]
+    found = [RunFiles(root, files) for root, files in merged.items()]
     others = {DOCUMENT, UNREADABLE}
     found = [run for run in found if any(file.kind not in others for file in run.files)]
     if not found:
@@ -91,13 +91,13 @@ def find_runs(path: Path) -> list[RecordedRun]:
     return found
 
 
-def _runs_below(top: Path, folder: Path, root: Path, depth: int) -> Iterator[RecordedRun]:
+def _runs_below(top: Path, folder: Path, root: Path, depth: int) -> Iterator[RunFiles]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
         if folder == top:
             raise
-        yield RecordedRun(root, [RecordedFile(folder, str(folder.relative_to(top)), UNREADABLE)])
+        yield RunFiles(root, [RecordedFile(folder, str(folder.relative_to(top)), UNREADABLE)])
         return
     if any(entry.name == _RUN_MANIFEST and entry.is_file() for entry in entries):
         root = folder
@@ -111,7 +111,7 @@ def _runs_below(top: Path, folder: Path, root: Path, depth: int) -> Iterator[Rec
                 kind = UNREADABLE
             if kind is not None:
                 files.append(RecordedFile(path, str(path.relative_to(top)), kind))
-    yield RecordedRun(root, files)
+    yield RunFiles(root, files)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
             yield from _runs_below(top, Path(entry.path), root, depth + 1)

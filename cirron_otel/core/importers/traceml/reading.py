@@ -22,7 +22,7 @@ from .discovery import (
     TABLE_LOG,
     UNREADABLE,
     RecordedFile,
-    RecordedRun,
+    RunFiles,
     find_runs,
     read_document,
 )
@@ -61,7 +61,7 @@ class TraceMLImport:
         for run in self._runs:
             yield from self._run(run)
 
-    def _run(self, run: RecordedRun) -> Iterator[ImportedBatch]:
+    def _run(self, run: RunFiles) -> Iterator[ImportedBatch]:
         for file in run.of_kind(UNREADABLE):
             self._skip(file, UNREADABLE, "it cannot be read")
         frames, others = run.of_kind(FRAMES), run.of_kind(TABLE_LOG, HISTORY)
@@ -131,7 +131,7 @@ class TraceMLImport:
             self._session = importer.identity.session
 
     def _rows(
-        self, run: RecordedRun, files: list[RecordedFile], rows: RowStore, folder: Path
+        self, run: RunFiles, files: list[RecordedFile], rows: RowStore, folder: Path
     ) -> Iterator[ImportedBatch]:
         """Yield the batches of rows that no frames contain, a stream for each rank."""
         for file in files:
@@ -186,7 +186,7 @@ class TraceMLImport:
         self._count(len(data))
         yield from summary_batches(file.path.name, data, document)
 
-    def _documents(self, run: RecordedRun) -> list[tuple[str, bytes]]:
+    def _documents(self, run: RunFiles) -> list[tuple[str, bytes]]:
         """Return the names and contents of a run's manifests and summaries."""
         documents = []
         for file in run.of_kind(DOCUMENT, SUMMARY):

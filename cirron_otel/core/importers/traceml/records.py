@@ -16,7 +16,7 @@ from .step_rows import (
     STEP_NS,
     STEP_TABLE,
     SUMS,
-    Step,
+    StepRow,
     Timing,
     UsualStep,
     peaks_of,
@@ -157,7 +157,7 @@ class RecordBuilder:
             at = end_ns
         self._new_steps[step.number] = span
 
-    def _add_step(self, step: Step, pid: int | None, rank: int | None) -> str:
+    def _add_step(self, step: StepRow, pid: int | None, rank: int | None) -> str:
         self.note_time(step.start_ns)
         self.note_time(step.end_ns)
         attrs: dict[str, Any] = {SUMS: True}

@@ -42,7 +42,7 @@ class Timing(NamedTuple):
     devices: tuple[str, ...]
 
 
-class Phase(NamedTuple):
+class StepPhase(NamedTuple):
     """A phase with its place in the step."""
 
     name: str
@@ -50,13 +50,13 @@ class Phase(NamedTuple):
     timing: Timing
 
 
-class Step(NamedTuple):
+class StepRow(NamedTuple):
     """A step as its row describes it."""
 
     number: int | None
     start_ns: int
     end_ns: int
-    phases: tuple[Phase, ...]
+    phases: tuple[StepPhase, ...]
     whole: Timing | None
     """The event step_time, which does not contain the loading of data."""
     extra: dict[str, Any]
@@ -127,7 +127,7 @@ def usual_step_of(row: dict[str, Any]) -> UsualStep | None:
     return UsualStep(number, start_ns, end_ns, phases, whole_ns)
 
 
-def step_of(row: dict[str, Any]) -> Step | None:
+def step_of(row: dict[str, Any]) -> StepRow | None:
     """Return the step of a row; None if its time is missing or not valid."""
     end_ns, events = time_ns(row.get("timestamp")), row.get("events")
     if end_ns is None or not isinstance(events, dict):
@@ -154,12 +154,12 @@ def step_of(row: dict[str, Any]) -> Step | None:
     phases, at = [], start_ns
     for event, name in PHASES.items():
         if event in timings:
-            phases.append(Phase(name, at, timings[event]))
+            phases.append(StepPhase(name, at, timings[event]))
             at += timings[event].duration_ns
     number = identifier(row.get("step"))
     if number is None and "step" in row:
         extra["step"] = row["step"]
-    return Step(number, start_ns, end_ns, tuple(phases), whole, extra)
+    return StepRow(number, start_ns, end_ns, tuple(phases), whole, extra)
 
 
 def _timing(devices: Any) -> Timing | None:
