@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
@@ -162,7 +162,31 @@ def is_empty_part(batch: Any) -> bool:
     return whole_of(batch)[1] is not None and not any(batch[key] for key in LISTS)
 
 
+PART_OF_ITS_OWN = {
+    "schema_version": 1, "sdk_version": "0.3.0", "batch_id": "c" * 32, "created_ns": 7,
+    "spans": [], "marks": [],
+    "snapshots": [
+        {
+            "id": "c8".zfill(16) + gen.SESSION_ID[16:],
+            "span_id": "1".zfill(16) + gen.SESSION_ID[16:],
+            "tensor_name": "w", "shape": [2], "dtype": "f", "mode": "full", "stats": None,
+            "blob_uri": None, "ts_ns": 0, "attrs": {},
+        }
+    ],
+    "otel": {"part": None, "resource": {"attributes": {}}},
+}  # fmt: skip
+"""A batch with a member that parts have, ahead of another member."""
+
+
 @settings(max_examples=450, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@example(
+    batch=PART_OF_ITS_OWN,
+    shuffler=random.Random(0),
+    owners=[{0, 1}, {0, 2}],
+    limits={},
+    plan=Plan(gen.SESSION_ID, segments={gen.SESSION_ID: []}),
+    options=Options(layout="segmented"),
+)
 @given(
     batch=BATCHES,
     shuffler=SHUFFLERS,

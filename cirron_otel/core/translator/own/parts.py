@@ -191,9 +191,13 @@ def whole_of(batch: Record) -> tuple[Record, Part | None]:
     whole.pop("batch_id")
     if "batch_id" in stated:
         whole["batch_id"] = stated["batch_id"]
-    whole_otel = {key: value for key, value in otel.items() if key != PART}
-    if PART in stated:
-        whole_otel[PART] = stated[PART]
+    # A member of this name of the complete batch keeps its place: copies of a batch are recognised
+    # by their text.
+    whole_otel = {
+        key: stated[PART] if key == PART else value
+        for key, value in otel.items()
+        if key != PART or PART in stated
+    }
     whole.pop("otel")
     if whole_otel:
         whole["otel"] = whole_otel
