@@ -295,7 +295,7 @@ def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
         delivery.notify(process.seal(size=1000))
     assert len(delivery._noted) <= 5
     assert delivery._unnoted > 0
-    assert delivery.stats()["waiting"] + delivery.stats()["evicted"] == 80
+    until(lambda: sum(delivery.stats()[each] for each in ("waiting", "evicted")) == 80)
     with CirronServer().running(port) as server:
         assert delivery.finish(30)
     stats = delivery.stats()
