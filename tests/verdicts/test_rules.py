@@ -32,7 +32,9 @@ def test_warm_up(policy: str, need: int) -> None:
     assert [each.kind for each in found.verdicts] == ["WARMUP"]
     assert found.not_assessed["INPUT_BOUND"] == f"{need - 1} aligned steps: {need} are needed"
     assert diagnosed(enough).primary.kind == "INPUT_BOUND"
-    assert diagnosed(window(late, policy=policy, steps=0)).primary.kind == "WARMUP"
+    nothing = diagnosed(window(late, policy=policy, steps=0)).primary
+    assert nothing.kind == "WARMUP"
+    assert "ci.scope('step')" in nothing.next != found.primary.next
 
 
 LEVELS = [

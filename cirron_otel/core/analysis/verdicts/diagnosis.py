@@ -14,6 +14,11 @@ from .thresholds import Policy, Thresholds
 from .verdict import Verdict, order_of
 from .window import Clock, StepMeans, StepNumber, StepWindow
 
+_NO_STEPS = (
+    "`cirron-otel report` shows the scopes; steps are recorded around an optimizer of torch, by a"
+    " trainer, or with ci.scope('step')"
+)
+"""The advice if no step is recorded, or if the ranks have none in common."""
 _STEP_RULES = ("STRAGGLER", "INPUT_BOUND", "WAIT_HEAVY", "COMPUTE_BOUND")
 
 
@@ -98,7 +103,7 @@ def _on_steps(window: StepWindow, limits: Thresholds) -> tuple[list[Verdict], di
             "WARMUP",
             "info",
             f"{window.steps} steps are common to all ranks; a diagnosis needs {need}",
-            "let the job run for more steps",
+            "let the job run for more steps" if window.steps else _NO_STEPS,
             evidence={"steps": window.steps, "needed": need},
         )
         return [verdict], dict.fromkeys(_STEP_RULES, reason)
