@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from ... import exactjson
 from ...core.analysis.run_selection import choose_run
 from ...core.importers.dgrr.importing import TraceImport
 from ...core.importers.dgrr.layout import TraceFinding, require_trace
@@ -19,14 +18,13 @@ from ...core.placement.joined_steps import JoinedSteps
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder
-from ...errors import InputError
+from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place
-from .stormlog import temporary_databases
 from .tables import STANDARD
-from .targets import TargetWriter, open_stream
+from .targets import open_stream
 from .trace_files import TraceFile, open_trace
 
 LOST = "records that a DGRR trace cannot store"
@@ -99,32 +97,17 @@ def _digest(trace: TraceFile) -> bytes:
     return hashed.digest()
 
 
-class TraceTarget(TargetWriter):
-    """Collects batches, and writes the trace at the end."""
-
-    def __init__(self, collected: CollectedTrace, report: Report) -> None:
-        """Collect in `collected`."""
-        self._collected, self._report = collected, report
-
-    def write(self, name: str, data: bytes) -> None:
-        """Add a batch; one that cannot be written is reported."""
-        try:
-            self._collected.add(exactjson.loads(data))
-        except InputError as error:
-            self._report.skip(Finding(name, "not-written", str(error)))
-
-
 @contextlib.contextmanager
 def open_target(
     place: PathSpec,
     report: Report,
     limits: SizeLimits,  # noqa: ARG001 - a trace has no limit
-) -> Iterator[TraceTarget]:
+) -> Iterator[CollectingTarget]:
     """Open a target, a file. Raises InputError at the end if there is not exactly one trace."""
     with temporary_folder() as folder, temporary_databases():
         collected = CollectedTrace(folder)
         try:
-            yield TraceTarget(collected, report)
+            yield CollectingTarget(collected, report)
             with open_stream(place) as stream:
                 for piece in collected.pieces():
                     report.bytes_written += stream.write(piece)

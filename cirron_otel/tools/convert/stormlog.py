@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from ... import exactjson
 from ...core.importers.stormlog.importing import StormlogImport
 from ...core.importers.stormlog.reading import copy_stream
 from ...core.importers.stormlog.writing import StormlogWriter
@@ -16,13 +14,13 @@ from ...core.otlp.replacing import replacing
 from ...core.placement.joined_scopes import ScopeTimes
 from ...core.records.findings import Finding
 from ...core.temporary import temporary_folder
-from ...errors import InputError, TargetError
+from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place, size_of
 from .tables import STANDARD
-from .targets import TargetWriter, open_stream
+from .targets import open_stream
 
 _ARRAY, _LINES = ".json", ".jsonl"
 
@@ -68,23 +66,17 @@ def _ignore(_done: int) -> None:
     """Report no progress."""
 
 
-class StormlogTarget(TargetWriter):
+class StormlogTarget(CollectingTarget):
     """Collects batches, and writes Stormlog's files at the end."""
 
     def __init__(self, writer: StormlogWriter, report: Report) -> None:
         """Collect in `writer`."""
-        self._writer, self._report = writer, report
+        super().__init__(writer, report)
+        self._writer = writer
 
     def use_spool(self, root: Path) -> None:
         """Copy the bundles beside the spool."""
         self._writer.spool = root
-
-    def write(self, name: str, data: bytes) -> None:
-        """Add a batch; one that cannot be written is reported."""
-        try:
-            self._writer.add(exactjson.loads(data))
-        except InputError as error:
-            self._report.skip(Finding(name, "not-written", str(error)))
 
 
 @contextlib.contextmanager
@@ -136,15 +128,3 @@ def _size_of(path: str) -> int:
         if root.is_file()
         else sum(map(size_of, filter(Path.is_file, root.rglob("*"))))
     )
-
-
-@contextlib.contextmanager
-def temporary_databases() -> Iterator[None]:
-    """Convert a failure of a temporary database to a TargetError."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise TargetError(
-            f"temporary files cannot be used: {error};"
-            " free some space, or set TMPDIR to a directory with enough space"
-        ) from None

@@ -7,19 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from ... import exactjson
 from ...core.importers.traceml.reading import TraceMLImport
 from ...core.importers.traceml.writing import TraceMLWriter
-from ...core.records.findings import Finding
 from ...core.temporary import temporary_folder
-from ...errors import InputError, UsageError
+from ...errors import UsageError
+from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
-from .stormlog import temporary_databases
 from .tables import STANDARD
-from .targets import TargetWriter
 
 
 class TraceMLSource(BatchSource):
@@ -51,34 +48,19 @@ class TraceMLSource(BatchSource):
         report.duplicates += recording.duplicates
 
 
-class TraceMLTarget(TargetWriter):
-    """Collects batches, and writes a directory of frames at the end."""
-
-    def __init__(self, writer: TraceMLWriter, report: Report) -> None:
-        """Collect in `writer`."""
-        self._writer, self._report = writer, report
-
-    def write(self, name: str, data: bytes) -> None:
-        """Add a batch; one that cannot be written is reported."""
-        try:
-            self._writer.add(exactjson.loads(data))
-        except InputError as error:
-            self._report.skip(Finding(name, "not-written", str(error)))
-
-
 @contextlib.contextmanager
 def open_target(
     place: PathSpec,
     report: Report,
     limits: SizeLimits,  # noqa: ARG001 - a stream of frames has no limit
-) -> Iterator[TraceMLTarget]:
+) -> Iterator[CollectingTarget]:
     """Open a target, a directory. Raises UsageError for standard output."""
     if place.path == STANDARD:
         raise UsageError("frames of several processes cannot be written to -: name a directory")
     with temporary_folder() as folder, temporary_databases():
         writer = TraceMLWriter(folder)
         try:
-            yield TraceMLTarget(writer, report)
+            yield CollectingTarget(writer, report)
             writer.write_directory(Path(place.path))
         finally:
             writer.close()
