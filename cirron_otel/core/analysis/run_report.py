@@ -139,11 +139,11 @@ class RunReport:
     straggler: Straggler | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
     diagnosis: Diagnosis | None = None
-    """The verdicts on the steps; None if there are none."""
+    """The verdicts on the steps; None if the run has no steps."""
 
     @property
     def primary(self) -> Verdict | None:
-        """The primary verdict on the steps; None if there are none."""
+        """The primary verdict on the steps; None if the run has no steps."""
         return None if self.diagnosis is None else self.diagnosis.primary
 
     @property

@@ -106,7 +106,7 @@ def records_of_step(trace: TraceFile, step: int | str) -> Iterator[TraceRecord]:
 
 
 def find_step(trace: TraceFile, step: int) -> tuple[int, TraceRecord]:
-    """Return the position and the record of a step. Raises UsageError if there is none."""
+    """Return the position and the record of a step. Raises UsageError if the trace lacks it."""
     from ...core.importers.dgrr.comparing import records_of
 
     last: int | None = None

@@ -47,7 +47,10 @@ class FinalSummary:
         }
 
     def write(self, path: Path) -> tuple[Path, Path]:
-        """Write `path` as JSON, and the text beside it; return both paths. Raises TargetError."""
+        """Write the JSON document to `path` and the text to a file beside it; return both paths.
+
+        Raises TargetError if a file cannot be written.
+        """
         from ...core.otlp.replacing import replacing
 
         text_path = path.with_suffix(".txt")

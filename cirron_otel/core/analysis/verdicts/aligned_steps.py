@@ -172,7 +172,7 @@ class AlignedSteps:
                 yield name, _WAIT if is_collective(name) else _SCOPE
 
     def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
-        """Return the first and the last step; None if there are none."""
+        """Return the first and the last step; None if no steps are aligned."""
         query = "SELECT epoch, idx FROM aligned WHERE position = ?"
         first, last = (next(self.index.rows(query, place), None) for place in (1, self.count))
         return (

@@ -29,8 +29,6 @@ _LOOK: Final = {
     " time",
     "": "compare this rank's phases with the other ranks' in the table",
 }
-
-
 _LOOK_OUTSIDE: Final = "look at what this rank does between its steps: evaluation, saving, logging"
 
 

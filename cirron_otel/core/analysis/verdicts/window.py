@@ -60,7 +60,7 @@ class RankSteps:
     """None for a process without a rank."""
     means: StepMeans
     typical: StepMeans | None = None
-    """The same without the few slow steps; None if there are none."""
+    """The same without the few slow steps; None if no step is slow."""
 
 
 class Utilization(NamedTuple):

@@ -43,7 +43,7 @@ class TraceMLImport:
     """The batches of a recording; ids are digests, so that importing again gives the same."""
 
     def __init__(self, path: str | os.PathLike[str], *, on_finding: OnFinding) -> None:
-        """Find the recording. Raises InputError if there is none."""
+        """Find the recording. Raises InputError if `path` contains no recording."""
         self._on_finding = on_finding
         self._runs = find_runs(Path(path))
         self._progress: Progress = lambda _: None

@@ -101,7 +101,7 @@ class TraceMLStream:
 
     @property
     def end_ns(self) -> int:
-        """The end of the last record in a batch, Unix nanoseconds; 0 if there is none."""
+        """The end of the last record in a batch, Unix nanoseconds; 0 without records."""
         return (self._state.end_ns or 0) if self._state is not None else 0
 
     @property
