@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -63,9 +63,12 @@ class Run:
     """Tempo's."""
 
     @property
-    def traces(self) -> Counter[str]:
-        """How many spans of the run stand in each trace."""
-        return Counter(trace for trace, _ in (*self.spool, self.caller))
+    def traces(self) -> dict[str, set[str]]:
+        """The ids of the run's spans in each trace."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for trace, span_id in (*self.spool, self.caller):
+            found[trace].add(span_id)
+        return found
 
 
 def schedule(endpoint: str, directory: Path, *command: str) -> tuple[str, str]:
@@ -162,8 +165,8 @@ def test_the_run_is_what_it_should_be(trained: Run) -> None:
 def test_jaeger_shows_every_span_of_the_spool(trained: Run) -> None:
     shown = [
         span
-        for trace, count in trained.traces.items()
-        for span in trained.jaeger.wait_for_trace(trace, count)
+        for trace, ids in trained.traces.items()
+        for span in trained.jaeger.wait_for_trace(trace, ids)
     ]
     assert_whole(trained, plain(shown))
 
@@ -171,8 +174,8 @@ def test_jaeger_shows_every_span_of_the_spool(trained: Run) -> None:
 def test_tempo_shows_every_span_of_the_spool_from_its_blocks(trained: Run) -> None:
     live = [
         span
-        for trace, count in trained.traces.items()
-        for span in trained.tempo.wait_for_trace(trace, count)
+        for trace, ids in trained.traces.items()
+        for span in trained.tempo.wait_for_trace(trace, ids)
     ]
     assert_whole(trained, plain(live))
     trained.tempo.flush()
@@ -182,7 +185,7 @@ def test_tempo_shows_every_span_of_the_spool_from_its_blocks(trained: Run) -> No
     with tempo(trained.directory) as again:
         stored = [
             span
-            for trace, count in trained.traces.items()
-            for span in again.wait_for_trace(trace, count)
+            for trace, ids in trained.traces.items()
+            for span in again.wait_for_trace(trace, ids)
         ]
     assert_whole(trained, plain(stored))

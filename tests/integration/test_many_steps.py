@@ -81,7 +81,7 @@ def thrown_away(backend: Tempo) -> float:
 def assert_whole(backend: run.Jaeger | Tempo, sent: Run) -> None:
     """Every span of every trace is shown, once."""
     for trace, spans in sent.traces.items():
-        shown = [span["spanId"] for span in backend.wait_for_trace(trace, len(spans))]
+        shown = [span["spanId"] for span in backend.wait_for_trace(trace, spans)]
         assert len(shown) == len(spans)
         assert set(shown) == spans
 

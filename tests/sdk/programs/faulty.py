@@ -150,15 +150,18 @@ def _of_module(module: str) -> Iterator[Fault]:
 
 
 class Broken:
-    """A function that raises, and counts how often."""
+    """A function that raises, and counts how often.
 
-    def __init__(self) -> None:
-        self.hits = 0
+    The name is in the error: a thread that is left from the fault before logs each cause once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.hits = name, 0
 
     def function(self) -> Callable[..., Any]:
         def broken(*_: Any, **__: Any) -> Any:
             self.hits += 1
-            raise InjectedError("injected")
+            raise InjectedError(f"injected into {self.name}")
 
         return broken
 
@@ -228,7 +231,7 @@ def new_provider() -> TracerProvider:
 
 def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]) -> Any:
     name, places = fault
-    broken = Broken()
+    broken = Broken(f"{name} {when}")
     function = broken.function()
     before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute in places]
     provider = new_provider()
