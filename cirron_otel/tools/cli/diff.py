@@ -197,7 +197,6 @@ def _read(
 ) -> _Run:
     """Read a run; `stack` keeps its index."""
     from ...core.analysis.breakdown import joined
-    from ...core.analysis.divergence.observed_steps import create_digest_tables
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.index import run_index
     from ...core.analysis.run_report import report_run
@@ -208,7 +207,6 @@ def _read(
     chosen = chosen_run(reader, run)
     index = stack.enter_context(run_index(reader))
     report = report_run(index, 0)
-    create_digest_tables(index)
     steps = joined(each.steps for each in report.ranks)
     findings, code = place.findings(reader), place.report_problems(reader)
     return _Run(report, steps, chosen, RunDigests(index, reader), findings, code)

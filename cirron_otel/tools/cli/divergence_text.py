@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .text import count, printable, wrapped
+from .text import count, printable, rank_list, wrapped
 
 if TYPE_CHECKING:
     from ...core.analysis.divergence.comparing import Divergence, RunComparison
+    from ...core.analysis.divergence.replicas import ReplicaDivergence
 
 _MOST_RANKS = 8
 _LONGEST = 60
@@ -46,18 +47,45 @@ def divergence_lines(found: Divergence) -> Iterator[str]:
     yield from wrapped(implication(found), "  suggests: ", "    ")
 
 
+def replica_lines(found: ReplicaDivergence) -> Iterator[str]:
+    """Yield the first difference of the weights of replicas, and its likely cause."""
+    first = found.first
+    usual = [each for each in found.ranks if each not in found.odd]
+    in_tensor = "" if first.tensor is None else f": {printable(first.tensor)[:_LONGEST]}"
+    text = (
+        f"the weights of {_ranks(found.odd)} differ from those of {_ranks(usual)} from"
+        f" {_step(first)} on{in_tensor}{_distance(first)}"
+    )
+    yield from wrapped(text, "DIVERGED: ", "  ")
+    cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
+    if len(found.odd) == len(usual):
+        cause += "; the weights do not show which of the ranks is at fault"
+    yield from wrapped(cause, "  ", "  ")
+
+
+def _ranks(ranks: Sequence[int | None]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
+
+
 def place(found: Divergence) -> str:
     """Return the step, the quantity, the tensor and the distance of a difference."""
     rank = "" if found.rank is None else f" of rank {found.rank}"
-    number = [
-        f"{name} {printable(value)}"
-        for name, value in (("epoch", found.epoch), ("index", found.index))
-        if value is not None
-    ]
-    where = f" ({', '.join(number)})" if found.epoch is not None else ""
-    tensor = "" if found.tensor is None else f" of {printable(found.tensor)[:_LONGEST]}"
-    ulp = "" if found.ulp is None else f", {found.ulp:,} ULP apart"
-    return f"step {found.step}{rank}{where}, {found.quantity}{tensor}{ulp}"
+    return f"{_step(found, rank)}, {found.quantity}{_of_tensor(found)}{_distance(found)}"
+
+
+def _step(found: Divergence, rank: str = "") -> str:
+    if found.epoch is None:
+        return f"step {found.step}{rank}"
+    index = "" if found.index is None else f", index {printable(found.index)}"
+    return f"step {found.step}{rank} (epoch {printable(found.epoch)}{index})"
+
+
+def _of_tensor(found: Divergence) -> str:
+    return "" if found.tensor is None else f" of {printable(found.tensor)[:_LONGEST]}"
+
+
+def _distance(found: Divergence) -> str:
+    return "" if found.ulp is None else f", {found.ulp:,} ULP apart"
 
 
 def _equality(comparison: RunComparison) -> str:
