@@ -77,14 +77,22 @@ SELECT digest_step.no, source, rank, epoch, idx, turn, attempt, attempts, step,
     loss_bits.dtype, loss_bits.bits
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
 LEFT JOIN loss_bits ON loss_bits.file = mark.file AND loss_bits.position = mark.position
-WHERE source = 0 AND mark.name GLOB 'digest.?*' ORDER BY digest_step.no
+WHERE source = 0 AND mark.name GLOB 'digest.?*' AND digest_step.no BETWEEN ? AND ?
+ORDER BY digest_step.no
 """
 _TRACE: Final = """
 SELECT digest_step.no, source, rank, epoch, idx, turn, attempt, attempts, step,
     mark.name, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, trace_step.numbers
 FROM digest_step CROSS JOIN mark ON mark.no = digest_step.mark
-CROSS JOIN trace_step USING (file, position) WHERE source = 1 ORDER BY digest_step.no
+CROSS JOIN trace_step USING (file, position)
+WHERE source = 1 AND digest_step.no BETWEEN ? AND ? ORDER BY digest_step.no
 """
+_FIND: Final = """
+SELECT no FROM digest_step
+WHERE source = 0 AND coalesce(rank, 0) = ? AND epoch IS ? AND idx IS ? AND turn = ?
+ORDER BY attempt DESC LIMIT 1
+"""
+_LAST: Final = 2**63 - 1
 
 
 class Observation(NamedTuple):
@@ -99,6 +107,16 @@ class Observation(NamedTuple):
     """The position of the mark in its batch."""
     numbers: tuple[ExactNumber, ...] = ()
     """The numbers that are the quantity; empty if it is known by its digest only."""
+
+
+class StepKey(NamedTuple):
+    """The numbers by which a step is found in another run."""
+
+    rank: int
+    """0 for a process without a rank."""
+    epoch: str | None
+    number: str | None
+    turn: int
 
 
 class ObservedStep(NamedTuple):
@@ -123,11 +141,12 @@ class ObservedStep(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         """The key that the same step has in another run; keys are in order."""
         return (
-            self.source, self.rank or 0, *_sortable(self.epoch), *_sortable(self.number), self.turn,
+            self.source, self.rank or 0, *sortable(self.epoch), *sortable(self.number), self.turn,
         )  # fmt: skip
 
 
-def _sortable(number: str | None) -> tuple[int, str]:
+def sortable(number: str | None) -> tuple[int, str]:
+    """Return a key that puts numbers, as text, in order."""
     return (-1, "") if number is None else (len(number), number)
 
 
@@ -146,8 +165,26 @@ def create_digest_tables(index: SpoolIndex) -> None:
 
 def observed_steps(index: SpoolIndex) -> Iterator[ObservedStep]:
     """Yield the steps in order of their keys. `create_digest_tables` must have been called."""
+    return _steps(index, 0, _LAST)
+
+
+def find_step(index: SpoolIndex, key: StepKey) -> ObservedStep | None:
+    """Return the last attempt of a step; None if the run does not have it, or not its digests.
+
+    `number_steps` must have been called.
+    """
+    number = index.one(_FIND, *key)
+    return None if number is None else next(_steps(index, number, number), None)
+
+
+def number_steps(index: SpoolIndex) -> None:
+    """Make the steps searchable by their numbers."""
+    index.script("CREATE INDEX digest_step_number ON digest_step (idx, epoch, turn)")
+
+
+def _steps(index: SpoolIndex, first: int, last: int) -> Iterator[ObservedStep]:
     for query in (_DIGESTS, _TRACE):
-        for _, group in groupby(index.rows(query), key=lambda row: row[0]):
+        for _, group in groupby(index.rows(query, first, last), key=lambda row: row[0]):
             rows = sorted(group, key=lambda row: (row[13] or 0, row[14]))
             source, rank, epoch, position, turn, attempt, attempts, step = rows[0][1:9]
             if source == TRACE:
@@ -162,8 +199,13 @@ def observed_steps(index: SpoolIndex) -> Iterator[ObservedStep]:
 def _of_mark(row: tuple[Any, ...]) -> Observation:
     name, value, file, position = row[9:13]
     dtype, bits = row[15:17]
-    numbers = () if bits is None else (ExactNumber(None, dtype, int(bits, 16)),)
+    numbers = numbers_of(dtype, None if bits is None else int(bits, 16))
     return Observation(name.removeprefix(PREFIX), value, file, position, numbers)
+
+
+def numbers_of(dtype: str | None, bits: int | None) -> tuple[ExactNumber, ...]:
+    """Return the number that is a loss; none if its bits are not recorded."""
+    return () if dtype is None or bits is None else (ExactNumber(None, dtype, bits),)
 
 
 def _of_trace(row: tuple[Any, ...]) -> list[Observation]:

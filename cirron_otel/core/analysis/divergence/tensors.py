@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from ....errors import InputError
 from ....ulp import FORMATS, ulp_distance
 from ...records.digest_marks import DigestMark, Layouts, TensorDigest, digest_mark
 from ...records.verbatim import mark_records, record_at
 from ...spool.blobs import blob_key
+from ...spool.paths import SpoolPaths
 from ...spool.reader import SpoolReader
 from ...targets.objects.tensors import TensorFile
 from ..index import SpoolIndex
@@ -30,6 +31,19 @@ class TensorDifference(NamedTuple):
     ulp: int | None
     """The largest distance of the known elements; None if it is not known, or if exactly one of two
     elements is a NaN."""
+
+
+class DigestSource(Protocol):
+    """The marks of a run's digests."""
+
+    def mark(self, observation: Observation) -> DigestMark | None:
+        """Return the mark of an observation; None if it is not available any more."""
+
+    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
+        """Return the digests of a mark's tensors; None if they were not recorded."""
+
+    def kept_file(self, mark: DigestMark) -> Path | None:
+        """Return the file that contains the tensors of a mark; None if none was stored."""
 
 
 class RunDigests:
@@ -60,11 +74,7 @@ class RunDigests:
 
     def kept_file(self, mark: DigestMark) -> Path | None:
         """Return the file that contains the tensors of a mark; None if none was stored."""
-        key = None if mark.kept is None else blob_key(mark.kept, "", "")
-        if key is None:
-            return None
-        path = self._reader.paths.snapshots / key.directory / key.file
-        return path if path.is_file() else None
+        return kept_file(self._reader.paths, mark)
 
     def _mark_at(self, file: int, position: int) -> DigestMark | None:
         name = self.index.one(_FILE, file)
@@ -75,7 +85,16 @@ class RunDigests:
         return digest_mark(record.get("name"), record.get("value"), record.get("attrs"))
 
 
-def locate_tensor(divergence: Divergence, a: RunDigests, b: RunDigests) -> None:
+def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
+    """Return the file of a spool that contains the tensors of a mark; None if there is none."""
+    key = None if mark.kept is None else blob_key(mark.kept, "", "")
+    if key is None:
+        return None
+    path = paths.snapshots / key.directory / key.file
+    return path if path.is_file() else None
+
+
+def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> None:
     """Complete a difference of two digests: its tensor, its distance, and the step's number."""
     one, other = divergence.sides
     first = None if one is None or one.value is None else a.mark(one)

@@ -1,0 +1,114 @@
+"""The comparison of a run that is being recorded with a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ....errors import InputError
+from ...records.digest_marks import DigestMark, Layouts, TensorDigest
+from ...spool.paths import SpoolPaths
+from ...spool.reader import BatchFile
+from .comparing import Divergence, RankComparison, RunComparison, first_difference
+from .live_steps import LiveStep, LiveSteps
+from .observed_steps import (
+    DIGESTS,
+    Observation,
+    ObservedStep,
+    StepKey,
+    find_step,
+    number_steps,
+    numbers_of,
+)
+from .tensors import RunDigests, kept_file, locate_tensor
+
+_PATIENCE: Final = 5
+"""The polls for which a step waits for quantities that the reference has."""
+
+
+class LiveComparison:
+    """Compares the steps of a reference, A, with those of a run that is being recorded, B."""
+
+    def __init__(self, reference: RunDigests, paths: SpoolPaths) -> None:
+        """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
+        number_steps(reference.index)
+        self._reference, self._paths = reference, paths
+        self._steps = LiveSteps()
+        self._layouts = Layouts()
+        self._ranks: dict[int, RankComparison] = {}
+        self._marks: dict[int, DigestMark] = {}
+        """The marks of the step that is being compared."""
+
+    @property
+    def comparison(self) -> RunComparison:
+        """The comparison so far, in which the steps that only A has are not counted."""
+        return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)])
+
+    def add(self, batch: BatchFile) -> None:
+        """Add a batch of B; batches are in the order in which they were sealed."""
+        for digest in self._steps.add(batch):
+            if digest.tensors is not None:
+                self._layouts.add(digest.tensors)
+
+    def poll(self, *, is_last: bool = False) -> Iterator[Divergence]:
+        """Compare the steps that have ended; yield the first difference of each rank.
+
+        With `is_last`, no more batches follow.
+        """
+        for key, step in self._steps.ended(is_last=is_last):
+            reference = find_step(self._reference.index, key)
+            is_final = is_last or step.looks > _PATIENCE
+            if reference is None or is_final or len(step.marks) >= len(reference.observations):
+                self._steps.take(key, step)
+                found = self._compare(key, reference, step)
+                if found is not None:
+                    yield found
+
+    def _compare(
+        self, key: StepKey, reference: ObservedStep | None, step: LiveStep
+    ) -> Divergence | None:
+        """Compare a step; return its difference if it is the first one of its rank."""
+        rank = self._ranks.setdefault(key.rank, RankComparison(step.rank))
+        if reference is None:
+            rank.only_b += 1
+            return None
+        rank.compared += 1
+        marks = sorted(step.marks, key=lambda each: each[:2])
+        found = first_difference(reference, _observed(key, step, marks))
+        if found is None:
+            return None
+        rank.differing += 1
+        if rank.first is not None:
+            return None
+        rank.first = found
+        self._marks = {number: mark for _, number, mark in marks}
+        locate_tensor(found, self._reference, self)
+        return found
+
+    def mark(self, observation: Observation) -> DigestMark | None:
+        """Return a mark of the step that is being compared."""
+        return self._marks.get(observation.position)
+
+    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
+        """Return the digests of a mark's tensors; None if they were not recorded."""
+        try:
+            return None if mark.tensors is None else self._layouts.unpack(mark.tensors)
+        except InputError:
+            return None
+
+    def kept_file(self, mark: DigestMark) -> Path | None:
+        """Return the file that contains the tensors of a mark; None if none was stored."""
+        return kept_file(self._paths, mark)
+
+
+def _observed(
+    key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]]
+) -> ObservedStep:
+    observations = [
+        Observation(mark.quantity, mark.digest, 0, number, numbers_of(mark.dtype, mark.bits))
+        for _, number, mark in marks
+    ]
+    return ObservedStep(
+        DIGESTS, step.rank, key.epoch, key.number, key.turn, 1, 1, marks[0][2].step, observations
+    )
