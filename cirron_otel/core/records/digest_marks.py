@@ -40,7 +40,7 @@ class DigestMark(NamedTuple):
     """The dtype of `bits`."""
     tensors: Mapping[str, Any] | None
     """The attribute `tensors`, for `Layouts.unpack`; None if only the quantity was digested."""
-    kept: str | None
+    blob_uri: str | None
     """The URI of the file that contains the tensors."""
     failed: str | None
     """The reason why tensors are missing."""
@@ -87,13 +87,14 @@ def digest_mark(name: object, value: object, attrs: Mapping[str, Any] | None) ->
     return DigestMark(
         quantity, step, occurrence, str(value), _bits(attrs.get("bits")),
         _text(attrs.get("dtype")), tensors if isinstance(tensors, Mapping) else None,
-        _text(attrs.get("kept")), _text(attrs.get("failed")),
+        _text(attrs.get("blob_uri")), _text(attrs.get("failed")),
     )  # fmt: skip
 
 
 def positions(numbers: int) -> tuple[int, ...]:
     """Return the indices of the numbers in the record of a tensor of that many numbers."""
-    return tuple(each * (numbers - 1) // 3 for each in range(NUMBERS)) if numbers else ()
+    apart = max((numbers - 1) // (NUMBERS - 1), 1)
+    return tuple(min(each * apart, numbers - 1) for each in range(NUMBERS)) if numbers else ()
 
 
 def number_size(dtype: str) -> int | None:
