@@ -164,7 +164,7 @@ def _marks(
     for place, each in enumerate(step.quantities):
         records = b"".join(
             hashlib.sha256(_bytes(numbers)).digest()[:16]
-            + b"".join(_bytes([numbers[j * (len(numbers) - 1) // 3]]) for j in range(4))
+            + b"".join(_bytes([numbers[place]]) for place in _positions(len(numbers)))
             for numbers in each.tensors.values()
         )
         attrs: dict[str, Any] = {"step": step.number, "occurrence": each.occurrence}
@@ -182,6 +182,11 @@ def _marks(
             "value_type": "string", "value": hashlib.sha256(joined).hexdigest()[:32],
             "attrs": attrs, "ts_ns": at - 1000 + place, "kind": "point",
         }  # fmt: skip
+
+
+def _positions(count: int) -> list[int]:
+    apart = max((count - 1) // 3, 1)
+    return [min(each * apart, count - 1) for each in range(4)]
 
 
 def _tensors(tensors: Values, records: bytes, named: set[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ scopes of dead processes are closed, unsent batches are sent, and a summary is p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ...core.config.resolve import Resolved
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
+    from .against import Watcher
     from .run_summary import RunBatches
 
 
@@ -87,6 +89,12 @@ class _Options:
     callback=lambda _context, _parameter, value: _summary_file(value),
     help="Write the final summary to FILE as JSON, and as text beside it, with the suffix .txt.",
 )
+@click.option(
+    "--against",
+    "against",
+    metavar="SRC",
+    help="Compare the digests of the job with those of SRC while it runs, and report differences.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 def run(
@@ -96,6 +104,7 @@ def run(
     name: str | None,
     sample_interval: str | None,
     summary: str | None,
+    against: str | None,
     quiet: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -105,29 +114,33 @@ def run(
     summary of what the run spent its time on is printed on stderr.
     """
     options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval, summary)
-    with signals_held() as held:
-        job = _open_job(directory, options)
-        environ = dict(os.environ)
-        if sample_interval is not None:
-            environ[SAMPLE_INTERVAL] = sample_interval
+    with contextlib.ExitStack() as stack:
+        with signals_held() as held:
+            watcher = None if against is None else _watcher(against, stack)
+            job = _open_job(directory, options)
+            environ = dict(os.environ)
+            if sample_interval is not None:
+                environ[SAMPLE_INTERVAL] = sample_interval
+            if job is not None:
+                environ = job.environment(environ, hooks=options.has_hooks)
+                if watcher is not None:
+                    watcher.follow(_batches(job))
+            begun = time.monotonic_ns()
+            problem = None
+            try:
+                code = Child(command, environ, held).wait()
+            except NotStartedError as error:
+                code, problem = error.code, str(error) + _hint(command)
+        if problem is not None:
+            output.error(problem)
+        took_ns = time.monotonic_ns() - begun
         if job is not None:
-            environ = job.environment(environ, hooks=options.has_hooks)
-        begun = time.monotonic_ns()
-        problem = None
-        try:
-            code = Child(command, environ, held).wait()
-        except NotStartedError as error:
-            code, problem = error.code, str(error) + _hint(command)
-    if problem is not None:
-        output.error(problem)
-    took_ns = time.monotonic_ns() - begun
-    if job is not None:
-        try:
-            _finish(job, options, code, took_ns, is_started=problem is None)
-        except KeyboardInterrupt:
-            output.message("interrupted: unsent batches stay in the spool")
-        except Exception as error:  # the exit code is the command's, even if the summary fails
-            output.message(f"the run cannot be summarized: {error}")
+            try:
+                _finish(job, options, code, took_ns, watcher, is_started=problem is None)
+            except KeyboardInterrupt:
+                output.message("interrupted: unsent batches stay in the spool")
+            except Exception as error:  # the exit code is the command's, even if this fails
+                output.message(f"the run cannot be summarized: {error}")
     return code
 
 
@@ -201,19 +214,26 @@ def _attributes(options: _Options) -> dict[str, Any]:
 
 
 def _finish(
-    job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
+    job: Job,
+    options: _Options,
+    code: int,
+    took_ns: int,
+    watcher: Watcher | None = None,
+    *,
+    is_started: bool = True,
 ) -> None:
     """Close the open scopes of dead ranks, end the job's span, send batches, and print a
     summary.
     """
     from ...core.spool.recovery import recover
-    from .run_summary import RunBatches
 
-    batches = RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    batches = _batches(job)
     died = batches.died(recover(job.paths))
     kills = max([job.oom_kills, *(each.oom_kills for each in died)])
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
+    if watcher is not None:
+        watcher.finish(is_quiet=options.is_quiet)
     targets = _send_rest(job) if job.exporters else []
     if not is_started or (options.is_quiet and options.summary is None):
         return
@@ -235,6 +255,22 @@ def _finish(
     )
     output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
     _show(job, report, targets)
+
+
+def _watcher(against: str, stack: contextlib.ExitStack) -> Watcher:
+    """Return the comparison with a reference, which has been read. Raises the errors of that."""
+    from .against import Watcher
+
+    watcher = Watcher(against)
+    watcher.load()
+    stack.callback(watcher.close)
+    return watcher
+
+
+def _batches(job: Job) -> RunBatches:
+    from .run_summary import RunBatches
+
+    return RunBatches(job.paths, job.held, job.trace_id, job.owner)
 
 
 def _report(job: Job, batches: RunBatches) -> RunReport | None:

@@ -8,6 +8,8 @@ from typing import Final
 
 from ....errors import InputError
 from ...records.digest_marks import DigestMark, Layouts, TensorDigest
+from ...spool.journal import open_scopes
+from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
 from ...spool.reader import BatchFile
 from .comparing import Divergence, RankComparison, RunComparison, first_difference
@@ -20,6 +22,7 @@ from .observed_steps import (
     find_step,
     number_steps,
     numbers_of,
+    step_counts,
 )
 from .tensors import RunDigests, kept_file, locate_tensor
 
@@ -36,17 +39,23 @@ class LiveComparison:
         self._reference, self._paths = reference, paths
         self._steps = LiveSteps()
         self._layouts = Layouts()
+        self._owners: set[str] = set()
         self._ranks: dict[int, RankComparison] = {}
         self._marks: dict[int, DigestMark] = {}
         """The marks of the step that is being compared."""
 
     @property
     def comparison(self) -> RunComparison:
-        """The comparison so far, in which the steps that only A has are not counted."""
+        """The comparison so far; the steps that B does not have yet count as those of A only."""
+        for recorded_rank, steps in step_counts(self._reference.index).items():
+            rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
+            rank.only_a = max(steps - rank.compared, 0)
         return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)])
 
     def add(self, batch: BatchFile) -> None:
         """Add a batch of B; batches are in the order in which they were sealed."""
+        if (owner := owner_of(batch.name)) is not None:
+            self._owners.add(owner)
         for digest in self._steps.add(batch):
             if digest.tensors is not None:
                 self._layouts.add(digest.tensors)
@@ -56,6 +65,9 @@ class LiveComparison:
 
         With `is_last`, no more batches follow.
         """
+        if self._steps.lacks_epoch:
+            for owner in self._owners:
+                self._steps.add_open(open_scopes(self._paths, owner))
         for key, step in self._steps.ended(is_last=is_last):
             reference = find_step(self._reference.index, key)
             is_final = is_last or step.looks > _PATIENCE

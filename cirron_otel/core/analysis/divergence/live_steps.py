@@ -5,9 +5,9 @@ The marks of a step wait until its span arrives. Memory holds the open steps and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -111,6 +111,20 @@ class LiveSteps:
                 self._scopes.pop(span.id, None)
         while len(self._steps) > _MAX_OPEN:
             del self._steps[next(iter(self._steps))]
+
+    def add_open(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add scopes that are still open, as a journal records them."""
+        for each in records:
+            if each.get("name") == _EPOCH and isinstance(each.get("id"), str):
+                scope = _OpenScope(each["id"], _EPOCH, each.get("index"), each.get("parent_id"))
+                self._scopes.setdefault(scope.id, scope)
+
+    @property
+    def lacks_epoch(self) -> bool:
+        """Whether the epoch of a step that has ended is not known."""
+        return any(
+            step.span is not None and not self._epoch(step)[0] for step in self._steps.values()
+        )
 
     def ended(self, *, is_last: bool) -> Iterator[tuple[StepKey, LiveStep]]:
         """Yield the steps whose span has arrived, in order; `take` removes one.

@@ -92,6 +92,9 @@ SELECT no FROM digest_step
 WHERE source = 0 AND coalesce(rank, 0) = ? AND epoch IS ? AND idx IS ? AND turn = ?
 ORDER BY attempt DESC LIMIT 1
 """
+_COUNTS: Final = """
+SELECT rank, count(*) FROM digest_step WHERE source = 0 AND attempt = attempts GROUP BY rank
+"""
 _LAST: Final = 2**63 - 1
 
 
@@ -150,13 +153,18 @@ def sortable(number: str | None) -> tuple[int, str]:
     return (-1, "") if number is None else (len(number), number)
 
 
+def has_digests(index: SpoolIndex) -> bool:
+    """Return whether an index contains a mark with a digest."""
+    return index.one(_HAS_DIGESTS) is not None
+
+
 def create_digest_tables(index: SpoolIndex) -> None:
     """Create and fill the table of steps with digests, at most once per index.
 
     `assign_sessions` and `create_step_tables` must have been applied to the index.
     """
     index.script(_TABLE)
-    if index.one(_HAS_DIGESTS) is not None:
+    if has_digests(index):
         create_epoch_table(index, "digest_epoch", _PARENTS)
         index.script(_STEPS)
     if index.one(_HAS_TRACE) is not None:
@@ -175,6 +183,11 @@ def find_step(index: SpoolIndex, key: StepKey) -> ObservedStep | None:
     """
     number = index.one(_FIND, *key)
     return None if number is None else next(_steps(index, number, number), None)
+
+
+def step_counts(index: SpoolIndex) -> dict[int | None, int]:
+    """Return the number of steps with digests of each rank, without repeated attempts."""
+    return dict(index.rows(_COUNTS))
 
 
 def number_steps(index: SpoolIndex) -> None:

@@ -87,7 +87,7 @@ class RunDigests:
 
 def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
     """Return the file of a spool that contains the tensors of a mark; None if there is none."""
-    key = None if mark.kept is None else blob_key(mark.kept, "", "")
+    key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
     if key is None:
         return None
     path = paths.snapshots / key.directory / key.file
