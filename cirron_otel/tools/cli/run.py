@@ -14,6 +14,7 @@ import shlex
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from .run_summary import RunBatches
 
 
-SAMPLE_INTERVAL = "CIRRON_SAMPLE_INTERVAL"
+_VARIABLE = "CIRRON_{}"
+"""The variable of an option."""
 _PATIENCE_S = 10.0
 """The time to wait at the end for a target that does not answer, seconds."""
 _MOST = 4000
@@ -49,9 +51,21 @@ class _Options:
     has_arguments: bool
     is_quiet: bool
     name: str | None
-    sample_interval: str | None
+    variables: Mapping[str, str]
+    """Variables of the command's processes that options set."""
     summary: str | None
     """The file for the final summary."""
+
+
+def _option_of(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
+    """Return the decorator for `--name`, which sets the configuration option of that name."""
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        name,
+        metavar=metavar,
+        callback=lambda _context, _parameter, value: _checked(name, value),
+        help=text,
+    )
 
 
 @click.command(
@@ -76,12 +90,19 @@ class _Options:
 @click.option(
     "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
 )
-@click.option(
-    "--sample-interval",
-    metavar="SECONDS",
-    callback=lambda _context, _parameter, value: _sample_interval(value),
-    help="The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
+@_option_of(
+    "sample_interval",
+    "SECONDS",
+    "The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
 )
+@_option_of(
+    "digest",
+    "MODE",
+    "Digest the tensors of each step: `step`, one digest for each quantity, or `tensors`, also one"
+    " for each tensor.",
+)
+@_option_of("digest_every", "N", "Digest only the steps with a number that N divides.")
+@_option_of("digest_keep", "A..B", "Store the tensors of the digested steps A to B.")
 @click.option(
     "--summary",
     "summary",
@@ -102,25 +123,28 @@ def run(
     no_hooks: bool,
     command_args: bool,
     name: str | None,
-    sample_interval: str | None,
     summary: str | None,
     against: str | None,
     quiet: bool,
     command: tuple[str, ...],
+    **given: str | None,
 ) -> int:
     """Run COMMAND with all its training processes instrumented, in one trace; no code changes.
 
     The exit code and the streams are COMMAND's, and signals are forwarded to it. At the end, a
     summary of what the run spent its time on is printed on stderr.
     """
-    options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval, summary)
+    variables = {
+        _VARIABLE.format(option.upper()): value
+        for option, value in given.items()
+        if value is not None
+    }
+    options = _Options(command, not no_hooks, command_args, quiet, name, variables, summary)
     with contextlib.ExitStack() as stack:
         with signals_held() as held:
             watcher = None if against is None else _watcher(against, stack)
             job = _open_job(directory, options)
-            environ = dict(os.environ)
-            if sample_interval is not None:
-                environ[SAMPLE_INTERVAL] = sample_interval
+            environ = {**os.environ, **variables}
             if job is not None:
                 environ = job.environment(environ, hooks=options.has_hooks)
                 if watcher is not None:
@@ -144,11 +168,11 @@ def run(
     return code
 
 
-def _sample_interval(text: str | None) -> str | None:
-    """Check the value of `--sample-interval`. Raises click.BadParameter."""
+def _checked(name: str, text: str | None) -> str | None:
+    """Check the value of a configuration option. Raises click.BadParameter."""
     from ...core.config.options import OPTIONS
 
-    option = next(each for each in OPTIONS if each.variable == SAMPLE_INTERVAL)
+    option = next(each for each in OPTIONS if each.name == name)
     try:
         if text is not None:
             option.key.parser.parse(text)

@@ -1,0 +1,339 @@
+"""Decide when the tensors of a step are digested, and which step a digest belongs to.
+
+The hooks here surround those that record the phases, and are installed only if the option `digest`
+is set. docs/digests.md, "Quantities", defines the rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ....core.records.digest_marks import BATCH, GRADS, LOSS, OPTIMIZER, RNG, WEIGHTS
+from ...session.errors import record_error
+from ...tracing.clock import now
+from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
+from ...tracing.state import CONTEXT, SCOPE_KEY, state
+from ..patches import Patches
+from .kinds import BACKWARD, LOAD
+from .loaders import Ahead
+from .torch_state import TorchState
+from .trackers import Trackers
+
+_MOST_WAITING = 256
+"""Maximum number of digests that wait for their step."""
+
+
+class _OpenStep(threading.local):
+    """The step of a thread that is digested."""
+
+    scope: Any = None
+    number = -1
+    has_fetched = False
+    """Whether a loader was read since the last optimizer's step."""
+    at = 0
+    """The time of the last mark, monotonic ns."""
+    expected: Any = None
+    """The scope of the step that begins next, if that is known."""
+    rng: Any = None
+    """The digest of the random number generators for the step that begins next."""
+    closure_of: Any = None
+    """The optimizer that steps with a closure."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        """Digests of a step that is not known yet."""
+        self.occurrences: dict[str, int] = {}
+
+
+class StepDigests:
+    """The hooks that digest the tensors of steps."""
+
+    def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
+        self._trackers, self._torch_state = trackers, torch_state
+        self._open = _OpenStep()
+        self._begun = 0
+        """Number of steps begun in this process."""
+        self._handles: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        """Install the hooks around those of the phases, which must be installed already.
+
+        Raises AttributeError if torch has changed.
+        """
+        import torch  # noqa: PLC0415
+        from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
+        from torch.optim import optimizer  # noqa: PLC0415
+        from torch.utils.data import dataloader  # noqa: PLC0415
+
+        for owner in (dataloader._BaseDataLoaderIter, Ahead):
+            patches.replace(owner, "__next__", self._fetching(owner.__next__))
+        patches.replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        patches.replace(GradScaler, "step", self._scaled(GradScaler.step))
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self._guarded(self._before_step)),
+            optimizer.register_optimizer_step_post_hook(self._guarded(self._after_step)),
+        ]
+
+    def remove(self) -> None:
+        """Remove the hooks that are no patches."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _guarded(self, hook: Callable[[Any, bool], None]) -> Callable[[Any, Any, Any], None]:
+        from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
+
+        def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling() or not self._is_on():
+                return
+            try:
+                closure = args[1] if len(args) > 1 else kwargs.get("closure")
+                hook(optimizer, closure is not None)
+            except Exception as error:
+                record_error("digest", error)
+
+        return guarded
+
+    # --- the hooks ------------------------------------------------------------------------------
+
+    def _fetching(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        trackers, is_grad_enabled = self._trackers, self._torch_state.is_grad_enabled
+
+        @functools.wraps(original)
+        def __next__(self_: Any) -> Any:  # noqa: N807
+            tracker = trackers.t
+            if (
+                not self._is_on()
+                or tracker.is_ahead
+                or tracker.inside & LOAD
+                or not is_grad_enabled()
+            ):
+                return original(self_)
+            rng = self._take_rng()
+            batch = original(self_)
+            try:
+                self._fetched(rng, batch)
+            except Exception as error:
+                record_error("digest", error)
+            return batch
+
+        return __next__
+
+    def _fetched(self, rng: Any, batch: Any) -> None:
+        from ...snapshots.digest_tensors import batch_tensors  # noqa: PLC0415 - needs torch
+
+        opened, passes = self._open, self._trackers.t.passes
+        opened.closure_of = None
+        scope = _enclosing_step()
+        if passes.evaluation is not None:
+            return
+        if scope is None and passes.training is None and LOOP_KEY not in CONTEXT.get():
+            return  # a loader that is read outside of every step
+        opened.has_fetched = True
+        if scope is not None and scope is opened.scope:
+            self._digest(scope, BATCH, lambda: batch_tensors(batch))
+            return
+        if scope is None or scope is not opened.expected:
+            if opened.expected is not None and opened.expected._id:
+                self._enter(opened.expected)
+            opened.waiting.clear()
+            opened.rng, opened.expected = rng, scope
+        # The program may open its own step for the batch, which then replaces the expected one.
+        self._digest(None, BATCH, lambda: batch_tensors(batch))
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch  # noqa: PLC0415
+
+        is_compiling = torch.compiler.is_dynamo_compiling
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not self._is_on() or self._is_nested():
+                return original(*args, **kwargs)
+            try:
+                self._begin_backward(args[0] if args else kwargs.get("tensors"))
+            except Exception as error:
+                record_error("digest", error)
+            result = original(*args, **kwargs)
+            optimizer = self._open.closure_of
+            if optimizer is not None:
+                try:
+                    tensors = self._tensors_of(optimizer)
+                    self._digest(self._open.scope, GRADS, tensors.gradients)
+                except Exception as error:
+                    record_error("digest", error)
+            return result
+
+        return backward
+
+    def _is_nested(self) -> bool:
+        """Return whether a backward pass is part of another one, or is only traced."""
+        torch_state = self._torch_state
+        if self._trackers.t.inside & (BACKWARD | LOAD) or torch_state.graph_task() != -1:
+            return True
+        import torch  # noqa: PLC0415
+
+        tracing = getattr(torch._guards, "TracingContext", None)
+        return tracing is not None and tracing.try_get() is not None
+
+    def _begin_backward(self, roots: Any) -> None:
+        from ...snapshots.digest_tensors import roots_of  # noqa: PLC0415 - needs torch
+
+        opened = self._open
+        scope = _enclosing_step() or (opened.scope if opened.closure_of is not None else None)
+        if scope is not opened.scope and opened.rng is None and not opened.waiting:
+            opened.rng = self._take_rng()
+        self._digest(scope, LOSS, lambda: roots_of(roots))
+
+    def _before_step(self, optimizer: Any, has_closure: bool) -> None:
+        stepping = self._trackers.t.stepping
+        if stepping is not None and (stepping.optimizer != id(optimizer) or stepping.depth > 1):
+            return  # part of another optimizer's step
+        opened = self._open
+        scope = _enclosing_step()
+        if scope is not None:
+            self._enter(scope)
+        opened.closure_of = optimizer if has_closure and scope is not None else None
+        if opened.closure_of is None:
+            self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+
+    def _after_step(self, optimizer: Any, _: bool) -> None:
+        if self._trackers.t.stepping is None:
+            self._open.closure_of = None
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Any) -> None:
+        """Digest the model and the optimizer after its step."""
+        opened = self._open
+        if self._is_due(opened.scope):
+            tensors = self._tensors_of(optimizer)
+            self._digest(opened.scope, WEIGHTS, tensors.weights)
+            self._digest(opened.scope, OPTIMIZER, tensors.state)
+        if not opened.has_fetched:
+            opened.rng = self._take_rng()  # the next step may begin now
+        opened.has_fetched = False
+
+    def _scaled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        trackers = self._trackers
+
+        @functools.wraps(original)
+        def step(self_: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            tracker = trackers.t
+            before = tracker.stepped
+            result = original(self_, optimizer, *args, **kwargs)
+            try:
+                if self._is_on() and tracker.stepped == before and self_.is_enabled():
+                    self._skipped(tracker, optimizer)
+            except Exception as error:
+                record_error("digest", error)
+            return result
+
+        return step
+
+    def _skipped(self, tracker: Any, optimizer: Any) -> None:
+        """Digest a step that GradScaler skipped, as if its optimizer had changed nothing."""
+        scope = _enclosing_step()
+        iteration = tracker.iteration or tracker.loaderless.iteration
+        if scope is None and iteration is not None:
+            scope = iteration.step
+        if scope is not None:
+            self._enter(scope)
+        self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+        self._stepped(optimizer)
+
+    # --- digests --------------------------------------------------------------------------------
+
+    def _is_on(self) -> bool:
+        return state.digests is not None and state.recording and not _is_capturing()
+
+    def _is_due(self, scope: Any) -> bool:
+        """Return whether the step `scope` is digested; None: the step that begins next."""
+        opened = self._open
+        is_open = scope is not None and scope is opened.scope
+        return bool(state.digests.is_due(opened.number if is_open else self._begun))
+
+    def _take_rng(self) -> Any:
+        """Digest the random number generators, if the next step is digested."""
+        from ...snapshots.digest_tensors import rng_states  # noqa: PLC0415 - needs torch
+
+        digests: Any = state.digests
+        if not digests.is_due(self._begun):
+            return None
+        return digests.take(RNG, rng_states(), self._begun)
+
+    def _tensors_of(self, optimizer: Any) -> Any:
+        from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
+        from ...snapshots.recorder import watched  # noqa: PLC0415
+
+        models = list(self._torch_state.trained)
+        if watched.model is not None:
+            models.insert(0, watched.model)
+        return OptimizerTensors(optimizer, models)
+
+    def _digest(
+        self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]]
+    ) -> None:
+        """Digest a quantity of the step `scope`, or of the step that begins next if it is None."""
+        opened = self._open
+        if scope is not None:
+            self._enter(scope)
+        if not self._is_due(scope):
+            return
+        begun = now()
+        taken = state.digests.take(
+            quantity, tensors(), self._begun if scope is None else opened.number
+        )
+        if taken is None:
+            return
+        if scope is not None:
+            self._put(taken)
+            scope._overhead += now() - begun
+        elif len(opened.waiting) < _MOST_WAITING:
+            opened.waiting.append(taken)
+
+    def _enter(self, scope: Any) -> None:
+        """Continue with the step `scope`, which is a new one or the open one."""
+        opened = self._open
+        if scope is not opened.scope:
+            opened.scope, opened.number = scope, self._begun
+            self._begun += 1
+            opened.expected = None
+            opened.occurrences.clear()
+            opened.at = scope._start
+            if opened.rng is not None:
+                self._put(opened.rng)
+            opened.rng = None
+        for taken in opened.waiting:
+            self._put(taken)
+        opened.waiting.clear()
+
+    def _put(self, taken: Any) -> None:
+        """Make the mark of a digest of the open step."""
+        opened = self._open
+        quantity, begun, _ = taken
+        occurrence = opened.occurrences.get(quantity, 0)
+        opened.occurrences[quantity] = occurrence + 1
+        opened.at = max(opened.at + 1, begun)
+        state.digests.put(opened.scope, taken, opened.number, occurrence, opened.at)
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured: nothing is computed then."""
+    import torch  # noqa: PLC0415
+
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _enclosing_step() -> Any:
+    """Return the innermost open step around the caller; None if there is none."""
+    scope = CONTEXT.get().get(SCOPE_KEY)
+    while scope is not None and scope._depth:
+        if scope._name in STEPS:
+            return None if getattr(scope, "_until", 0) else scope
+        if isinstance(scope, LoaderPassSpan):
+            return None
+        scope = scope._above
+    return None
