@@ -20,6 +20,10 @@ def diff(*arguments: object) -> tuple[int, Any]:
     return code, json.loads(out) if out else None
 
 
+def joined(*arguments: object) -> str:
+    return " ".join(line.strip() for line in text(*arguments))
+
+
 def text(*arguments: object) -> list[str]:
     code, out, problems = command("diff", *arguments)
     assert (code, problems) == (0, "")
@@ -187,6 +191,36 @@ def test_steps_without_numbers_are_matched_by_their_order(tmp_path: Path) -> Non
     assert document["digests"]["ranks"][0]["only_a"] == 4
 
 
+def idle(recorded: Session) -> None:
+    """Seed a generator that the program does not use otherwise: its state is always the same."""
+    for step in recorded.steps:
+        step.tensor("rng", "python")[:] = [float(len(recorded.steps)), 2.0, 3.0, 4.0, recorded.pid]
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_a_generator_that_is_not_used_has_no_effect(tmp_path: Path, tensors: bool) -> None:
+    first = changed(session(), idle)
+    second = changed(session(pid=2), idle)
+    a = record(tmp_path / "a", first, tensors=tensors)
+    b = record(tmp_path / "b", second, tensors=tensors)
+    _, document = diff(a, b)
+    assert (document["divergence"], document["digests"]["identical"]) == (None, True)
+    assert "generators of random numbers that have no effect" in joined(a, b)
+    wrong = changed(second, from_step(12, "grads", "fc.bias"))
+    _, document = diff(a, record(tmp_path / "c", wrong, tensors=tensors))
+    found = document["divergence"]
+    assert (found["step"], found["quantity"]) == (12, "grads")
+    assert document["digests"]["ranks"][0]["differing"] == 18
+
+
+def test_another_generator_differs_beside_one_that_is_not_used(tmp_path: Path) -> None:
+    first = changed(session(), idle)
+    second = changed(session(pid=2), idle, from_step(17, "rng", "torch"))
+    _, document = diff(record(tmp_path / "a", first), record(tmp_path / "b", second))
+    found = document["divergence"]
+    assert (found["step"], found["quantity"], found["tensor"]) == (17, "rng", "torch")
+
+
 def test_a_step_that_does_other_work(tmp_path: Path) -> None:
     def skip(recorded: Session) -> None:
         del recorded.steps[6].quantities[3:]
@@ -195,7 +229,7 @@ def test_a_step_that_does_other_work(tmp_path: Path) -> None:
     sides = record(tmp_path / "a", first), record(tmp_path / "b", changed(first, skip))
     found = diff(*sides)[1]["divergence"]
     assert (found["step"], found["quantity"], found["tensor"]) == (6, "grads", None)
-    assert "A has grads, and B has nothing more" in " ".join(each.strip() for each in text(*sides))
+    assert "A has grads, and B has nothing more" in joined(*sides)
 
 
 def test_runs_without_digests(tmp_path: Path) -> None:

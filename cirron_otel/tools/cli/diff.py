@@ -159,15 +159,14 @@ def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     """Compare the digests of two runs."""
     from ...core.analysis.divergence.comparing import compare_runs
     from ...core.analysis.divergence.observed_steps import observed_steps
-    from ...core.analysis.divergence.tensors import locate_tensor
+    from ...core.analysis.divergence.settling import settle
 
     sides = a.digests, b.digests
     comparison = compare_runs(
         observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
     )
     for rank in comparison.ranks:
-        if rank.first is not None:
-            locate_tensor(rank.first, *sides)
+        settle(rank, *sides)
     return comparison
 
 

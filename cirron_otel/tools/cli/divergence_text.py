@@ -93,10 +93,19 @@ def _equality(comparison: RunComparison) -> str:
     of = f" of {count(len(ranks), 'rank')}" if ranks[0].rank is not None else ""
     steps = count(comparison.compared, "step")
     if comparison.is_complete:
-        return f"all {steps}{of} are equal"
+        return f"all {steps}{of} are equal{_except(comparison)}"
     only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
     more = " and ".join(f"{name} has {number:,} more" for name, number in only.items() if number)
-    return f"the {steps}{of} that both runs have are equal; {more}"
+    return f"the {steps}{of} that both runs have are equal{_except(comparison)}; {more}"
+
+
+def _except(comparison: RunComparison) -> str:
+    """Return the generators of random numbers that differ without effect."""
+    if all(each.generators is None for each in comparison.ranks):
+        return ""
+    idle = sorted({printable(name) for each in comparison.ranks for name in each.idle})
+    named = f" ({', '.join(idle)})" if idle else ""
+    return f", apart from generators of random numbers that have no effect{named}"
 
 
 def _reason(comparison: RunComparison) -> str:

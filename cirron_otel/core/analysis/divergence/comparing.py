@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ....ulp import FORMATS, ulp_distance
+from ...records.digest_marks import RNG
 from .numbers import number_text
 from .observed_steps import Observation, ObservedStep
 
-Side = Literal["a", "b"]
+ObservedPair = tuple[Observation | None, Observation | None]
+"""The same quantity in A and in B."""
 MAX_RANKS: Final = 1000
 """The most ranks of which the first difference is kept."""
 
@@ -40,7 +42,9 @@ class Divergence:
     """The quantities of the step that are equal up to here, in order."""
     place: int = 0
     """The number of the quantity in the step, from 0."""
-    sides: tuple[Observation | None, Observation | None] = (None, None)
+    sides: ObservedPair = (None, None)
+    ignored: frozenset[str] = frozenset()
+    """Tensors of which the difference has no effect."""
 
     @property
     def has_numbers(self) -> bool:
@@ -64,10 +68,39 @@ class RankComparison:
     compared: int = 0
     """The number of steps with digests in both runs."""
     differing: int = 0
+    """The number of compared steps that differ in more than the states of generators."""
     only_a: int = 0
     only_b: int = 0
     """The numbers of steps that only one of the runs has."""
     first: Divergence | None = None
+    """The first difference, set by `settle`."""
+    generators: Divergence | None = None
+    """The first difference of the generators of random numbers."""
+    results: Divergence | None = None
+    """The first difference of another quantity."""
+    start: int | None = None
+    """The lowest compared step."""
+    at_results: ObservedPair = (None, None)
+    at_end: ObservedPair = (None, None)
+    """The states of the generators in the step of `results`, and in the last one."""
+    idle: list[str] = field(default_factory=list)
+    """The generators that differ without effect, because neither run uses them."""
+
+    def observe(self, a: ObservedStep, b: ObservedStep, tolerance: int = 0) -> None:
+        """Compare the same step of both runs."""
+        self.compared += 1
+        self.start = a.step if self.start is None else min(self.start, a.step)
+        states = _generators(a), _generators(b)
+        self.at_end = states
+        found = first_difference(a, b, tolerance)
+        if found is not None and found.quantity == RNG:
+            if self.generators is None or found.step < self.generators.step:
+                self.generators = found
+            found = first_difference(a, b, tolerance, after=found.place)
+        if found is not None:
+            self.differing += 1
+            if self.results is None or found.step < self.results.step:
+                self.results, self.at_results = found, states
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
@@ -127,6 +160,7 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the steps of two runs; each iterable is in order of the keys.
 
+    `settle` then names the first difference of a rank.
     Numbers that are recorded exactly are equal if they are at most `tolerance` ULPs apart.
     """
     ranks: dict[int, RankComparison] = {}
@@ -140,12 +174,7 @@ def compare_runs(
             rank.only_a += other is None
             rank.only_b += one is None
             continue
-        rank.compared += 1
-        found = first_difference(one, other, tolerance)
-        if found is not None:
-            rank.differing += 1
-            if rank.first is None or found.step < rank.first.step:
-                rank.first = found
+        rank.observe(one, other, tolerance)
     return RunComparison([ranks[number] for number in sorted(ranks)])
 
 
@@ -155,14 +184,23 @@ def _rank(one: ObservedStep | None, other: ObservedStep | None) -> int | None:
     return None if step is None else step.rank
 
 
-def first_difference(a: ObservedStep, b: ObservedStep, tolerance: int = 0) -> Divergence | None:
-    """Return the first quantity of a step that differs, in the order of observation."""
+def _generators(step: ObservedStep) -> Observation | None:
+    return next((each for each in step.observations if each.quantity == RNG), None)
+
+
+def first_difference(
+    a: ObservedStep, b: ObservedStep, tolerance: int = 0, after: int = -1
+) -> Divergence | None:
+    """Return the first quantity of a step that differs, in the order of observation.
+
+    Quantities up to the place `after` count as equal.
+    """
     equal: list[str] = []
     for place, (one, other) in enumerate(zip_longest(a.observations, b.observations)):
         if one is not None and other is not None and one.quantity == other.quantity:
-            found = _difference(one, other, tolerance)
+            found = None if place <= after else _difference(one, other, tolerance)
             if found is None:
-                equal.append(one.quantity)
+                equal += [one.quantity] if place > after else []
                 continue
             quantity = one.quantity
         else:  # one of the runs has done something else

@@ -12,7 +12,7 @@ from ...spool.journal import open_scopes
 from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
 from ...spool.reader import BatchFile
-from .comparing import Divergence, RankComparison, RunComparison, first_difference
+from .comparing import Divergence, RankComparison, RunComparison
 from .live_steps import LiveStep, LiveSteps
 from .observed_steps import (
     DIGESTS,
@@ -24,7 +24,8 @@ from .observed_steps import (
     numbers_of,
     step_counts,
 )
-from .tensors import RunDigests, kept_file, locate_tensor
+from .settling import settle
+from .tensors import RunDigests, kept_file
 
 _PATIENCE: Final = 5
 """The polls for which a step waits for quantities that the reference has."""
@@ -41,8 +42,8 @@ class LiveComparison:
         self._layouts = Layouts()
         self._owners: set[str] = set()
         self._ranks: dict[int, RankComparison] = {}
-        self._marks: dict[int, DigestMark] = {}
-        """The marks of the step that is being compared."""
+        self._marks: dict[int, dict[int, DigestMark]] = {}
+        """The marks of each rank that its first difference may depend on."""
 
     @property
     def comparison(self) -> RunComparison:
@@ -76,6 +77,9 @@ class LiveComparison:
                 found = self._compare(key, reference, step)
                 if found is not None:
                     yield found
+        if is_last:
+            undecided = [each for each in self._ranks.values() if each.first is None]
+            yield from (each for each in map(self._settled, undecided) if each is not None)
 
     def _compare(
         self, key: StepKey, reference: ObservedStep | None, step: LiveStep
@@ -85,22 +89,31 @@ class LiveComparison:
         if reference is None:
             rank.only_b += 1
             return None
-        rank.compared += 1
         marks = sorted(step.marks, key=lambda each: each[:2])
-        found = first_difference(reference, _observed(key, step, marks))
-        if found is None:
-            return None
-        rank.differing += 1
+        rank.observe(reference, _observed(key, step, marks))
         if rank.first is not None:
             return None
-        rank.first = found
-        self._marks = {number: mark for _, number, mark in marks}
-        locate_tensor(found, self._reference, self)
-        return found
+        self._hold(rank, {number: mark for _, number, mark in marks})
+        is_decided = rank.generators is not None and rank.generators.step != rank.start
+        return self._settled(rank) if is_decided or rank.results is not None else None
+
+    def _settled(self, rank: RankComparison) -> Divergence | None:
+        settle(rank, self._reference, self)
+        return rank.first
+
+    def _hold(self, rank: RankComparison, marks: dict[int, DigestMark]) -> None:
+        """Hold the marks of a step, and those that `settle` may look up later."""
+        pairs = (rank.generators and rank.generators.sides, rank.at_end)
+        held = {pair[1].position for pair in pairs if pair and pair[1] is not None}
+        known = self._marks.get(rank.rank or 0, {}) | marks
+        self._marks[rank.rank or 0] = {
+            number: mark for number, mark in known.items() if number in held or number in marks
+        }
 
     def mark(self, observation: Observation) -> DigestMark | None:
-        """Return a mark of the step that is being compared."""
-        return self._marks.get(observation.position)
+        """Return a mark that is held; None for another one."""
+        held = (marks.get(observation.position) for marks in self._marks.values())
+        return next((mark for mark in held if mark is not None), None)
 
     def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
         """Return the digests of a mark's tensors; None if they were not recorded."""
