@@ -51,7 +51,7 @@ def subject_of(name: str, tensor: Any) -> Subject:
         tensor = tensor.to_local()
         to_wait = getattr(tensor, "wait", None)  # of a collective that has not ended
         tensor = tensor if to_wait is None else to_wait()
-    dtype, shape = dtype_of(tensor), [int(size) for size in tensor.shape]
+    dtype, shape = dtype_of(tensor), list(map(_size, tensor.shape))
     subject = Subject(name, f"{dtype} {_shape(shape)}", _number_dtype(tensor), shape)
     if tensor.device.type == "meta":
         return subject
@@ -68,20 +68,20 @@ def _parts(torch: Any, tensor: Any, depth: int) -> tuple[str, dict[str, Any]]:
     """Return the name of the layout, "" for a tensor in one piece, and the dense parts."""
     if depth > _MOST_DEPTH or type(tensor).__name__ in _FAKE:
         raise NoBytesError(f"{type(tensor).__name__} has no bytes that can be read")
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout == "jagged":
+        return layout, {VALUES: tensor.values(), "offsets": tensor.offsets()}
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     if flatten is not None:
         inner = {key: getattr(tensor, key) for key in flatten(tensor)[0]}
         return type(tensor).__name__, _flat(torch, inner, depth)
     if getattr(tensor, "is_quantized", False):
         return "quantized", _quantized(torch, tensor)
-    layout = str(tensor.layout).removeprefix("torch.")
     if layout == "sparse_coo":
         return layout, {"indices": tensor._indices(), VALUES: tensor._values()}
     if layout in _COMPRESSED:
         indices = {key: getattr(tensor, key)() for key in _COMPRESSED[layout]}
         return layout, {**indices, VALUES: tensor.values()}
-    if layout == "jagged":
-        return layout, {VALUES: tensor.values(), "offsets": tensor.offsets()}
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     if tensor.is_conj() or tensor.is_neg():
@@ -126,4 +126,12 @@ def _number_dtype(tensor: Any) -> str:
 
 
 def _shape(shape: Any) -> str:
-    return "[" + ",".join(str(int(size)) for size in shape) + "]"
+    return "[" + ",".join(str(_size(size)) for size in shape) + "]"
+
+
+def _size(size: Any) -> int:
+    """Return a size; −1 for that of a nested tensor, which its offsets contain."""
+    try:
+        return int(size)
+    except (AttributeError, TypeError, RuntimeError):
+        return -1

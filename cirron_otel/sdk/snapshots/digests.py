@@ -95,9 +95,12 @@ class Digests:
         return keep is not None and self._directory is not None and keep[0] <= step <= keep[1]
 
     def take(
-        self, quantity: str, tensors: Iterable[tuple[str, Any]], step: int
+        self, quantity: str, tensors: Iterable[tuple[str, Any]], steps: Iterable[int]
     ) -> tuple[str, int, DigestCapture] | None:
-        """Digest the tensors of a quantity of the step with that number; None if that fails."""
+        """Digest the tensors of a quantity; None if that fails.
+
+        `steps` contains the numbers of the steps that it may belong to.
+        """
         begun = now()
         try:
             from .digest_capture import Digester  # noqa: PLC0415 - needs torch, which is imported
@@ -105,7 +108,8 @@ class Digests:
             digester = self._per_thread.digester
             if digester is None:
                 digester = self._per_thread.digester = Digester()
-            room = MOST_BYTES - self._waiting_bytes if self._is_kept(step) else None
+            is_kept = any(map(self._is_kept, steps))
+            room = MOST_BYTES - self._waiting_bytes if is_kept else None
             has_numbers = self._has_tensors or quantity == LOSS
             capture = digester.capture(tensors, has_numbers=has_numbers, room=room)
             self._waiting_bytes += capture.copied_bytes
@@ -125,6 +129,8 @@ class Digests:
         """Make the mark of a digest: attach it to `scope`, the step with that number."""
         try:
             quantity, _, capture = taken
+            if not self._is_kept(step):
+                self._release(capture)
             attrs: dict[str, Any] = {"step": step, "occurrence": occurrence}
             value = Deferred(lambda: self._read(scope, quantity, occurrence, capture, attrs))
             buffers = local.b
@@ -136,6 +142,16 @@ class Digests:
                 hooks.wake()
         except Exception as error:
             record_error("digest", error)
+
+    def discard(self, taken: tuple[str, int, DigestCapture]) -> None:
+        """Forget a digest that belongs to no step."""
+        self._release(taken[2])
+
+    def _release(self, capture: DigestCapture) -> None:
+        """Release the copies of tensors."""
+        if capture.copies is not None:
+            capture.copies = None
+            self._waiting_bytes -= capture.copied_bytes
 
     # --- on the flush thread --------------------------------------------------------------------
 
@@ -180,7 +196,7 @@ class Digests:
         """Write the copies of the tensors, and release them."""
         from ...core.spool import snapshot_files  # noqa: PLC0415 - needs torch
 
-        copies, capture.copies = capture.copies or {}, None
+        copies = capture.copies or {}
         try:
             span_id = scope.id
             if not span_id or self._directory is None:
@@ -194,7 +210,7 @@ class Digests:
         except Exception as error:
             record_error("digest file", error)
         finally:
-            self._waiting_bytes -= capture.copied_bytes
+            self._release(capture)
 
 
 def digests_of(config: Config, directory: Path | None) -> Digests | None:

@@ -39,8 +39,6 @@ class _OpenStep(threading.local):
     """The scope of the step that begins next, if that is known."""
     rng: Any = None
     """The digest of the random number generators for the step that begins next."""
-    closure_of: Any = None
-    """The optimizer that steps with a closure."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -83,17 +81,17 @@ class StepDigests:
             handle.remove()
         self._handles = []
 
-    def _guarded(self, hook: Callable[[Any, bool], None]) -> Callable[[Any, Any, Any], None]:
+    def _guarded(self, hook: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
         from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
 
-        def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
+        def guarded(optimizer: Any, args: Any, kwargs: Any) -> Any:
             if is_compiling() or not self._is_on():
-                return
+                return None
             try:
-                closure = args[1] if len(args) > 1 else kwargs.get("closure")
-                hook(optimizer, closure is not None)
+                return hook(optimizer, args, kwargs)
             except Exception as error:
                 record_error("digest", error)
+                return None
 
         return guarded
 
@@ -126,7 +124,6 @@ class StepDigests:
         from ...snapshots.digest_tensors import batch_tensors  # noqa: PLC0415 - needs torch
 
         opened, passes = self._open, self._trackers.t.passes
-        opened.closure_of = None
         scope = _enclosing_step()
         if passes.evaluation is not None:
             return
@@ -139,7 +136,7 @@ class StepDigests:
         if scope is None or scope is not opened.expected:
             if opened.expected is not None and opened.expected._id:
                 self._enter(opened.expected)
-            opened.waiting.clear()
+            self._forget_waiting()
             opened.rng, opened.expected = rng, scope
         # The program may open its own step for the batch, which then replaces the expected one.
         self._digest(None, BATCH, lambda: batch_tensors(batch))
@@ -157,15 +154,7 @@ class StepDigests:
                 self._begin_backward(args[0] if args else kwargs.get("tensors"))
             except Exception as error:
                 record_error("digest", error)
-            result = original(*args, **kwargs)
-            optimizer = self._open.closure_of
-            if optimizer is not None:
-                try:
-                    tensors = self._tensors_of(optimizer)
-                    self._digest(self._open.scope, GRADS, tensors.gradients)
-                except Exception as error:
-                    record_error("digest", error)
-            return result
+            return original(*args, **kwargs)
 
         return backward
 
@@ -182,27 +171,50 @@ class StepDigests:
     def _begin_backward(self, roots: Any) -> None:
         from ...snapshots.digest_tensors import roots_of  # noqa: PLC0415 - needs torch
 
-        opened = self._open
-        scope = _enclosing_step() or (opened.scope if opened.closure_of is not None else None)
-        if scope is not opened.scope and opened.rng is None and not opened.waiting:
-            opened.rng = self._take_rng()
+        scope = _enclosing_step()
+        self._take_rng_late(scope)
         self._digest(scope, LOSS, lambda: roots_of(roots))
 
-    def _before_step(self, optimizer: Any, has_closure: bool) -> None:
+    def _take_rng_late(self, scope: Any) -> None:
+        """Digest the random number generators now, if no earlier event has shown the new step."""
+        opened = self._open
+        is_new = scope is None or scope is not opened.scope
+        if is_new and opened.rng is None and not opened.waiting:
+            opened.rng = self._take_rng()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Digest the gradients now, or return arguments with a closure that digests them."""
         stepping = self._trackers.t.stepping
         if stepping is not None and (stepping.optimizer != id(optimizer) or stepping.depth > 1):
-            return  # part of another optimizer's step
-        opened = self._open
+            return None  # part of another optimizer's step
         scope = _enclosing_step()
+        self._take_rng_late(scope)
         if scope is not None:
             self._enter(scope)
-        opened.closure_of = optimizer if has_closure and scope is not None else None
-        if opened.closure_of is None:
-            self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._digest_gradients(scope, optimizer)
+            return None
 
-    def _after_step(self, optimizer: Any, _: bool) -> None:
+        @functools.wraps(closure)
+        def digested(*inner: Any, **named: Any) -> Any:
+            result = closure(*inner, **named)
+            if self._is_on():
+                try:
+                    self._digest_gradients(scope, optimizer)
+                except Exception as error:
+                    record_error("digest", error)
+            return result
+
+        if len(args) > 1:
+            return (args[0], digested, *args[2:]), kwargs
+        return args, {**kwargs, "closure": digested}
+
+    def _digest_gradients(self, scope: Any, optimizer: Any) -> None:
+        self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+
+    def _after_step(self, optimizer: Any, _: Any, __: Any) -> None:
         if self._trackers.t.stepping is None:
-            self._open.closure_of = None
             self._stepped(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
@@ -241,7 +253,7 @@ class StepDigests:
             scope = iteration.step
         if scope is not None:
             self._enter(scope)
-        self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+        self._digest_gradients(scope, optimizer)
         self._stepped(optimizer)
 
     # --- digests --------------------------------------------------------------------------------
@@ -250,10 +262,15 @@ class StepDigests:
         return state.digests is not None and state.recording and not _is_capturing()
 
     def _is_due(self, scope: Any) -> bool:
-        """Return whether the step `scope` is digested; None: the step that begins next."""
+        """Return whether the step `scope` is digested; None: the step is not known yet."""
+        return any(map(state.digests.is_due, self._numbers(scope)))
+
+    def _numbers(self, scope: Any) -> tuple[int, ...]:
+        """Return the numbers that the step `scope` may have; None: the open step, or the next."""
         opened = self._open
-        is_open = scope is not None and scope is opened.scope
-        return bool(state.digests.is_due(opened.number if is_open else self._begun))
+        if scope is None:
+            return (self._begun,) if opened.scope is None else (opened.number, self._begun)
+        return (opened.number if scope is opened.scope else self._begun,)
 
     def _take_rng(self) -> Any:
         """Digest the random number generators, if the next step is digested."""
@@ -262,7 +279,7 @@ class StepDigests:
         digests: Any = state.digests
         if not digests.is_due(self._begun):
             return None
-        return digests.take(RNG, rng_states(), self._begun)
+        return digests.take(RNG, rng_states(), (self._begun,))
 
     def _tensors_of(self, optimizer: Any) -> Any:
         from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
@@ -276,23 +293,24 @@ class StepDigests:
     def _digest(
         self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]]
     ) -> None:
-        """Digest a quantity of the step `scope`, or of the step that begins next if it is None."""
+        """Digest a quantity of the step `scope`; None: of the step that is entered next."""
         opened = self._open
         if scope is not None:
             self._enter(scope)
         if not self._is_due(scope):
             return
         begun = now()
-        taken = state.digests.take(
-            quantity, tensors(), self._begun if scope is None else opened.number
-        )
+        taken = state.digests.take(quantity, tensors(), self._numbers(scope))
         if taken is None:
             return
         if scope is not None:
             self._put(taken)
-            scope._overhead += now() - begun
+            innermost = self._trackers.t.open or scope
+            innermost._overhead += now() - begun
         elif len(opened.waiting) < _MOST_WAITING:
             opened.waiting.append(taken)
+        else:
+            state.digests.discard(taken)
 
     def _enter(self, scope: Any) -> None:
         """Continue with the step `scope`, which is a new one or the open one."""
@@ -310,10 +328,18 @@ class StepDigests:
             self._put(taken)
         opened.waiting.clear()
 
+    def _forget_waiting(self) -> None:
+        for taken in self._open.waiting:
+            state.digests.discard(taken)
+        self._open.waiting.clear()
+
     def _put(self, taken: Any) -> None:
         """Make the mark of a digest of the open step."""
         opened = self._open
         quantity, begun, _ = taken
+        if not state.digests.is_due(opened.number):
+            state.digests.discard(taken)
+            return
         occurrence = opened.occurrences.get(quantity, 0)
         opened.occurrences[quantity] = occurrence + 1
         opened.at = max(opened.at + 1, begun)
