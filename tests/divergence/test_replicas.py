@@ -63,3 +63,24 @@ def test_groups_of_replicas(tmp_path: Path) -> None:
     found = report(record(tmp_path, *recorded))
     assert found["groups"] == [[0, 1], [2, 3]]
     assert [(each["ranks"], each["step"]) for each in found["divergences"]] == [([2, 3], 20)]
+
+
+def own_buffers(recorded: Session) -> None:
+    """Statistics that differ by rank in every step, as those of BatchNorm do."""
+    for step in recorded.steps:
+        step.tensor("weights", "norm.mean")[0] += recorded.pid
+
+
+def test_replicas_with_buffers_of_their_own(tmp_path: Path) -> None:
+    recorded = [changed(each, own_buffers) for each in ranks(3)]
+    equal = report(record(tmp_path / "equal", *recorded))
+    assert equal == {"groups": [[0, 1, 2]], "compared": 30, "divergences": []}
+    for step in (1, 2, 17, 29):
+        wrong = changed(recorded[1], from_step(step, "weights", "fc.bias", ulps=4))
+        path = record(tmp_path / str(step), recorded[0], wrong, recorded[2])
+        (found,) = report(path)["divergences"]
+        assert (found["step"], found["odd"], found["tensor"]) == (step, [1], "fc.bias")
+        assert found["ulp"] == 4
+    zero = changed(recorded[0], from_step(8, "weights", "fc.bias"))
+    (found,) = report(record(tmp_path / "zero", zero, *recorded[1:]))["divergences"]
+    assert (found["step"], found["odd"]) == (8, [0])

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from ....ulp import FORMATS, ulp_distance
-from ...records.digest_marks import RNG
+from ...records.digest_marks import RNG, TensorDigest
 from .numbers import number_text
 from .observed_steps import Observation, ObservedStep
 
@@ -45,6 +45,16 @@ class Divergence:
     sides: ObservedPair = (None, None)
     ignored: frozenset[str] = frozenset()
     """Tensors of which the difference has no effect."""
+    only: frozenset[str] | None = None
+    """The tensors that should be equal; None: all of them."""
+
+    def considered(self, tensors: list[TensorDigest]) -> list[TensorDigest]:
+        """Return the tensors that may be the cause."""
+        return [
+            each
+            for each in tensors
+            if each.name not in self.ignored and (self.only is None or each.name in self.only)
+        ]
 
     @property
     def has_numbers(self) -> bool:

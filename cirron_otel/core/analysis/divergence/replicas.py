@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from ...records.digest_marks import WEIGHTS
+from ...records.digest_marks import GRADS, WEIGHTS
 from .comparing import Divergence
 from .observed_steps import Observation
+from .replica_tensors import TensorReplicas
 from .tensors import RunDigests, locate_tensor
 
 MAX_RANKS: Final = 1000
@@ -108,7 +109,7 @@ def compare_replicas(digests: RunDigests) -> ReplicaComparison | None:
             open_groups = _equal_ranks(state.ranks)
             comparison.groups = [sorted(group, key=_rank_order) for group in open_groups]
             if not open_groups:
-                return None
+                return _by_tensors(digests)
         comparison.steps += 1
         for group in list(open_groups):
             found = _divergence(state, [each for each in state.ranks if each.rank in group])
@@ -117,6 +118,32 @@ def compare_replicas(digests: RunDigests) -> ReplicaComparison | None:
                 comparison.divergences.append(found)
     for each in comparison.divergences:
         locate_tensor(each.first, digests, digests)
+    return comparison if comparison.groups else None
+
+
+def _by_tensors(digests: RunDigests) -> ReplicaComparison | None:
+    """Compare ranks of which no two have equal weights as a whole; None if none are replicas."""
+    comparison = ReplicaComparison()
+    first = next((each for each in _states(digests, GRADS) if len(each.ranks) > 1), None)
+    for group in _equal_ranks([] if first is None else first.ranks):
+        usual, *others = sorted(group, key=_rank_order)
+        replicas = [(rank, TensorReplicas(digests, usual, rank)) for rank in others]
+        found = {rank: each for rank, each in replicas if each.are_replicas}
+        if not found:
+            continue
+        ranks = [usual, *found]
+        comparison.groups.append(ranks)
+        comparison.steps = max(each.steps for each in found.values())
+        differences = {rank: each.divergence() for rank, each in found.items()}
+        known = {rank: each for rank, each in differences.items() if each is not None}
+        if known:
+            step = min(each.step for each in known.values())
+            odd = [rank for rank, each in known.items() if each.step == step]
+            is_usual_odd = len(odd) == len(found) > 1
+            first_of = ReplicaDivergence(known[odd[0]], ranks, [usual] if is_usual_odd else odd)
+            comparison.divergences.append(first_of)
+    for divergence in comparison.divergences:
+        locate_tensor(divergence.first, digests, digests)
     return comparison if comparison.groups else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
@@ -108,10 +108,10 @@ def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> N
         or divergence.has_numbers
     ):
         return
-    tensors = a.tensors(first), b.tensors(second)
-    if tensors[0] is None or tensors[1] is None:
+    tensors, others = a.tensors(first), b.tensors(second)
+    if tensors is None or others is None:
         return
-    found = first_tensor(tensors[0], tensors[1], divergence.ignored)
+    found = first_tensor(divergence.considered(tensors), divergence.considered(others))
     if found is None:
         return
     divergence.tensor, divergence.ulp = found
@@ -121,16 +121,12 @@ def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> N
         divergence.ulp = distance.ulp if distance is not None else found.ulp
 
 
-def first_tensor(
-    a: Sequence[TensorDigest], b: Sequence[TensorDigest], ignored: Container[str] = ()
-) -> TensorDifference | None:
-    """Return the first tensor whose name, dtype, shape or bits differ, except those to ignore."""
+def first_tensor(a: Sequence[TensorDigest], b: Sequence[TensorDigest]) -> TensorDifference | None:
+    """Return the first tensor whose name, dtype, shape or bits differ."""
     for one, other in zip_longest(a, b):
         if one is None or other is None or one.name != other.name:
             present = one or other
             return None if present is None else TensorDifference(present.name, None)
-        if one.name in ignored:
-            continue
         if (one.digest, one.dtype, one.shape) != (other.digest, other.dtype, other.shape):
             is_same = (one.dtype, one.shape) == (other.dtype, other.shape)
             return TensorDifference(one.name, _farthest(one, other) if is_same else None)
