@@ -7,9 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.dgrr.traces import command
 from tests.digests.loops import AT, LOOPS, STEPS, Loop, traced
+
+
+def compiled(loop: Loop) -> Any:
+    """A model that Dynamo has compiled."""
+    model, loader = loop.model(), loop.data()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    fast = torch.compile(model, backend="aot_eager")
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        (fast(x) - y).square().mean().backward()
+        loop.at("backward", step, model, optimizer, loop)
+        optimizer.step()
+    return model
+
+
+ALL = LOOPS | {"compiled": compiled}
 
 
 def scale(model: Any, *_: Any) -> None:
@@ -18,11 +35,11 @@ def scale(model: Any, *_: Any) -> None:
 
 def record(folder: Path, name: str, loop: Loop) -> Path:
     with traced(folder, digest="tensors"):
-        LOOPS[name](loop)
+        ALL[name](loop)
     return folder
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", ALL)
 def test_loops_of_every_kind(name: str, tmp_path: Path) -> None:
     first = record(tmp_path / "a", name, Loop())
     again = record(tmp_path / "b", name, Loop())

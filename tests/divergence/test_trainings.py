@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -95,43 +96,50 @@ def test_a_resumed_run(runs: Path) -> None:
     assert (found["quantity"], found["tensor"]) == ("rng", "torch")
 
 
+RANKS = ("ddp-none", "ddp-batch", "ddp-weight", "fsdp-none", "fsdp-again", "fsdp-batch")
+
+
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The spools of two ranks, by the fault of rank 1."""
+    """The spools of two ranks, by the kind of the model and the fault of rank 1."""
     folder = tmp_path_factory.mktemp("ranks")
-    for fault in ("none", "batch", "weight"):
-        arguments = (folder / fault, folder / f"{fault}.store", fault)
-        both = [
-            start("ranks", *arguments, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-            for rank in range(2)
-        ]
-        for process in both:
-            finish(process)
+    both = [
+        start("ranks", folder, *RANKS, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+        for rank in range(2)
+    ]
+    for process in both:
+        finish(process)
     return folder
 
 
-def replicas(path: Path) -> Any:
-    import json
+def divergence(a: Path, b: Path) -> Any:
+    return diff(a, b, "--run", "all")[1]["divergence"]
 
+
+def replicas(path: Path) -> Any:
     return json.loads(command("report", path, "--run", "all", "--json")[1])["replicas"]
 
 
-def test_rank_1_alone(ranks: Path) -> None:
-    paths = {name: ranks / name for name in ("none", "batch", "weight")}
-    both = ("--run", "all")
-    found = diff(paths["none"], paths["batch"], *both)[1]["divergence"]
-    del found["ulp"]
-    # The batch differs at the place where the program changed it, after it was digested.
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_rank_1_alone(ranks: Path, kind: str) -> None:
+    found = divergence(ranks / f"{kind}-none", ranks / f"{kind}-batch")
+    assert found.pop("ulp") > 0
+    # The program changes the batch after it was digested.
     assert found == {
         "rank": 1, "step": 14, "epoch": 1, "index": 4, "quantity": "loss", "tensor": None,
     }  # fmt: skip
-    found = diff(paths["none"], paths["weight"], *both)[1]["divergence"]
+
+
+def test_equal_ranks(ranks: Path) -> None:
+    assert divergence(ranks / "fsdp-none", ranks / "fsdp-again") is None
+    found = divergence(ranks / "ddp-none", ranks / "ddp-weight")
     assert (found["rank"], found["step"], found["tensor"]) == (1, 14, "weight")
 
 
 def test_a_replica_whose_weights_diverge(ranks: Path) -> None:
-    assert replicas(ranks / "none") == {"groups": [[0, 1]], "compared": 30, "divergences": []}
-    assert replicas(ranks / "batch")["divergences"] == []
-    (found,) = replicas(ranks / "weight")["divergences"]
+    assert replicas(ranks / "ddp-none") == {"groups": [[0, 1]], "compared": 30, "divergences": []}
+    assert replicas(ranks / "ddp-batch")["divergences"] == []
+    (found,) = replicas(ranks / "ddp-weight")["divergences"]
     assert (found["step"], found["odd"], found["tensor"]) == (14, [1], "weight")
     assert found["ulp"] >= 1
+    assert replicas(ranks / "fsdp-none") is None

@@ -1,4 +1,4 @@
-"""One rank of two of a training with DDP; FAULT is what goes wrong on rank 1 alone, at step 14."""
+"""One rank of two: trainings with DDP and FSDP; faults occur on rank 1 alone, at step 14."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import cirron_otel as ci
 from tests.divergence.programs.training import LENGTH, flip
 
 
-def main(folder: str, store: str, fault: str) -> None:
-    torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    ci.profile(
-        output_dir=Path(folder), digest="tensors", snapshots=None, sample_interval=None,
-        exporters=[],
-    )  # fmt: skip
+def train(rank: int, kind: str, fault: str) -> None:
     torch.manual_seed(1)
     inner = nn.Linear(8, 2)
-    model = DistributedDataParallel(inner)
+    if kind == "ddp":
+        model: nn.Module = DistributedDataParallel(inner)
+    else:
+        model = fully_shard(inner, mesh=dist.init_device_mesh("cpu", (2,)))
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     torch.manual_seed(rank)
     step = 0
@@ -43,9 +40,21 @@ def main(folder: str, store: str, fault: str) -> None:
                     flip(inner.weight.data)
                 optimizer.step()
                 step += 1
-    ci.shutdown()
+
+
+def main(folder: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    rank, store = int(os.environ["RANK"]), f"file://{folder / 'store'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    for name in names:
+        ci.profile(
+            output_dir=folder / name, digest="tensors", snapshots=None, sample_interval=None,
+            exporters=[],
+        )  # fmt: skip
+        train(rank, *name.split("-"))
+        ci.shutdown()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]), sys.argv[2:])
