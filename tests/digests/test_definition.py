@@ -30,7 +30,7 @@ from . import recompute
 
 TEXT = (Path(__file__).parents[2] / "docs" / "digests.md").read_text()
 CPU = torch.device("cpu")
-FULL = ON_HOST[-1] * ROW
+FULL = ON_HOST.staged[-1] * ROW
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

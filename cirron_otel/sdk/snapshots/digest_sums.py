@@ -14,13 +14,22 @@ from typing import Any, NamedTuple
 
 from .digest_weights import ROW, Matrix, Words, multiplier, row_weights, to_device
 
-ON_HOST = (32, 256, 1024)
-"""The numbers of rows that a portion in host memory may have: 4 MB at most. Only the last portion
-may be smaller. The numbers are few because torch prepares the product for each of them."""
-ON_DEVICE = (64, 512, 4096)
-"""The same on a device: 16 MB at most."""
-_GROUP = 16
-"""Portions whose results are added at a time."""
+
+class Sizes(NamedTuple):
+    """The numbers of rows that are multiplied at a time on a kind of device."""
+
+    staged: tuple[int, ...]
+    """Those of the staging area: the largest, or a smaller one if that is enough."""
+    direct: int
+    """The least rows of a tensor that is multiplied where it is."""
+
+
+ON_HOST = Sizes((32, 256, 1024), 64)
+"""In host memory. A staging area of 1,024 rows has 4 MB."""
+ON_DEVICE = Sizes((64, 512, 4096), 4096)
+"""On a device, where a multiplication of few rows takes as long as a copy of all of them."""
+_GROUP = 16_384
+"""Rows whose results are added at a time: 1 MB of results, and 4 MB of intermediate ones."""
 _MOST_PLANS = 32
 
 
@@ -66,78 +75,110 @@ class _Stretch(NamedTuple):
     row: int
 
 
+class _Portion(NamedTuple):
+    """Rows that are multiplied together."""
+
+    rows: int
+    segments: list[_Segment]
+    is_direct: bool
+    """Whether the rows are multiplied where they are: there is one segment."""
+
+
+class _Placed(NamedTuple):
+    """Consecutive rows of one tensor among the rows of all portions."""
+
+    at: int
+    owner: int
+    first: int
+    """The number of the first row in its tensor."""
+    rows: int
+
+
 class _Plan:
     """The portions of parts of given sizes."""
 
-    def __init__(self, keys: Sequence[tuple[int, ...]], device: Any, sizes: Sequence[int]) -> None:
+    def __init__(self, keys: Sequence[tuple[int, ...]], device: Any, sizes: Sizes) -> None:
         """`keys` contains the keys of the parts of each tensor."""
-        self.portions: list[tuple[int, list[_Segment]]] = []
-        """The rows of each portion, and its segments. A segment of all rows is not gathered."""
-        self._sizes, self._most = sizes, sizes[-1]
+        self.portions: list[_Portion] = []
+        self.rows = 0
+        """The rows of all portions."""
+        self._sizes, self._placed = sizes, list[_Placed]()
         staged: list[_Stretch] = []
-        placed: list[tuple[int, int, int, int]] = []
         part = 0
         for owner, each in enumerate(keys):
             row = 0
             for key in each:
-                stretch = self._place_directly(_Stretch(part, 0, abs(key), owner, row), key, placed)
+                stretch = _Stretch(part, 0, abs(key), owner, row)
+                if key > 0:
+                    stretch = self._place_directly(stretch)
                 staged += [stretch] if stretch.start < stretch.end else []
                 row += -(-abs(key) // ROW)
                 part += 1
-        self._place(staged, placed)
-        self._tables(device, len(keys), placed)
+        self._place(staged)
+        self._make_tables(device, len(keys))
 
-    def _place_directly(
-        self, stretch: _Stretch, key: int, placed: list[tuple[int, int, int, int]]
-    ) -> _Stretch:
-        """Make portions of the full portions of a contiguous part; return the rest of it."""
+    def _add(self, portion: _Portion) -> None:
+        self.portions.append(portion)
+        self.rows += portion.rows
+
+    def _place_directly(self, stretch: _Stretch) -> _Stretch:
+        """Make portions of rows of a contiguous part; return the rest of it."""
         part, start, end, owner, row = stretch
-        full = self._most * ROW
-        while key > 0 and end - start >= full:
-            placed.append((len(self.portions) * self._most, owner, row, self._most))
-            self.portions.append((self._most, [_Segment(part, start, start + full, 0)]))
-            start += full
-            row += self._most
+        most, least = self._sizes.staged[-1], self._sizes.direct
+        while (rows := min((end - start) // ROW, most)) >= least:
+            segment = _Segment(part, start, start + rows * ROW, 0)
+            self._placed.append(_Placed(self.rows, owner, row, rows))
+            self._add(_Portion(rows, [segment], is_direct=True))
+            start, row = segment.end, row + rows
         return _Stretch(part, start, end, owner, row)
 
-    def _place(self, staged: list[_Stretch], placed: list[tuple[int, int, int, int]]) -> None:
+    def _place(self, staged: list[_Stretch]) -> None:
         """Fill portions with stretches, which may be divided between rows."""
-        most = self._most
-        portion: list[_Segment] = []
+        most = self._sizes.staged[-1]
+        segments: list[_Segment] = []
         used = 0
         for part, begin, last, owner, first in staged:
             start, row = begin, first
             while start < last:
                 if used == most:
-                    self.portions.append((most, portion))
-                    portion, used = [], 0
+                    self._add(_Portion(most, segments, is_direct=False))
+                    segments, used = [], 0
                 rows = min(-(-(last - start) // ROW), most - used)
                 end = min(start + rows * ROW, last)
-                portion.append(_Segment(part, start, end, used))
-                placed.append((len(self.portions) * most + used, owner, row, rows))
+                segments.append(_Segment(part, start, end, used))
+                self._placed.append(_Placed(self.rows + used, owner, row, rows))
                 used += rows
                 row += rows
                 start = end
-        if portion:
-            self.portions.append((next(size for size in self._sizes if size >= used), portion))
+        if segments:
+            rows = next(size for size in self._sizes.staged if size >= used)
+            self._add(_Portion(rows, segments, is_direct=False))
 
-    def _tables(self, device: Any, tensors: int, placed: list[tuple[int, int, int, int]]) -> None:
-        """Create, for each row of all portions, the numbers of its tensor and of its weight.
-
-        `placed` contains, for each segment, its place among all rows, its tensor, the number of its
-        first row in the tensor, and its rows.
-        """
+    def _make_tables(self, device: Any, tensors: int) -> None:
+        """Create, for each row of all portions, the numbers of its tensor and of its weight."""
         torch = sys.modules["torch"]
-        total = len(self.portions) * self._most
-        owners = torch.full((total,), tensors, dtype=torch.int64, device="cpu")
-        numbers = torch.zeros(total, dtype=torch.int64, device="cpu")
+        owners = torch.full((self.rows,), tensors, dtype=torch.int32, device="cpu")
+        numbers = torch.zeros(self.rows, dtype=torch.int32, device="cpu")
         self.most_rows = 1
-        for at, owner, first, rows in placed:
+        for at, owner, first, rows in self._placed:
             owners[at : at + rows] = owner
             torch.arange(first, first + rows, out=numbers[at : at + rows])
             self.most_rows = max(self.most_rows, first + rows)
-        self.owners = to_device(owners.to(torch.int32), device)
-        self.numbers = to_device(numbers.to(torch.int32), device)
+        self._placed.clear()
+        self.owners, self.numbers = to_device(owners, device), to_device(numbers, device)
+
+    def groups(self) -> Iterator[tuple[int, int, list[_Portion]]]:
+        """Yield portions whose results are added at a time: their first row, and their rows."""
+        first = rows = 0
+        portions: list[_Portion] = []
+        for portion in self.portions:
+            if portions and rows + portion.rows > _GROUP:
+                yield first, rows, portions
+                first, rows, portions = first + rows, 0, []
+            portions.append(portion)
+            rows += portion.rows
+        if portions:
+            yield first, rows, portions
 
 
 class Summing:
@@ -157,32 +198,37 @@ class Summing:
         The result is on the device, which may not have computed it yet.
         """
         torch = sys.modules["torch"]
-        keys = tuple([tuple([part.key for part in parts]) for parts in tensors])
-        plan = self._plan(keys)
-        most = self._sizes[-1]
+        plan = self._plan(tuple([tuple([part.key for part in parts]) for parts in tensors]))
         totals = torch.zeros((len(tensors) + 1, 2), dtype=torch.int64, device=self._device)
         parts = [part for each in tensors for part in each]
-        stage = None
-        for group in range(0, len(plan.portions), _GROUP):
-            portions = plan.portions[group : group + _GROUP]
-            results = torch.empty(
-                (len(portions) * most, self._by.width), dtype=self._by.dtype, device=self._device
-            )
-            for number, (rows, segments) in enumerate(portions):
-                out = results[number * most : number * most + rows]
-                if rows < most:
-                    results[number * most + rows : (number + 1) * most].zero_()
-                source = self._direct(parts, rows, segments)
-                if source is None:
-                    if stage is None:
-                        shape = (max(rows for rows, _ in plan.portions), ROW)
-                        stage = torch.empty(shape, dtype=torch.int8, device=self._device)
-                    source = self._gathered(parts, segments, stage[:rows])
-                self._by.multiply(source, out)
-            at = slice(group * most, group * most + len(results))
-            weights = self._row_weights.index_select(0, plan.numbers[at])
-            totals.index_add_(0, plan.owners[at], self._by.halves(results).mul_(weights))
+        stage = self._stage(plan)
+        for first, rows, portions in plan.groups():
+            shape = (rows, self._by.width)
+            results = torch.empty(shape, dtype=self._by.dtype, device=self._device)
+            at = 0
+            for portion in portions:
+                end = at + portion.rows
+                self._by.multiply(self._rows_of(parts, portion, stage), results[at:end])
+                at = end
+            numbers, owners = plan.numbers[first : first + rows], plan.owners[first : first + rows]
+            weights = self._row_weights.index_select(0, numbers)
+            totals.index_add_(0, owners, self._by.halves(results).mul_(weights))
         return totals[:-1]
+
+    def _stage(self, plan: _Plan) -> Any:
+        """Return an area for the largest portion that is gathered; None if none is."""
+        torch = sys.modules["torch"]
+        rows = max((each.rows for each in plan.portions if not each.is_direct), default=0)
+        if not rows:
+            return None
+        return torch.empty((rows, ROW), dtype=torch.int8, device=self._device)
+
+    def _rows_of(self, parts: list[Part], portion: _Portion, stage: Any) -> Any:
+        """Return the rows of a portion as a matrix of bytes."""
+        if portion.is_direct:
+            segment = portion.segments[0]
+            return parts[segment.part].flat[segment.start : segment.end].view(-1, ROW)
+        return self._gathered(parts, portion.segments, stage[: portion.rows])
 
     def _plan(self, keys: Any) -> _Plan:
         plan = self._plans.get(keys)
@@ -194,14 +240,6 @@ class Summing:
                 self._row_weights = row_weights(2 * plan.most_rows, self._device)
         self._plans.move_to_end(keys)
         return plan
-
-    def _direct(self, parts: list[Part], rows: int, segments: list[_Segment]) -> Any:
-        """Return the rows of a portion that a tensor already contains as a matrix, or None."""
-        first = segments[0]
-        flat = parts[first.part].flat
-        if len(segments) > 1 or first.end - first.start < rows * ROW or flat is None:
-            return None
-        return flat[first.start : first.end].view(rows, ROW)
 
     def _gathered(self, parts: list[Part], segments: list[_Segment], stage: Any) -> Any:
         """Copy the segments of a portion into `stage`; return it."""
