@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cirron_otel.core.analysis.divergence.comparing import compare_runs
+from cirron_otel.core.analysis.divergence.observed_steps import DIGESTS, Observation, ObservedStep
 from tests.dgrr.traces import CLEAN, DRIFT, command
 from tests.divergence.spools import Session, changed, from_step, moved, record, session
 
@@ -262,3 +265,19 @@ def test_another_form_of_a_run_is_the_same_run(tmp_path: Path) -> None:
     _, document = diff(a, tmp_path / "b.jsonl")
     assert document["divergence"]["tensor"] == "norm.mean"
     assert document["divergence"]["ulp"] == 2
+
+
+def test_memory_does_not_grow_with_the_steps() -> None:
+    def steps(digest: str) -> Iterator[ObservedStep]:
+        for number in range(count):
+            observations = [Observation(each, digest, 0, number) for each in ("loss", "weights")]
+            yield ObservedStep(DIGESTS, 0, None, str(number), 1, 1, 1, number, observations)
+
+    peaks = []
+    for count in (1_000, 20_000):
+        tracemalloc.start()
+        compared = compare_runs(steps("a"), steps("b"))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert compared.ranks[0].differing == count
+    assert peaks[1] < 1.5 * peaks[0] + 100_000
