@@ -281,3 +281,32 @@ def test_memory_does_not_grow_with_the_steps() -> None:
         tracemalloc.stop()
         assert compared.ranks[0].differing == count
     assert peaks[1] < 1.5 * peaks[0] + 100_000
+
+
+def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
+    """Marks that only look like digests or traces are compared as texts, or not at all."""
+    odd: list[tuple[str, Any, Any]] = [
+        ("digest.weights", 5, {}), ("digest.loss", "x", {"bits": "zz", "dtype": 5, "step": 1}),
+        ("digest.loss", "0" * 32, {"bits": "1" * 40, "dtype": "float32", "step": 1}),
+        ("digest.loss", "0" * 32, {"bits": "-1", "dtype": "float32", "step": 1}),
+        ("digest.grads", "1" * 32, {"step": 1, "tensors": {"layout": 7, "names": 8}}),
+        ("digest.grads", "2" * 32, [1]), ("digest.", "3", None), ("dgrr.step", "text", {}),
+        ("dgrr.step", 1.0, {"step_id": "1"}), ("digest.made up", "4", {"step": 0}),
+    ]  # fmt: skip
+    paths = []
+    for name in "ab":
+        path = record(tmp_path / name, session(count=3))
+        (file,) = (path / "spool").iterdir()
+        batch = json.loads(file.read_text())
+        steps = [each["id"] for each in batch["spans"] if each["name"] == "step"]
+        for number, (mark, value, attrs) in enumerate(odd):
+            text = f"{value}{name}" if value == "4" else value
+            batch["marks"].append({
+                "id": f"{number:032x}", "span_id": steps[number % 3], "name": mark,
+                "value_type": "string", "value": text, "attrs": attrs, "kind": "point",
+                "ts_ns": 2_000_000_000_000_000_000 + number,
+            })  # fmt: skip
+        file.write_text(json.dumps(batch))
+        paths.append(path)
+    found = diff(*paths)[1]["divergence"]
+    assert (found["step"], found["quantity"]) == (0, "made up")

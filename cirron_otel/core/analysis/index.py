@@ -258,8 +258,11 @@ def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
 
 def _trace_steps(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for position, mark in enumerate(rows.marks):
-        if mark.name == TRACE_STEP and (step := trace_step(mark.attributes)) is not None:
-            yield file, position, str(step.step_id), step.numbers
+        if mark.name == TRACE_STEP:
+            loss = mark.value if mark.value is not None else mark.value_nonfinite
+            step = trace_step(loss, mark.attributes)
+            if step is not None:
+                yield file, position, str(step.step_id), step.numbers
 
 
 def _loss_bits(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

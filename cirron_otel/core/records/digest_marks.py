@@ -73,11 +73,13 @@ class TensorDigest(NamedTuple):
     """The bits of four numbers (`positions`); empty if the size of a number is unknown."""
 
 
-def digest_mark(name: object, value: object, attrs: Mapping[str, Any] | None) -> DigestMark | None:
+def digest_mark(name: object, value: object, attrs: object) -> DigestMark | None:
     """Return the digest that a mark carries; None for any other mark, or if it is malformed."""
     if not (isinstance(name, str) and name.startswith(PREFIX)):
         return None
-    quantity, attrs = name.removeprefix(PREFIX), attrs or {}
+    quantity = name.removeprefix(PREFIX)
+    if not isinstance(attrs, Mapping):
+        return None
     step, occurrence = attrs.get("step"), attrs.get("occurrence", 0)
     if quantity not in QUANTITIES or not _is_digest(value):
         return None

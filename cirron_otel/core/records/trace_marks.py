@@ -22,9 +22,12 @@ class TraceStep(NamedTuple):
     """The doubles of `TRACE_NUMBERS`, little-endian."""
 
 
-def trace_step(attributes: object) -> TraceStep | None:
-    """Return a step by the attributes of its mark; None if they are not those of the importer."""
-    if not isinstance(attributes, Mapping):
+def trace_step(loss: object, attributes: object) -> TraceStep | None:
+    """Return a step by its mark; None if the mark is not the importer's.
+
+    `loss` is the mark's value, or else its `value_nonfinite`.
+    """
+    if _double(loss) is None or not isinstance(attributes, Mapping):
         return None
     step_id = attributes.get("step_id")
     numbers = [_double(attributes.get(name)) for name in TRACE_NUMBERS]

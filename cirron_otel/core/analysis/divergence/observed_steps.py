@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from ....ulp import bits_of_double
+from ....ulp import FORMATS, bits_of_double
 from ...records.digest_marks import PREFIX
 from ...records.trace_marks import trace_numbers
 from ..epochs import create_epoch_table
@@ -218,7 +218,9 @@ def _of_mark(row: tuple[Any, ...]) -> Observation:
 
 def numbers_of(dtype: str | None, bits: int | None) -> tuple[ExactNumber, ...]:
     """Return the number that is a loss; none if its bits are not recorded."""
-    return () if dtype is None or bits is None else (ExactNumber(None, dtype, bits),)
+    form = None if dtype is None else FORMATS.get(dtype)
+    is_valid = bits is not None and bits >= 0 and (form is None or bits < 1 << form.bits)
+    return (ExactNumber(None, dtype, bits),) if dtype and bits is not None and is_valid else ()
 
 
 def _of_trace(row: tuple[Any, ...]) -> list[Observation]:
