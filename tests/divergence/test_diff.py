@@ -209,11 +209,13 @@ def test_a_generator_that_is_not_used_has_no_effect(tmp_path: Path, tensors: boo
     _, document = diff(a, b)
     assert (document["divergence"], document["digests"]["identical"]) == (None, True)
     assert "generators of random numbers that have no effect" in joined(a, b)
-    wrong = changed(second, from_step(12, "grads", "fc.bias"))
-    _, document = diff(a, record(tmp_path / "c", wrong, tensors=tensors))
-    found = document["divergence"]
-    assert (found["step"], found["quantity"]) == (12, "grads")
-    assert document["digests"]["ranks"][0]["differing"] == 18
+    for quantity, tensor in (("grads", "fc.bias"), ("batch", "inputs")):
+        wrong = changed(second, from_step(12, quantity, tensor))
+        path = record(tmp_path / quantity, wrong, tensors=tensors)
+        document = diff(a, path)[1]
+        found = document["divergence"]
+        assert (found["step"], found["quantity"]) == (12, quantity)
+        assert document["digests"]["ranks"][0]["differing"] == 18
 
 
 def test_another_generator_differs_beside_one_that_is_not_used(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ has no effect on a program that does not use it.
 
 from __future__ import annotations
 
-from ...records.digest_marks import BATCH, LOSS, RNG, TensorDigest
+from ...records.digest_marks import RNG, TensorDigest
 from .comparing import Divergence, ObservedPair, RankComparison
 from .tensors import DigestSource, locate_tensor
 
@@ -28,8 +28,7 @@ def _first(rank: RankComparison, a: DigestSource, b: DigestSource) -> Divergence
     before = _states(generators.sides, a, b)
     after = _states(rank.at_end, a, b)
     if before is None or after is None:
-        is_effect = results is not None and results.quantity in (BATCH, LOSS)
-        return generators if is_effect else results
+        return results
     idle = {
         name for name in _differing(before) if all(x.get(name) == y.get(name) for x, y in
         zip(before, after, strict=True))
