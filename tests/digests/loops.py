@@ -36,6 +36,8 @@ class Loop:
                 self._fault(*things)
 
     def model(self) -> nn.Sequential:
+        """The model; Python's generator is used from here on, and so counts."""
+        random.random()
         return nn.Sequential(
             nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.ReLU(), nn.Linear(5, 1)
         )

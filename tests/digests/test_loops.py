@@ -204,6 +204,7 @@ def test_the_quantities_are_the_same_in_both_modes(tmp_path: Path) -> None:
 
 
 def test_names_and_values_of_the_tensors(tmp_path: Path) -> None:
+    random.seed(1)  # a state other than that in which the loop begins
     with traced(tmp_path, digest="tensors"):
         model = plain(Loop())
     last = {each.mark.quantity: each.tensors for each in digests(tmp_path)}
@@ -295,6 +296,25 @@ def test_the_hooks_are_removed(tmp_path: Path) -> None:
     with traced(tmp_path, digest="step"):
         assert hooks() != before
     assert hooks() == before
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_an_unused_generator_does_not_count(draws: bool, tmp_path: Path) -> None:
+    """Python seeds its generator differently in every process, which some never use."""
+    for run in ("a", "b"):
+        torch.manual_seed(4)
+        random.seed(run)
+        model = torch.nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        data = [(torch.full((6,), number / 9), torch.ones(1)) for number in range(8)]
+        with traced(tmp_path / run, digest="tensors"):
+            for x, y in torch.utils.data.DataLoader(data, 2):
+                noise = random.random() if draws else 0.0
+                optimizer.zero_grad()
+                (model(x + noise) - y).square().mean().backward()
+                optimizer.step()
+    found = first_difference(tmp_path / "a", tmp_path / "b")
+    assert found == ((0, "rng", 0) if draws else None)
 
 
 def test_an_optimizer_without_a_known_model(tmp_path: Path) -> None:

@@ -19,24 +19,55 @@ _MOST_OBJECTS = 10_000
 _INT64 = 1 << 63
 
 
-def rng_states() -> Iterator[Named]:
-    """Yield the states of the random number generators, as bytes."""
-    torch = sys.modules["torch"]
+class Generators:
+    """The random number generators of the process.
+
+    Python and NumPy seed theirs from the operating system, so that the states differ in every run
+    of a program that neither seeds nor uses them. They count once their state has changed.
+    """
+
+    def __init__(self) -> None:
+        self._idle = _host_states()
+        """The states of the generators that have not changed."""
+        self._used: set[str] = set()
+
+    def states(self) -> list[Named]:
+        """Return the states now; pass them to `used` once the step has used the generators."""
+        torch = sys.modules["torch"]
+        states = [(name, _bytes(data)) for name, data in self._look().items()]
+        states.append(("torch", torch.default_generator.get_state()))
+        if torch.cuda.is_initialized():
+            for number, generator in enumerate(torch.cuda.default_generators):
+                states.append((f"cuda:{number}", generator.get_state()))
+        return states
+
+    def used(self, states: list[Named]) -> list[Named]:
+        """Return the states of the generators that count by now."""
+        self._look()
+        return [each for each in states if each[0] not in self._idle]
+
+    def _look(self) -> dict[str, bytes]:
+        states = _host_states()
+        for name, data in states.items():
+            if name not in self._used and self._idle.setdefault(name, data) != data:
+                del self._idle[name]
+                self._used.add(name)
+        return states
+
+
+def _host_states() -> dict[str, bytes]:
     _, words, gauss = random.getstate()
-    yield "python", _bytes(array("I", words).tobytes() + _double(gauss))
+    states = {"python": array("I", words).tobytes() + _double(gauss)}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         state = numpy.get_state(legacy=False)
         key = state["state"].get("key")
         if key is None:
-            yield "numpy", _bytes(repr(state).encode())
+            states["numpy"] = repr(state).encode()
         else:
             tail = struct.pack("<qqd", state["state"]["pos"], state["has_gauss"], state["gauss"])
-            yield "numpy", _bytes(key.tobytes() + tail)
-    yield "torch", torch.default_generator.get_state()
-    if torch.cuda.is_initialized():
-        for number, generator in enumerate(torch.cuda.default_generators):
-            yield f"cuda:{number}", generator.get_state()
+            states["numpy"] = key.tobytes() + tail
+    return states
 
 
 def batch_tensors(batch: Any) -> Iterator[Named]:

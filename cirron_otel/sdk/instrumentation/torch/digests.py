@@ -38,7 +38,7 @@ class _OpenStep(threading.local):
     expected: Any = None
     """The scope of the step that begins next, if that is known."""
     rng: Any = None
-    """The digest of the random number generators for the step that begins next."""
+    """The time, and the states of the random number generators, as the next step begins."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -52,6 +52,7 @@ class StepDigests:
     def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
         self._trackers, self._torch_state = trackers, torch_state
         self._open = _OpenStep()
+        self._generators: Any = None
         self._begun = 0
         """Number of steps begun in this process."""
         self._handles: list[Any] = []
@@ -66,6 +67,9 @@ class StepDigests:
         from torch.optim import optimizer  # noqa: PLC0415
         from torch.utils.data import dataloader  # noqa: PLC0415
 
+        from ...snapshots.digest_tensors import Generators  # noqa: PLC0415 - needs torch
+
+        self._generators = Generators()
         for owner in (dataloader._BaseDataLoaderIter, Ahead):
             patches.replace(owner, "__next__", self._fetching(owner.__next__))
         patches.replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
@@ -176,7 +180,7 @@ class StepDigests:
         self._digest(scope, LOSS, lambda: roots_of(roots))
 
     def _take_rng_late(self, scope: Any) -> None:
-        """Digest the random number generators now, if no earlier event has shown the new step."""
+        """Read the random number generators now, if no earlier event has shown the new step."""
         opened = self._open
         is_new = scope is None or scope is not opened.scope
         if is_new and opened.rng is None and not opened.waiting:
@@ -273,13 +277,10 @@ class StepDigests:
         return (opened.number if scope is opened.scope else self._begun,)
 
     def _take_rng(self) -> Any:
-        """Digest the random number generators, if the next step is digested."""
-        from ...snapshots.digest_tensors import rng_states  # noqa: PLC0415 - needs torch
-
-        digests: Any = state.digests
-        if not digests.is_due(self._begun):
+        """Read the random number generators, if the next step is digested."""
+        if not state.digests.is_due(self._begun):
             return None
-        return digests.take(RNG, rng_states(), (self._begun,))
+        return now(), self._generators.states()
 
     def _tensors_of(self, optimizer: Any) -> Any:
         from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
@@ -322,7 +323,11 @@ class StepDigests:
             opened.occurrences.clear()
             opened.at = scope._start
             if opened.rng is not None:
-                self._put(opened.rng)
+                begun, states = opened.rng
+                used = self._generators.used(states)
+                taken = state.digests.take(RNG, used, (opened.number,))
+                if taken is not None:
+                    self._put(taken, begun)
             opened.rng = None
         for taken in opened.waiting:
             self._put(taken)
@@ -333,10 +338,11 @@ class StepDigests:
             state.digests.discard(taken)
         self._open.waiting.clear()
 
-    def _put(self, taken: Any) -> None:
-        """Make the mark of a digest of the open step."""
+    def _put(self, taken: Any, begun: int = 0) -> None:
+        """Make the mark of a digest of the open step, which was taken at `begun`."""
         opened = self._open
-        quantity, begun, _ = taken
+        quantity = taken[0]
+        begun = begun or taken[1]
         if not state.digests.is_due(opened.number):
             state.digests.discard(taken)
             return
