@@ -12,7 +12,7 @@ import pytest
 
 from cirron_otel.core.analysis.divergence.comparing import compare_runs
 from cirron_otel.core.analysis.divergence.observed_steps import DIGESTS, Observation, ObservedStep
-from tests.dgrr.traces import CLEAN, DRIFT, command
+from tests.dgrr.traces import ANSWERS, CLEAN, DRIFT, RECORDINGS, command
 from tests.divergence.spools import Session, changed, from_step, moved, record, session
 
 Change = Callable[[Session], None]
@@ -257,6 +257,22 @@ def test_traces_take_the_same_path() -> None:
     }  # fmt: skip
     assert diff(f"dgrr:{CLEAN}", f"dgrr:{CLEAN}")[1]["digests"]["identical"] is True
     assert command("diff", f"dgrr:{CLEAN}", f"dgrr:{DRIFT}", "--fail-on", "divergence")[0] == 6
+
+
+@pytest.mark.parametrize("answer", ANSWERS["compare"], ids=lambda each: each["b"])
+def test_the_traces_of_the_testdata(answer: dict[str, Any]) -> None:
+    sides = [f"dgrr:{RECORDINGS / answer[name]}" for name in "ab"]
+    _, document = diff(*sides, "--ulp-tol", answer["ulp_tol"])
+    assert (document["divergence"] is not None) == answer["diverged"]
+    if answer["diverged"]:
+        assert document["divergence"]["step"] == answer["first_step_index"]
+
+
+def test_another_form_of_a_trace_is_the_same_trace(tmp_path: Path) -> None:
+    assert command("convert", f"dgrr:{CLEAN}", tmp_path / "clean.jsonl")[0] == 0
+    assert diff(f"dgrr:{CLEAN}", tmp_path / "clean.jsonl")[1]["digests"]["identical"] is True
+    found = diff(tmp_path / "clean.jsonl", f"dgrr:{DRIFT}")[1]["divergence"]
+    assert (found["step"], found["ulp"]) == (37, 93)
 
 
 def test_another_form_of_a_run_is_the_same_run(tmp_path: Path) -> None:
