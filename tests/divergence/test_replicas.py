@@ -38,6 +38,9 @@ def test_the_rank_that_differs_is_named_with_the_step(tmp_path: Path) -> None:
         "DIVERGED: the weights of rank 2 differ from those of ranks 0-1, 3 from step 12"
     )
     assert lines[start + 1] == "  (epoch 1, index 2) on: fc.bias, 2 ULP apart"
+    assert command("report", path, "--html", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "the weights of rank 2 differ from those of ranks 0-1, 3 from step 12" in page
 
 
 def test_of_two_ranks_neither_is_to_blame(tmp_path: Path) -> None:

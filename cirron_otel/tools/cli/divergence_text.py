@@ -49,18 +49,24 @@ def divergence_lines(found: Divergence) -> Iterator[str]:
 
 def replica_lines(found: ReplicaDivergence) -> Iterator[str]:
     """Yield the first difference of the weights of replicas, and its likely cause."""
+    difference, cause = replica_texts(found)
+    yield from wrapped(difference, "DIVERGED: ", "  ")
+    yield from wrapped(cause, "  ", "  ")
+
+
+def replica_texts(found: ReplicaDivergence) -> tuple[str, str]:
+    """Return the first difference of the weights of replicas, and its likely cause."""
     first = found.first
     usual = [each for each in found.ranks if each not in found.odd]
     in_tensor = "" if first.tensor is None else f": {printable(first.tensor)[:_LONGEST]}"
-    text = (
+    difference = (
         f"the weights of {_ranks(found.odd)} differ from those of {_ranks(usual)} from"
         f" {_step(first)} on{in_tensor}{_distance(first)}"
     )
-    yield from wrapped(text, "DIVERGED: ", "  ")
     cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
     if len(found.odd) == len(usual):
         cause += "; the weights do not show which of the ranks is at fault"
-    yield from wrapped(cause, "  ", "  ")
+    return difference, cause
 
 
 def _ranks(ranks: Sequence[int | None]) -> str:
