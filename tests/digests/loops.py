@@ -187,9 +187,24 @@ def evaluated(loop: Loop) -> nn.Module:
     return model
 
 
+def compiled(loop: Loop) -> nn.Module:
+    """The model is compiled, with the backend that runs its graph as it is."""
+    model, loader = loop.model(), loop.data()
+    call = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for step, (x, y) in enumerate(loader):
+        loss = (call(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        loop.losses.append(loss.item())
+        loop.at("backward", step, model, optimizer, loop)
+        optimizer.step()
+    return model
+
+
 LOOPS: dict[str, Callable[[Loop], nn.Module]] = {
     each.__name__: each
-    for each in (plain, accumulation, scaler, gan, lbfgs, manual, batches, evaluated)
+    for each in (plain, accumulation, scaler, gan, lbfgs, manual, batches, evaluated, compiled)
 }
 
 

@@ -24,7 +24,7 @@ from .reading import digests, first_difference, values
 USUAL = [("rng", 0), ("batch", 0), ("loss", 0), ("grads", 0), ("weights", 0), ("optimizer", 0)]
 TWICE = [(quantity, number) for number in (0, 1) for quantity in ("grads", "weights", "optimizer")]
 SEQUENCES: dict[str, list[tuple[str, int]]] = {
-    **dict.fromkeys(("plain", "scaler", "manual", "batches", "evaluated"), USUAL),
+    **dict.fromkeys(("plain", "scaler", "manual", "batches", "evaluated", "compiled"), USUAL),
     "accumulation": [
         ("rng", 0), ("batch", 0), ("loss", 0), ("batch", 1), ("loss", 1), *USUAL[3:],
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -107,32 +106,35 @@ def test_the_program_of_the_page(tmp_path: Path) -> None:
     assert {each.mark.failed for each in found} == {None}
 
 
-_COUNT = """
-import json, sys
-from tests.frameworks import step_bytecode
-import cirron_otel as ci
-real = ci.profile
-ci.profile = lambda **options: real(**options, frameworks=["torch"])
+_HOOKS = """
+import sys
 import torch
-torch.set_num_threads(1)
-print(json.dumps(step_bytecode.count("torch loop")))
-print(json.dumps([name for name in sys.modules if "snapshots.digest_" in name]))
+from torch.optim import optimizer
+from torch.utils.data import dataloader
+import cirron_otel as ci
+ci.profile(digest={digest!r}, exporters="none")
+hooks = [
+    dataloader._BaseDataLoaderIter.__next__, torch.autograd.backward, torch.amp.GradScaler.step,
+    *optimizer._global_optimizer_pre_hooks.values(),
+    *optimizer._global_optimizer_post_hooks.values(),
+]
+print(sum(each.__code__.co_filename.endswith("torch/digests.py") for each in hooks))
+print([name for name in sys.modules if ".snapshots.digest_" in name])
 """
 
 
-def test_without_digests_no_instruction_is_added(tmp_path: Path) -> None:
-    """The hooks of digests are not installed, and their modules not imported."""
-    from tests.bench import trainer_worker
-
-    name = next(iter(trainer_worker.PROGRAMS))
+@pytest.mark.parametrize(("digest", "hooks"), [(None, 0), ("step", 5)])
+def test_hooks_are_installed_only_on_request(
+    digest: str | None, hooks: int, tmp_path: Path
+) -> None:
+    """Without digests, no instruction of theirs is executed in a step."""
     done = subprocess.run(
-        [sys.executable, "-c", _COUNT.replace("torch loop", name)],
-        capture_output=True, text=True, timeout=200, check=False, env=environment(), cwd=ROOT,
+        [sys.executable, "-c", _HOOKS.format(digest=digest)],
+        capture_output=True, text=True, timeout=120, check=True, env=environment(), cwd=tmp_path,
     )  # fmt: skip
-    if done.returncode:
-        pytest.skip(done.stderr[-300:])
-    modules = json.loads(done.stdout.splitlines()[1])
-    assert modules == []
+    count, modules = done.stdout.splitlines()
+    assert int(count) == hooks
+    assert (modules == "[]") == (digest is None)
 
 
 def test_health_counts_digests(tmp_path: Path) -> None:
