@@ -55,6 +55,7 @@ def test_two_runs_of_a_program_are_equal(runs: Path) -> None:
         ("sample", 13, "batch", "0"),
         ("order", 22, "batch", "0"),
         ("draw", 17, "rng", "torch"),
+        ("python", 17, "rng", "python"),
         ("dropout", 8, "loss", None),
         ("rate", 19, "weights", "0.weight"),
         ("gradient", 27, "grads", "3.bias"),

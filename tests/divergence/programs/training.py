@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +146,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "sample": lambda: Training(odd=13 * BATCH + 2).run(),
     "order": lambda: Training(swap=22).run(),
     "draw": lambda: Training().run(stepped=at(16, lambda _: torch.rand(1))),
+    "python": lambda: Training().run(stepped=at(16, lambda _: random.random())),
     "dropout": lambda: Training().run(fetched=at(8, _no_dropout)),
     "rate": lambda: Training().run(fetched=at(19, _lower_rate)),
     "gradient": lambda: Training().run(graded=at(27, _scale)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
@@ -123,14 +122,15 @@ def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> N
 
 def first_tensor(a: Sequence[TensorDigest], b: Sequence[TensorDigest]) -> TensorDifference | None:
     """Return the first tensor whose name, dtype, shape or bits differ."""
-    for one, other in zip_longest(a, b):
-        if one is None or other is None or one.name != other.name:
-            present = one or other
-            return None if present is None else TensorDifference(present.name, None)
+    names = {each.name for each in b}
+    for one, other in zip(a, b, strict=False):
+        if one.name != other.name:
+            return TensorDifference(other.name if one.name in names else one.name, None)
         if (one.digest, one.dtype, one.shape) != (other.digest, other.dtype, other.shape):
             is_same = (one.dtype, one.shape) == (other.dtype, other.shape)
             return TensorDifference(one.name, _farthest(one, other) if is_same else None)
-    return None
+    more = [*a[len(b) :], *b[len(a) :]]
+    return TensorDifference(more[0].name, None) if more else None
 
 
 def _farthest(a: TensorDigest, b: TensorDigest) -> int | None:
