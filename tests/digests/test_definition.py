@@ -74,6 +74,12 @@ DENSE: dict[str, Callable[[], torch.Tensor]] = {
     "conjugated": lambda: torch.randn(2, 5, dtype=torch.complex64).conj(),
     "negated": lambda: torch.randn(4, dtype=torch.complex64).conj().imag,
     "no dimension": lambda: torch.tensor(2.5),
+    "at an odd address": lambda: torch.frombuffer(
+        bytearray(range(50)), dtype=torch.uint8, offset=1
+    ),
+    "at an even address": lambda: torch.frombuffer(
+        bytearray(range(50)), dtype=torch.bfloat16, offset=2
+    )[1:],
     "empty": lambda: torch.empty(0, 4),
     "a row and a word": lambda: torch.randn(1025),
     "transposed": lambda: torch.randn(60, 50).t(),

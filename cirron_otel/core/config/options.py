@@ -208,7 +208,8 @@ class Config:
         "summary",
         one_of("summary", "full"),
         "the snapshots that this process sends over OTLP; `summary`: one for all weights of an"
-        " epoch and one for all gradients; `full`: all snapshots",
+        " epoch and one for all gradients; `full`: all snapshots, and the digests of single"
+        " tensors",
     )
     digest: str | None = _option(
         None,

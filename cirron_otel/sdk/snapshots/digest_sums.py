@@ -24,10 +24,13 @@ class Sizes(NamedTuple):
     """The least rows of a tensor that is multiplied where it is."""
 
 
-ON_HOST = Sizes((32, 256, 1024), 64)
+ON_HOST = Sizes((16, 64, 256, 1024), 64)
 """In host memory. A staging area of 1,024 rows has 4 MB."""
 ON_DEVICE = Sizes((64, 512, 4096), 4096)
 """On a device, where a multiplication of few rows takes as long as a copy of all of them."""
+FEW = 16
+"""Up to so many rows on the host, words are multiplied on one thread: torch starts no others for
+them, which may have to wait for a core."""
 _GROUP = 16_384
 """Rows whose results are added at a time: 1 MB of results, and 4 MB of intermediate ones."""
 _MOST_PLANS = 32
@@ -189,6 +192,7 @@ class Summing:
         self._device = device
         self._sizes = ON_HOST if device.type == "cpu" else ON_DEVICE
         self._by = by or multiplier(device)
+        self._few = Words(device) if by is None and device.type == "cpu" else self._by
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
         self._row_weights = row_weights(1, device)
 
@@ -202,17 +206,18 @@ class Summing:
         totals = torch.zeros((len(tensors) + 1, 2), dtype=torch.int64, device=self._device)
         parts = [part for each in tensors for part in each]
         stage = self._stage(plan)
+        by = self._few if plan.rows <= FEW else self._by
         for first, rows, portions in plan.groups():
-            shape = (rows, self._by.width)
-            results = torch.empty(shape, dtype=self._by.dtype, device=self._device)
+            shape = (rows, by.width)
+            results = torch.empty(shape, dtype=by.dtype, device=self._device)
             at = 0
             for portion in portions:
                 end = at + portion.rows
-                self._by.multiply(self._rows_of(parts, portion, stage), results[at:end])
+                by.multiply(self._rows_of(parts, portion, stage), results[at:end])
                 at = end
             numbers, owners = plan.numbers[first : first + rows], plan.owners[first : first + rows]
             weights = self._row_weights.index_select(0, numbers)
-            totals.index_add_(0, owners, self._by.halves(results).mul_(weights))
+            totals.index_add_(0, owners, by.halves(results).mul_(weights))
         return totals[:-1]
 
     def _stage(self, plan: _Plan) -> Any:
@@ -255,7 +260,7 @@ class Summing:
                 _copy_strided(part.tensor, into, each)
                 continue
             source = part.flat[each.start : each.end]
-            if not (len(into) | source.data_ptr()) & 3:
+            if not (len(into) | source.storage_offset() | source.data_ptr()) & 3:
                 into, source = into.view(torch.int32), source.view(torch.int32)
                 words[0].append(into)
                 words[1].append(source)
