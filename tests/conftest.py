@@ -37,7 +37,7 @@ from tests.times import (
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
-OF_TORCH = {"instrumentation", "snapshot", "torch"}
+OF_TORCH = {"digests", "instrumentation", "snapshot", "torch"}
 """The directories whose tests import torch."""
 BACKEND_FIXTURES = {"aws", "jaeger", "jaeger_on_disk", "otelcol_file", "otelcol_split", "tempo"}
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}

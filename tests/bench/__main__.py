@@ -36,6 +36,7 @@ from . import (
     collector_load,
     dgrr_cost,
     diagnose_cost,
+    digest_cost,
     sampling_cost,
     sdk,
     sklearn_cost,
@@ -52,8 +53,8 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "sklearn", "sampling",
-    "stormlog", "traceml", "dgrr", "diagnose", "collector",
+    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
+    "sampling", "stormlog", "traceml", "dgrr", "diagnose", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -314,6 +315,8 @@ def main() -> None:
         sampling_cost.section(sampling_cost.TINY if arguments.tiny else sampling_cost.Sizes())
     if "snapshots" in chosen:
         snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
+    if "digests" in chosen:
+        digest_cost.section(digest_cost.TINY if arguments.tiny else digest_cost.Sizes())
     if "stormlog" in chosen:
         stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
     if "diagnose" in chosen:

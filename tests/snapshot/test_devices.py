@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cirron_otel.sdk.snapshots import batched, capture
+from cirron_otel.sdk.snapshots.arrival import Arrival
 from cirron_otel.sdk.snapshots.statistics import BINS
 from cirron_otel.sdk.snapshots.tensors import Subject
 
@@ -102,10 +103,11 @@ def test_the_results_go_to_the_host_as_one_and_nobody_waits(tensors: list[Any]) 
     subjects = [Subject(str(n), False, [], "", {}, each) for n, each in enumerate(tensors)]
     found = capture.Capture(subjects)
     with Waits() as waits:
-        capture._measure(torch, found)
+        capture._measure(found)
     (result,) = found._results
-    assert (result.rows.device.type, result.rows.shape) == ("cpu", (len(tensors), COLUMNS))
-    assert result.arrived is not None
+    rows = result.rows.values
+    assert (rows.device.type, rows.shape) == ("cpu", (len(tensors), COLUMNS))
+    assert result.rows._arrived is not None
     assert waits.found == []
     assert found.failures == []
 
@@ -123,7 +125,7 @@ def test_one_that_cannot_be_measured_there_takes_no_other_with_it(
 
     monkeypatch.setattr(batched, "measure", without_fp8)
     found = capture.Capture([Subject(str(n), False, [], "", {}, t) for n, t in enumerate(tensors)])
-    capture._measure(torch, found)
+    capture._measure(found)
     assert [each.numbers for each in found._results] == [[n] for n in range(len(tensors) - 1)]
     assert [each.failure is not None for each in found.subjects] == [False] * 6 + [True]
 
@@ -133,7 +135,9 @@ def test_it_is_read_once_the_flag_behind_it_has_arrived() -> None:
     found = capture.Capture([subject])
     rows = batched.measure([torch.tensor([1.0, 3.0])], [0], 64)
     flag = torch.zeros(1, dtype=torch.int32)
-    found._results.append(capture._Result([0], rows, flag))
+    arrival = Arrival(rows)
+    arrival._arrived = flag
+    found._results.append(capture._Result([0], arrival))
     assert not found.is_measured
     flag.fill_(1)
     assert found.is_measured

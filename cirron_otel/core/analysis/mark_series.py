@@ -18,7 +18,8 @@ from .index import SpoolIndex
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
 # A series has one name and one rank; the marks of evaluations form a series of their own. Values of
-# imported events of Stormlog are memory, which has a section of its own.
+# imported events of Stormlog are memory, which has a section of its own. Digests are compared, not
+# listed.
 _SERIES = """
 CREATE TABLE series (
     no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
@@ -32,6 +33,7 @@ SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
 FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
 LEFT JOIN span AS c ON c.id = b.parent
 WHERE mark.name IS NOT 'cirron.overhead_ns'
+AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'digest.?*')
 AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
 AND NOT EXISTS (
     SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position

@@ -14,6 +14,9 @@ from typing import Any
 from ..spool.reader import SpoolReader
 from .bound import RunBound, Straggler, bound_of
 from .breakdown import STEP, Breakdown, PhaseTimes
+from .divergence.observed_steps import create_digest_tables
+from .divergence.replicas import ReplicaComparison, compare_replicas
+from .divergence.tensors import RunDigests
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
@@ -140,6 +143,8 @@ class RunReport:
     memory: MemoryReport = field(default_factory=MemoryReport)
     diagnosis: Diagnosis | None = None
     """The verdicts on the steps; None if the run has no steps."""
+    replicas: ReplicaComparison | None = None
+    """The comparison of ranks by their weights; None if no ranks have equal weights."""
 
     @property
     def primary(self) -> Verdict | None:
@@ -160,6 +165,7 @@ class RunReport:
             "verdict": self.bound.to_json() if self.bound is not None else None,
             "primary_verdict": self.primary.to_json() if self.primary is not None else None,
             "straggler": asdict(self.straggler) if self.straggler is not None else None,
+            "replicas": self.replicas.to_json() if self.replicas is not None else None,
             "drops": [asdict(each) for each in self.drops],
             "ranks": [each.to_json() for each in self.ranks],
             "slowest_steps": [asdict(each) for each in self.slowest_steps],
@@ -185,6 +191,7 @@ def report_run(
         # A process without a batch may belong to a run other than the one being read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
     create_step_tables(index)
+    create_digest_tables(index)
     marks, left_out = mark_series(index)
     ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
     bound, straggler = bound_of(ranks)
@@ -204,6 +211,7 @@ def report_run(
         straggler,
         memory_report(index),
         _diagnosis(index),
+        None if reader is None else compare_replicas(RunDigests(index, reader)),
     )
 
 

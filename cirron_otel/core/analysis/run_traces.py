@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from ... import exactjson
 from ...errors import InputError
 from ...semconv import COSTS
+from ..records.verbatim import record_at, span_records
 from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
 from .tree import TreeLimits, TreeNode, build_tree
@@ -46,10 +44,6 @@ class StepTrace:
     step: TreeNode
     above: list[tuple[str, str | None]]
     """The names and indexes of the scopes around the step, the outermost recorded scope first."""
-
-
-class _Spans(msgspec.Struct):
-    spans: list[msgspec.Raw] = []
 
 
 def step_traces(
@@ -102,9 +96,9 @@ def records_of(
     for name, places in places_by_name.items():
         batch = reader.read(name, check=False)
         if batch is not None:
-            records = _spans(batch.data)
+            records = span_records(batch.data)
             for span_id, position in places:
-                record = _record(records, position)
+                record = record_at(records, position)
                 if record is not None and record.get("id") == span_id:
                     spans[span_id] = record
     return spans
@@ -118,30 +112,6 @@ def fields_of(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     attributes = record.get("attrs")
     if isinstance(attributes, dict):
         yield from attributes.items()
-
-
-def _spans(data: bytes) -> list[Any]:
-    """Return the spans of a batch, unparsed if the batch is well-formed, to save time."""
-    try:
-        return msgspec.json.decode(data, type=_Spans).spans
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        batch = exactjson.loads(data)
-    except InputError:
-        return []
-    spans = batch.get("spans") if isinstance(batch, dict) else None
-    return spans if isinstance(spans, list) else []
-
-
-def _record(records: list[Any], position: int) -> dict[str, Any] | None:
-    record = records[position] if position < len(records) else None
-    if isinstance(record, msgspec.Raw):
-        try:
-            record = exactjson.loads(bytes(record))
-        except InputError:
-            return None
-    return record if isinstance(record, dict) else None
 
 
 def _complete_id(index: SpoolIndex, text: str) -> str:

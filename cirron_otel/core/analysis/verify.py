@@ -35,6 +35,8 @@ FROM snapshot JOIN file ON file.no = snapshot.file
 WHERE blob_uri IS NOT NULL ORDER BY blob_uri, snapshot.no
 """
 
+_DIGESTS = b"digest."
+"""The prefix of the files of digests (docs/digests.md, "Kept tensors")."""
 _header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -135,6 +137,8 @@ def _extra(index: SpoolIndex, snapshots: Path) -> Iterator[Finding]:
         directory = os.path.basename(root)  # noqa: PTH119 - bytes have no Path
         span = directory.rpartition(b"~")[0] or directory
         for file in sorted(files):
+            if file.startswith(_DIGESTS):
+                continue  # marks refer to it, and the index does not contain their attributes
             query = "SELECT count(*) FROM blob WHERE directory = ? AND file = ?"
             if not (index.one(query, directory, file) or index.one(query, span, file)):
                 name = os.fsdecode(os.path.join(b"snapshots", directory, file))  # noqa: PTH118

@@ -40,6 +40,9 @@ class SharedOptions(TypedDict, total=False):
     cuda_memory: bool | Literal["phase"] | None
     sample_interval: float | Literal["auto"] | None
     otlp_snapshots: Literal["summary", "full"] | None
+    digest: Literal["step", "tensors", "none", "off"] | None
+    digest_every: int | None
+    digest_keep: str | int | tuple[int, int] | None
     metrics: bool | None
     trace_layout: Literal["segmented", "session"] | None
     segment_records: int | None

@@ -18,6 +18,7 @@ from .parsing import (
     EVERY,
     SECRET,
     SIZE,
+    STEP_RANGE,
     TEXT,
     URL_PATH,
     Parser,
@@ -207,7 +208,24 @@ class Config:
         "summary",
         one_of("summary", "full"),
         "the snapshots that this process sends over OTLP; `summary`: one for all weights of an"
-        " epoch and one for all gradients; `full`: all snapshots",
+        " epoch and one for all gradients; `full`: all snapshots, and the digests of single"
+        " tensors",
+    )
+    digest: str | None = _option(
+        None,
+        optional(one_of("step", "tensors")),
+        "digest the tensors of steps ([digests.md](digests.md)); `step`: one digest for each"
+        " quantity; `tensors`: also one for each tensor; None: no digests",
+        takes_none=True,
+    )
+    digest_every: int = _option(
+        1, integer(1), "digest only the steps with a number that N divides", unit="steps"
+    )
+    digest_keep: tuple[int, int] | None = _option(
+        None,
+        optional(STEP_RANGE),
+        "store the tensors of the digested steps A to B, written `A..B`; None: of no step",
+        takes_none=True,
     )
     metrics: bool = _option(
         True,

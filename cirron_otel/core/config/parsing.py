@@ -292,6 +292,23 @@ def _every(value: object) -> int:
 EVERY = Parser("bool or int", "true, false, or N for every Nth scope", _every)
 
 
+def _step_range(value: object) -> tuple[int, int]:
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        first, last = map(_integer_from(0), value)
+    elif isinstance(value, str):
+        begin, dots, end = value.strip().partition("..")
+        first = _integer_from(0)(begin)
+        last = _integer_from(0)(end) if dots else first
+    else:
+        first = last = _integer_from(0)(value)
+    if last < first:
+        raise ValueError
+    return first, last
+
+
+STEP_RANGE = Parser("range", "the first and the last step, such as 10..12", _step_range)
+
+
 def _detail(value: object) -> int | None:
     every = _integer_from(0)(value)
     return every or None

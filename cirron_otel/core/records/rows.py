@@ -106,6 +106,10 @@ class IndexedMark(Struct):
         """The attributes, parsed; None if they are not valid JSON."""
         return _parsed(self.attrs)
 
+    def may_have(self, text: bytes) -> bool:
+        """Return whether the attributes may contain a text; parsing them takes longer."""
+        return not isinstance(self.attrs, msgspec.Raw) or text in bytes(self.attrs)
+
 
 class IndexedSnapshot(Struct):
     """The fields of a snapshot that the index stores."""

@@ -50,19 +50,26 @@ class _Reference(msgspec.Struct):
     tensor_name: str = ""
 
 
+class _Mark(msgspec.Struct):
+    attrs: _Reference
+
+
 class _Batch(msgspec.Struct):
     snapshots: list[_Reference] = []
+    marks: list[_Mark] = []
+    """Marks of digests refer to files, too (docs/digests.md)."""
 
 
 _decoder = msgspec.json.Decoder(_Batch)
 
 
 def blob_keys(data: bytes) -> set[BlobKey]:
-    """Return the local snapshot files that the batch in `data` references by `blob_uri`."""
+    """Return the local files that snapshots and marks of a batch reference by `blob_uri`."""
     if b"blob_uri" not in data:
         return set()
     try:
-        references = _decoder.decode(data).snapshots
+        batch = _decoder.decode(data)
+        references = batch.snapshots + [mark.attrs for mark in batch.marks]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         references = _tolerantly(data)
     keys = (
@@ -104,15 +111,19 @@ def _tolerantly(data: bytes) -> list[_Reference]:
         batch = exactjson.loads(data)
     except InputError:
         return []
-    snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
-    if not isinstance(snapshots, list):
-        return []
+    batch = batch if isinstance(batch, dict) else {}
+    records = _objects_in(batch.get("snapshots"))
+    records += [each.get("attrs") for each in _objects_in(batch.get("marks"))]
     references = []
-    for snapshot in snapshots:
-        if isinstance(snapshot, dict) and isinstance(snapshot.get("blob_uri"), str):
-            text = {key: _text(snapshot.get(key)) for key in ("span_id", "tensor_name")}
-            references.append(_Reference(blob_uri=snapshot["blob_uri"], **text))
+    for record in _objects_in(records):
+        if isinstance(record.get("blob_uri"), str):
+            text = {key: _text(record.get(key)) for key in ("span_id", "tensor_name")}
+            references.append(_Reference(blob_uri=record["blob_uri"], **text))
     return references
+
+
+def _objects_in(value: Any) -> list[Any]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -99,6 +99,16 @@ class ReadJournal(Struct):
     """The values that `exactjson` reads; recovery copies them into a batch unchanged."""
 
 
+def open_scopes(paths: SpoolPaths, prefix: str) -> list[dict[str, Any]]:
+    """Return the records of an owner's open scopes; none without a readable journal."""
+    try:
+        journal = read_journal(paths, prefix)
+    except InputError:
+        return []
+    scopes = journal.exact.get("open") if journal is not None else None
+    return [each for each in scopes or [] if isinstance(each, dict)]
+
+
 def read_journal(paths: SpoolPaths, prefix: str) -> ReadJournal | None:
     """Return the journal of an owner, or None if there is none.
 

@@ -46,8 +46,8 @@ def copied(tensor: Any) -> Any:
     return copy.copy_(tensor)
 
 
-def write(path: Path, tensors: Mapping[str, Any]) -> int:
-    """Write tensors that `copied` returned; return the file's size.
+def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> int:
+    """Write tensors that `copied` returned, and texts by name; return the file's size.
 
     The file appears complete or not at all, replaces an existing file, is synced to disk, and is
     readable only by its owner. Raises TargetError if it cannot be written.
@@ -55,7 +55,7 @@ def write(path: Path, tensors: Mapping[str, Any]) -> int:
     try:
         _make_directory(path.parent)
         with replacing_file(path) as descriptor:
-            size = write_all(descriptor, header(tensors))
+            size = write_all(descriptor, header(tensors, metadata))
             for tensor in _ordered(tensors).values():
                 size += write_all(descriptor, _bytes_of(tensor))
     except OSError as error:
@@ -66,9 +66,9 @@ def write(path: Path, tensors: Mapping[str, Any]) -> int:
     return size
 
 
-def header(tensors: Mapping[str, Any]) -> bytes:
+def header(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
     """Return the part of the file before the tensors' bytes; its length is a multiple of 8."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, Any] = {} if metadata is None else {RESERVED: dict(metadata)}
     at = 0
     for name, tensor in _ordered(tensors).items():
         end = at + tensor.numel() * tensor.element_size()

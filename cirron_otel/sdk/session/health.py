@@ -59,6 +59,7 @@ def disabled_health() -> dict[str, Any]:
         "flush": {"count": 0, "last_ns": 0, "seconds": 0.0, "longest_seconds": 0.0,
                   "is_alive": False},
         "snapshots": dict(_SNAPSHOTS),
+        "digests": dict(_SNAPSHOTS),
         "sampling": dict(_SAMPLING),
         "out_of_memory": OomCounts().stats(),
         "overhead_ns": 0,
@@ -73,7 +74,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
     pipeline = runtime.pipeline
     sealer, collector = pipeline.sealer, pipeline.collector
     lost = runtime.drops.by_reason()
-    snapshots = runtime.snapshots
+    snapshots, digests = runtime.snapshots, runtime.digests
     targets = [exporter.stats() for exporter in pipeline.exporters]
     last = {cause: errors.last[cause] for cause in list(errors.counts)}
     return {
@@ -114,6 +115,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
             "is_alive": pipeline.is_alive,
         },
         "snapshots": snapshots.stats() if snapshots is not None else dict(_SNAPSHOTS),
+        "digests": digests.stats() if digests is not None else dict(_SNAPSHOTS),
         "sampling": runtime.sampler.stats(),
         "out_of_memory": runtime.flight_recorder.counts.stats(),
         "overhead_ns": collector.overhead_ns,

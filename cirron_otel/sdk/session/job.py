@@ -123,6 +123,7 @@ def open_job(
         frameworks=(_NONE,),
         capture=(),
         snapshots=None,
+        digest=None,
         sample_interval=None,
         metrics=False,
         output=(_SPOOL,) if _SPOOL in config.output else (_NONE,),

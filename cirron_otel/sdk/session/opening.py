@@ -197,7 +197,7 @@ class WorkerOpening:
         # Torch installs its own handlers for a worker's signals.
         config = replace(
             self.config, frameworks=("none",), capture=(), snapshots=None, handle_signals=False,
-            sample_interval=None,
+            digest=None, sample_interval=None,
             exit_timeout=min(self.config.exit_timeout, END_S),
         )  # fmt: skip
         run = self.run and replace(self.run, is_inherited=True)

@@ -16,6 +16,7 @@ from ..flight_recorder.report import SessionFacts
 from ..flush.flush_builder import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..sampling.sampler import Sampler
+from ..snapshots.digests import Digests
 from ..snapshots.recorder import Snapshots
 from ..tracing import buffers as buf
 from ..tracing import costs, unwinding
@@ -53,6 +54,7 @@ class Runtime:
     paths: SpoolPaths
     owner: Owner
     snapshots: Snapshots | None
+    digests: Digests | None
     flight_recorder: FlightRecorder
     recent: Recent
     drops: DropCounts
@@ -129,6 +131,7 @@ class Runtime:
         try:
             self.sampler.stop()
             unwinding.release(now=True)
+            self.close_digests()
             self.entered.leave()
             self.link.end()
             snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
@@ -148,10 +151,16 @@ class Runtime:
             self.owner.release()
         return done
 
+    def close_digests(self) -> None:
+        """Digest nothing more; digests already taken still become marks."""
+        if self.digests is not None:
+            self.digests.close()
+
     def undo(self) -> None:
         """Release all resources after the start of the session has failed."""
         self.is_over = True
         self.sampler.stop()
+        self.close_digests()
         self.link.end()
         self.entered.leave()
         if self.snapshots is not None:
@@ -183,6 +192,7 @@ class Runtime:
         self.pipeline.abandon()
         if self.snapshots is not None:
             self.snapshots.abandon()
+        self.close_digests()
         self.flight_recorder.abandon()
         self.owner.abandon()
         state.special = False

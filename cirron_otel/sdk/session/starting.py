@@ -23,6 +23,7 @@ from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
 from ..sampling.sampler import Sampler
+from ..snapshots.digests import digests_of
 from ..snapshots.recorder import snapshots_of
 from ..tracing import buffers as buf
 from ..tracing import costs
@@ -206,7 +207,8 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     )  # fmt: skip
     runtime = Runtime(
         config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
-        owner, snapshots, flight_recorder, recent,
+        owner, snapshots, digests_of(config, paths.snapshots if is_spooled else None),
+        flight_recorder, recent,
         DropCounts(collector, sealer, writer, snapshots, thinner),
         LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
     )  # fmt: skip
@@ -227,6 +229,8 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
     config, pipeline = runtime.config, runtime.pipeline
     if runtime.snapshots is not None:
         runtime.snapshots.open()
+    if runtime.digests is not None:
+        runtime.digests.open()
     runtime.flight_recorder.open()
     deliveries = Deliveries(config, runtime.environ, runtime.paths, runtime.owner)
     pipeline.exporters = deliveries.start(exports, runtime.resource.value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.spool.snapshot_files import can_store, copied
 from . import batched
+from .arrival import Arrival
 from .serial import Serial
 from .statistics import Moments, kinds, moments_of, statistics
 from .tensors import Subject, subjects_of
@@ -52,17 +53,7 @@ class _Result:
     """The rows of tensors measured on a device, while they are being copied to the host."""
 
     numbers: list[int]
-    rows: Any
-    arrived: Any
-    """A tensor in pinned memory that becomes 1 once the rows have arrived in host memory.
-
-    None if the rows need no copy. Reading the tensor makes no CUDA call: a query in another thread
-    would break a graph capture.
-    """
-
-    @property
-    def is_here(self) -> bool:
-        return self.arrived is None or bool(self.arrived[0] == 1)
+    rows: Arrival
 
 
 @dataclass(slots=True)
@@ -81,7 +72,7 @@ class Capture:
     @property
     def is_measured(self) -> bool:
         """Whether the devices have finished."""
-        return all(result.is_here for result in self._results)
+        return all(result.rows.is_here for result in self._results)
 
     @property
     def failures(self) -> list[Exception]:
@@ -91,7 +82,7 @@ class Capture:
     def records(self) -> Iterator[Record]:
         """Yield the records in the model's order, weights first."""
         for result in self._results:
-            for number, row in zip(result.numbers, result.rows.tolist(), strict=True):
+            for number, row in zip(result.numbers, result.rows.values.tolist(), strict=True):
                 measured = self._moments[number] = moments_of(row)
                 measured.add_zeros(self.subjects[number].zeros)
         self._results.clear()
@@ -117,7 +108,7 @@ def take(model: Any, most_bytes: int | None = None) -> Capture:
         raise RuntimeError("a CUDA graph is being captured: no snapshot is taken")
     with torch.no_grad():
         capture = Capture(subjects_of(model))
-        _measure(torch, capture)
+        _measure(capture)
         if most_bytes is not None:
             _copy(capture, most_bytes)
     for subject in capture.subjects:
@@ -125,7 +116,7 @@ def take(model: Any, most_bytes: int | None = None) -> Capture:
     return capture
 
 
-def _measure(torch: Any, capture: Capture) -> None:
+def _measure(capture: Capture) -> None:
     together: dict[Any, list[int]] = {}
     serial: Serial | None = None
     for number, subject in enumerate(capture.subjects):
@@ -140,18 +131,18 @@ def _measure(torch: Any, capture: Capture) -> None:
         _measure_one(serial, capture, number)
     for device, numbers in together.items():
         try:
-            capture._results.append(_measure_together(torch, capture, device, numbers))
+            capture._results.append(_measure_together(capture, device, numbers))
         except Exception:
             for number in numbers:  # at least one of them fails, which must not affect the others
-                if not _measure_alone(torch, capture, device, number):
+                if not _measure_alone(capture, device, number):
                     serial = serial or Serial()
                     _measure_one(serial, capture, number)
 
 
-def _measure_alone(torch: Any, capture: Capture, device: Any, number: int) -> bool:
+def _measure_alone(capture: Capture, device: Any, number: int) -> bool:
     """Try to measure a tensor on its device, since a copy to the host would block."""
     try:
-        capture._results.append(_measure_together(torch, capture, device, [number]))
+        capture._results.append(_measure_together(capture, device, [number]))
     except Exception:
         return False
     return True
@@ -165,19 +156,13 @@ def _measure_one(serial: Serial, capture: Capture, number: int) -> None:
         subject.fail(error)
 
 
-def _measure_together(torch: Any, capture: Capture, device: Any, numbers: list[int]) -> _Result:
+def _measure_together(capture: Capture, device: Any, numbers: list[int]) -> _Result:
     subjects = [capture.subjects[number] for number in numbers]
     limit = batched.ON_HOST if device.type == "cpu" else batched.ON_DEVICE
     rows = batched.measure(
         [each.values for each in subjects], [each.zeros for each in subjects], limit
     )
-    if device.type == "cpu":
-        return _Result(numbers, rows, None)
-    here = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
-    arrived = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=True)
-    here.copy_(rows, non_blocking=True)
-    arrived.copy_(torch.ones(1, dtype=torch.int32, device=device), non_blocking=True)
-    return _Result(numbers, here, arrived)
+    return _Result(numbers, Arrival(rows))
 
 
 def _copy(capture: Capture, most_bytes: int) -> None:

@@ -67,6 +67,19 @@ def subjects_of(model: Any) -> list[Subject]:
     return subjects + gradients
 
 
+def named_tensors(model: Any) -> list[tuple[str, Any]]:
+    """Return the parameters and then the buffers of `model`, in its order, under its own names.
+
+    A tensor that is used in several places has its first name. Tensors without a shape are omitted.
+    """
+    first: dict[int, tuple[str, Any]] = {}
+    for name, tensor in [*_named(model), *_named_buffers(model)]:
+        if tensor is not None and not _is_uninitialised(tensor):
+            first.setdefault(id(tensor), (name, tensor))
+    shown = _shown_names([name for name, _ in first.values()])
+    return [(shown[name], tensor) for name, tensor in first.values()]
+
+
 def unwrapped(model: Any) -> Any:
     """Return the module inside `torch.compile`, DistributedDataParallel, and DataParallel."""
     parallel = sys.modules["torch"].nn.parallel
@@ -87,6 +100,11 @@ def _named(model: Any) -> Iterable[tuple[str, Any]]:
         return list(model.named_parameters(remove_duplicate=False))
     except TypeError:  # the model overrides the method without that argument
         return list(model.named_parameters())
+
+
+def _named_buffers(model: Any) -> Iterable[tuple[str, Any]]:
+    model = unwrapped(model)
+    return list(model.named_buffers()) if callable(getattr(model, "named_buffers", None)) else []
 
 
 def _shown(name: str) -> str:

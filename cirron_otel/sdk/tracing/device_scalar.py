@@ -8,6 +8,7 @@ the value, and a call from another thread breaks a graph capture (CUDA's documen
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
@@ -42,14 +43,22 @@ class Arriving:
 
     def __call__(self) -> Any:
         """Return the number. Raises TimeoutError if it does not arrive."""
-        until = monotonic() + patience.seconds
-        while int(self._arrived.item()) != 1:
-            if monotonic() >= until:
-                waited, patience.seconds = patience.seconds, SHORT_S
-                raise TimeoutError(f"the value did not arrive from the device within {waited:g} s")
-            sleep(0.001)
-        patience.seconds = DEADLINE_S
+        await_arrival(lambda: int(self._arrived.item()) == 1)
         return self._copy.item()
+
+
+def await_arrival(is_here: Callable[[], bool]) -> None:
+    """Wait on the flush thread until a copy from a device is here.
+
+    Raises TimeoutError if it does not arrive.
+    """
+    until = monotonic() + patience.seconds
+    while not is_here():
+        if monotonic() >= until:
+            waited, patience.seconds = patience.seconds, SHORT_S
+            raise TimeoutError(f"the value did not arrive from the device within {waited:g} s")
+        sleep(0.001)
+    patience.seconds = DEADLINE_S
 
 
 def arriving(value: Any) -> Arriving | None:

@@ -72,8 +72,8 @@ class OpenScope(Protocol):
 class State:
     """The state of the process that the hot path reads."""
 
-    __slots__ = ("epoch_ended", "failed", "fetched", "observe_end", "observe_start", "recording",
-                 "resource", "segments", "session", "special")  # fmt: skip
+    __slots__ = ("digests", "epoch_ended", "failed", "fetched", "observe_end", "observe_start",
+                 "recording", "resource", "segments", "session", "special")  # fmt: skip
 
     session: Any
     """The open session's scope, or the placeholder `scope.NO_SESSION` if no session is open."""
@@ -94,6 +94,8 @@ class State:
         self.failed: Callable[[Any, Any, int], None] = ignore_failure
         """Called with a scope, the exception that leaves it, and the time (monotonic ns; 0: now),
         once the status is set. It raises nothing, and keeps no reference to the exception."""
+        self.digests: Any = None
+        """Digests the tensors of steps (`snapshots.digests.Digests`); None if that is off."""
         self.segments = None
         self.resource: Resource | None = None
 

@@ -1,9 +1,10 @@
-"""`cirron-otel diff`: compare how two runs spent their time."""
+"""`cirron-otel diff`: compare what two runs computed, and how they spent their time."""
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,8 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .diagnose import FAILED_VERDICT
-from .parameters import PlacesCommand, fail_on_option, from_option, json_option
+from .divergence_text import comparison_lines
+from .parameters import PlacesCommand, from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...core.analysis.breakdown import Breakdown, PhaseTimes
+    from ...core.analysis.divergence.comparing import RunComparison
+    from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.mark_series import MarkSeries
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _SIDES = 2
+_DIVERGENCE = "divergence"
 
 
 class _Run(NamedTuple):
@@ -41,11 +46,12 @@ class _Run(NamedTuple):
     steps: Breakdown
     """The breakdown over all ranks."""
     chosen: ChosenRun
+    digests: RunDigests
     findings: list[Finding]
     code: int
 
 
-@click.command(cls=PlacesCommand, short_help="Compare how two runs spent their time.")
+@click.command(cls=PlacesCommand, short_help="Compare the results and the times of two runs.")
 @click.argument("first", metavar="[A]", default=DEFAULT_NAME)
 @click.argument("second", metavar="[B]", required=False)
 @from_option
@@ -56,7 +62,21 @@ class _Run(NamedTuple):
     metavar="NAME|ID|last|all",
     help="Only this run of A and of B; given twice, the run of A and the run of B.",
 )
-@fail_on_option
+@click.option(
+    "--fail-on",
+    "fail_on",
+    type=click.Choice(("warn", "crit", _DIVERGENCE)),
+    help="Exit with code 6 if B is slower by this much, or if the runs diverge.",
+)
+@click.option(
+    "--ulp-tol",
+    "tolerance",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Losses that are at most N ULPs apart count as equal.",
+)
 @json_option
 def diff(
     first: str,
@@ -64,11 +84,14 @@ def diff(
     source_format: str | None,
     runs: tuple[str, ...],
     fail_on: str | None,
+    tolerance: int,
     as_json: bool,
 ) -> int:
-    """Compare the steps of A and B by phase, over all ranks, and the last values of their marks.
+    """Compare the digests of A and B, their steps by phase, and the last values of their marks.
 
-    With --fail-on, the exit code is 6 if the steps of B are slower: 3 % is warn, 8 % is crit.
+    If the digests of a step differ, the first difference is named: the step, the quantity and the
+    tensor. With --fail-on, the exit code is 6 if the steps of B are slower (3 % is warn, 8 % is
+    crit), or if the runs diverge.
 
     A is .cirron by default, and B is A by default. One of them may be - for stdin; --from then
     applies to it.
@@ -85,16 +108,20 @@ def diff(
     if first == second == "-":
         raise UsageError("only one of A and B can be standard input")
     has_stdin = "-" in (first, second)
-    a, b = (
-        _read(each, source_format if each == "-" or not has_stdin else None, run)
-        for each, run in zip((first, second), _of_sides(runs), strict=True)
-    )
+    with contextlib.ExitStack() as stack:
+        a, b = (
+            _read(stack, each, source_format if each == "-" or not has_stdin else None, run)
+            for each, run in zip((first, second), _of_sides(runs), strict=True)
+        )
+        comparison = _compared(a, b, tolerance)
     phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
     change = compare_steps(_ranks(a.report), _ranks(b.report), thresholds_of("run"))
     if as_json:
         output.document({
             "a": _side(first, a),
             "b": _side(second, b),
+            "divergence": None if comparison.first is None else comparison.first.to_json(),
+            "digests": comparison.to_json(),
             "verdict": change.to_json(),
             "phases": [_phase_json(*pair) for pair in phases],
             "marks": [_mark_json(*pair) for pair in marks],
@@ -106,14 +133,41 @@ def diff(
             summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
             name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
             output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
+        output.result("")
+        for line in comparison_lines(comparison):
+            output.result(line)
         for line in _verdicts(a, b, change):
             output.result(line)
         _show(phases, marks)
         if left_out := max(each.report.marks_left_out for each in (a, b)):
             output.result(f"and up to {left_out:,} more series of marks")
-    if fail_on is not None and change.is_failure and fail_on in ("warn", change.severity):
+    if _has_failed(fail_on, comparison, change):
         return FAILED_VERDICT
+    if fail_on == _DIVERGENCE and not comparison.compared:
+        output.message("warning: --fail-on divergence has compared no step")
+        return 1
     return max(a.code, b.code)
+
+
+def _has_failed(fail_on: str | None, comparison: RunComparison, change: StepChange) -> bool:
+    if fail_on == _DIVERGENCE:
+        return comparison.first is not None
+    return fail_on is not None and change.is_failure and fail_on in ("warn", change.severity)
+
+
+def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
+    """Compare the digests of two runs."""
+    from ...core.analysis.divergence.comparing import compare_runs
+    from ...core.analysis.divergence.observed_steps import observed_steps
+    from ...core.analysis.divergence.settling import settle
+
+    sides = a.digests, b.digests
+    comparison = compare_runs(
+        observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
+    )
+    for rank in comparison.ranks:
+        settle(rank, *sides)
+    return comparison
 
 
 def _verdicts(a: _Run, b: _Run, change: StepChange) -> Iterator[str]:
@@ -137,19 +191,24 @@ def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
     return (runs[0], runs[-1]) if runs else (None, None)
 
 
-def _read(source: str, source_format: str | None, run: str | None) -> _Run:
+def _read(
+    stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
+) -> _Run:
+    """Read a run; `stack` keeps its index."""
     from ...core.analysis.breakdown import joined
+    from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.index import run_index
     from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
 
-    with as_spool(source, source_format) as place:
-        reader = SpoolReader(place.directory)
-        chosen = chosen_run(reader, run)
-        with run_index(reader) as index:
-            report = report_run(index, 0)
+    place = stack.enter_context(as_spool(source, source_format))
+    reader = SpoolReader(place.directory)
+    chosen = chosen_run(reader, run)
+    index = stack.enter_context(run_index(reader))
+    report = report_run(index, 0)
     steps = joined(each.steps for each in report.ranks)
-    return _Run(report, steps, chosen, place.findings(reader), place.report_problems(reader))
+    findings, code = place.findings(reader), place.report_problems(reader)
+    return _Run(report, steps, chosen, RunDigests(index, reader), findings, code)
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTimes | None]]:

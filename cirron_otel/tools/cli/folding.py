@@ -14,8 +14,7 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...semconv import OVERHEAD_NS
-from .text import Marks, appendix, count, duration, failure, local_moment, printable
+from .text import Marks, appendix, count, duration, failure, is_listed, local_moment, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -235,7 +234,7 @@ class _Folding:
             raise TooVariedError
         folded = Fold(node)
         for mark in self._source.marks(node):
-            if mark.name != OVERHEAD_NS:
+            if is_listed(mark.name):
                 folded.marks.add(mark)
         return _Open(folded, self._source.children(node, level), {})
 

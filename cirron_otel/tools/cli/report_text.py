@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import output
 from .diagnose_text import verdict_lines
+from .divergence_text import replica_lines
 from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
 from .text import (
@@ -101,12 +102,14 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]:
-    """Yield the failures, the resource that bounds the run, the primary verdict, and the drops."""
+    """Yield failures, a divergence of replicas, the bound, the primary verdict, and the drops."""
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
         more = len(report.failures) - _MOST_FAILURES
         yield f"and {more:,} more sessions that failed or were killed"
+    if report.replicas is not None and report.replicas.first is not None:
+        yield from replica_lines(report.replicas.first)
     if report.failures and report.bound is not None:
         yield ""
     if report.bound is not None:

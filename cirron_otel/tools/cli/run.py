@@ -8,11 +8,13 @@ scopes of dead processes are closed, unsent batches are sent, and a summary is p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
     from ...core.config.resolve import Resolved
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
+    from .against import Watcher
     from .run_summary import RunBatches
 
 
-SAMPLE_INTERVAL = "CIRRON_SAMPLE_INTERVAL"
+_VARIABLE = "CIRRON_{}"
+"""The variable of an option."""
 _PATIENCE_S = 10.0
 """The time to wait at the end for a target that does not answer, seconds."""
 _MOST = 4000
@@ -47,9 +51,21 @@ class _Options:
     has_arguments: bool
     is_quiet: bool
     name: str | None
-    sample_interval: str | None
+    variables: Mapping[str, str]
+    """Variables of the command's processes that options set."""
     summary: str | None
     """The file for the final summary."""
+
+
+def _option_of(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
+    """Return the decorator for `--name`, which sets the configuration option of that name."""
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        name,
+        metavar=metavar,
+        callback=lambda _context, _parameter, value: _checked(name, value),
+        help=text,
+    )
 
 
 @click.command(
@@ -74,18 +90,31 @@ class _Options:
 @click.option(
     "--name", metavar="NAME", help="The name of the run; by default the script and a short id."
 )
-@click.option(
-    "--sample-interval",
-    metavar="SECONDS",
-    callback=lambda _context, _parameter, value: _sample_interval(value),
-    help="The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
+@_option_of(
+    "sample_interval",
+    "SECONDS",
+    "The time between samples of memory, CPU and GPU; `none`: no samples. By default 1.",
 )
+@_option_of(
+    "digest",
+    "MODE",
+    "Digest the tensors of each step: `step`, one digest for each quantity, or `tensors`, also one"
+    " for each tensor.",
+)
+@_option_of("digest_every", "N", "Digest only the steps with a number that N divides.")
+@_option_of("digest_keep", "A..B", "Store the tensors of the digested steps A to B.")
 @click.option(
     "--summary",
     "summary",
     metavar="FILE",
     callback=lambda _context, _parameter, value: _summary_file(value),
     help="Write the final summary to FILE as JSON, and as text beside it, with the suffix .txt.",
+)
+@click.option(
+    "--against",
+    "against",
+    metavar="SRC",
+    help="Compare the digests of the job with those of SRC while it runs, and report differences.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print no summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
@@ -94,48 +123,56 @@ def run(
     no_hooks: bool,
     command_args: bool,
     name: str | None,
-    sample_interval: str | None,
     summary: str | None,
+    against: str | None,
     quiet: bool,
     command: tuple[str, ...],
+    **given: str | None,
 ) -> int:
     """Run COMMAND with all its training processes instrumented, in one trace; no code changes.
 
     The exit code and the streams are COMMAND's, and signals are forwarded to it. At the end, a
     summary of what the run spent its time on is printed on stderr.
     """
-    options = _Options(command, not no_hooks, command_args, quiet, name, sample_interval, summary)
-    with signals_held() as held:
-        job = _open_job(directory, options)
-        environ = dict(os.environ)
-        if sample_interval is not None:
-            environ[SAMPLE_INTERVAL] = sample_interval
+    variables = {
+        _VARIABLE.format(option.upper()): value
+        for option, value in given.items()
+        if value is not None
+    }
+    options = _Options(command, not no_hooks, command_args, quiet, name, variables, summary)
+    with contextlib.ExitStack() as stack:
+        with signals_held() as held:
+            watcher = None if against is None else _watcher(against, stack)
+            job = _open_job(directory, options)
+            environ = {**os.environ, **variables}
+            if job is not None:
+                environ = job.environment(environ, hooks=options.has_hooks)
+                if watcher is not None:
+                    watcher.follow(_batches(job))
+            begun = time.monotonic_ns()
+            problem = None
+            try:
+                code = Child(command, environ, held).wait()
+            except NotStartedError as error:
+                code, problem = error.code, str(error) + _hint(command)
+        if problem is not None:
+            output.error(problem)
+        took_ns = time.monotonic_ns() - begun
         if job is not None:
-            environ = job.environment(environ, hooks=options.has_hooks)
-        begun = time.monotonic_ns()
-        problem = None
-        try:
-            code = Child(command, environ, held).wait()
-        except NotStartedError as error:
-            code, problem = error.code, str(error) + _hint(command)
-    if problem is not None:
-        output.error(problem)
-    took_ns = time.monotonic_ns() - begun
-    if job is not None:
-        try:
-            _finish(job, options, code, took_ns, is_started=problem is None)
-        except KeyboardInterrupt:
-            output.message("interrupted: unsent batches stay in the spool")
-        except Exception as error:  # the exit code is the command's, even if the summary fails
-            output.message(f"the run cannot be summarized: {error}")
+            try:
+                _finish(job, options, code, took_ns, watcher, is_started=problem is None)
+            except KeyboardInterrupt:
+                output.message("interrupted: unsent batches stay in the spool")
+            except Exception as error:  # the exit code is the command's, even if this fails
+                output.message(f"the run cannot be summarized: {error}")
     return code
 
 
-def _sample_interval(text: str | None) -> str | None:
-    """Check the value of `--sample-interval`. Raises click.BadParameter."""
+def _checked(name: str, text: str | None) -> str | None:
+    """Check the value of a configuration option. Raises click.BadParameter."""
     from ...core.config.options import OPTIONS
 
-    option = next(each for each in OPTIONS if each.variable == SAMPLE_INTERVAL)
+    option = next(each for each in OPTIONS if each.name == name)
     try:
         if text is not None:
             option.key.parser.parse(text)
@@ -201,19 +238,26 @@ def _attributes(options: _Options) -> dict[str, Any]:
 
 
 def _finish(
-    job: Job, options: _Options, code: int, took_ns: int, *, is_started: bool = True
+    job: Job,
+    options: _Options,
+    code: int,
+    took_ns: int,
+    watcher: Watcher | None = None,
+    *,
+    is_started: bool = True,
 ) -> None:
     """Close the open scopes of dead ranks, end the job's span, send batches, and print a
     summary.
     """
     from ...core.spool.recovery import recover
-    from .run_summary import RunBatches
 
-    batches = RunBatches(job.paths, job.held, job.trace_id, job.owner)
+    batches = _batches(job)
     died = batches.died(recover(job.paths))
     kills = max([job.oom_kills, *(each.oom_kills for each in died)])
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)
+    if watcher is not None:
+        watcher.finish(is_quiet=options.is_quiet)
     targets = _send_rest(job) if job.exporters else []
     if not is_started or (options.is_quiet and options.summary is None):
         return
@@ -235,6 +279,22 @@ def _finish(
     )
     output.message(f"{printable(options.command[0])}: {ended} after {duration(took_ns)}")
     _show(job, report, targets)
+
+
+def _watcher(against: str, stack: contextlib.ExitStack) -> Watcher:
+    """Return the comparison with a reference, which has been read. Raises the errors of that."""
+    from .against import Watcher
+
+    watcher = Watcher(against)
+    watcher.load()
+    stack.callback(watcher.close)
+    return watcher
+
+
+def _batches(job: Job) -> RunBatches:
+    from .run_summary import RunBatches
+
+    return RunBatches(job.paths, job.held, job.trace_id, job.owner)
 
 
 def _report(job: Job, batches: RunBatches) -> RunReport | None:

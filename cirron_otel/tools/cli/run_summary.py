@@ -52,18 +52,22 @@ class RunBatches:
 
     def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of the run in order, except those that contain the job's own span."""
+        yield from self.unread(set())
+
+    def unread(self, seen: set[str]) -> Iterator[BatchFile]:
+        """Yield the batches of the run that are not in `seen`, and add the names to it."""
         from ...core.spool.owner import owner_of
         from ...core.spool.reader import SpoolReader
 
         if not self.paths.spool.is_dir():
             return
         reader = SpoolReader(self.paths.root)
-        for name in reader.names():
-            if name in self.held or owner_of(name) == self.owner:
-                continue
-            batch = reader.read(name)
-            if batch is not None and self.has(batch):
-                yield batch
+        for name in list(reader.names()):
+            if name not in seen and name not in self.held and owner_of(name) != self.owner:
+                seen.add(name)
+                batch = reader.read(name)
+                if batch is not None and self.has(batch):
+                    yield batch
 
     def has(self, batch: BatchFile) -> bool:
         """Return whether the batch belongs to the run's trace."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...core import durations, moments
+from ...core.records.digest_marks import PREFIX
 from ...semconv import MEMORY, OVERHEAD_NS
 
 if TYPE_CHECKING:
@@ -157,15 +158,22 @@ class Marks:
         return ", ".join(parts) + (f", {count(more, 'more mark')}" if more else "")
 
 
+def is_listed(name: str | None) -> bool:
+    """Return whether a mark is listed with its scope, rather than in `--json` only.
+
+    The SDK's overhead mark is in every scope, and digests of every step would hide other marks.
+    """
+    return name != OVERHEAD_NS and not (name is not None and name.startswith(PREFIX))
+
+
 def marks_of(marks: Iterable[MarkNode], left_out: int) -> Marks:
-    """Return the marks of a scope without the SDK's overhead mark.
+    """Return the listed marks of a scope.
 
     `left_out` is the number of further marks, whose names and values are unknown.
     """
-    # The SDK's overhead mark is in every scope; only --json shows it.
     user_marks = Marks(left_out)
     for mark in marks:
-        if mark.name != OVERHEAD_NS:
+        if is_listed(mark.name):
             user_marks.add(mark)
     return user_marks
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ..breakdown import COMPONENTS, is_collective
+from ..epochs import create_epoch_table
 from ..index import SpoolIndex
 from .thresholds import Thresholds
 from .window import Clock, RankSteps, StepMeans, StepNumber
@@ -22,16 +23,6 @@ _WAIT, _SCOPE = "wait", "scope"
 # A step that occurs again, because the job was restarted, is aligned with the same occurrence of
 # the other ranks.
 _ALIGNED = """
-CREATE TABLE epoch_of (parent BLOB PRIMARY KEY, epoch TEXT);
-INSERT OR IGNORE INTO epoch_of
-WITH RECURSIVE above (parent, id, level) AS (
-    SELECT DISTINCT parent, parent, 0 FROM step WHERE parent IS NOT NULL
-    UNION ALL
-    SELECT above.parent, span.parent, level + 1 FROM above JOIN span ON span.id = above.id
-    WHERE span.name IS NOT 'epoch' AND span.parent IS NOT NULL AND level < 64
-)
-SELECT above.parent, span.idx FROM above JOIN span ON span.id = above.id
-WHERE span.name = 'epoch' ORDER BY level;
 CREATE TABLE lap (
     no INTEGER PRIMARY KEY, rank INTEGER, epoch TEXT, idx TEXT, turn INTEGER, start_ns INTEGER,
     ns INTEGER
@@ -143,6 +134,7 @@ class AlignedSteps:
     def __init__(self, index: SpoolIndex, limits: Thresholds) -> None:
         """Create and fill the tables of the window."""
         self.index = index
+        create_epoch_table(index, "epoch_of", "SELECT DISTINCT parent FROM step")
         index.script(_ALIGNED)
         index.change(_KEYS, [(round(limits["window.steps"]),)])
         self.slow = self._mark_slow(limits)

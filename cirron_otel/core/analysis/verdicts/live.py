@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ....errors import InputError
-from ...spool.journal import read_journal
+from ...spool.journal import open_scopes
 from ...spool.owner import is_alive, owner_of, owners
 from ...spool.reader import BatchFile, SpoolReader
 from ..index import SpoolIndex, run_index
@@ -199,12 +198,7 @@ class LiveRun:
         """Yield the names of the open scopes of a process, in order of their start."""
         if owner is None:
             return
-        try:
-            journal = read_journal(self._reader.paths, owner)
-        except InputError:
-            return
-        spans = journal.exact.get("open") if journal is not None else None
-        records = [each for each in spans or [] if isinstance(each, dict)]
+        records = open_scopes(self._reader.paths, owner)
         for record in sorted(records, key=lambda each: each.get("start_ns") or 0):
             if isinstance(name := record.get("name"), str):
                 yield name

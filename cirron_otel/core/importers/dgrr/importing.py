@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ....ids import INT64_LIMIT, digest
 from ....semconv import SESSION
 from ...placement.joined_steps import StepPlace
+from ...records.trace_marks import TRACE_STEP
 from ..sealing import ImportedBatch, SealedMark, seal_batch
 from .checking import TraceCheck, TraceData
 from .layout import (
@@ -30,7 +31,6 @@ from .layout import (
 
 KEY: Final = "dgrr"
 """The key of the object with the trace's own data in a batch and in a mark."""
-MARK: Final = "dgrr.step"
 PREFIX: Final = "dgrr."
 POSITION: Final = "record"
 """The attribute of a mark with the position of its record, from 0."""
@@ -179,7 +179,7 @@ class TraceImport:
         prefix, span_id, time_ns = self._id[16:], self._id, self._created_ns
         return [
             StepMark(
-                f"{prefix}{number:016x}", span_id, MARK, "float", loss,
+                f"{prefix}{number:016x}", span_id, TRACE_STEP, "float", loss,
                 StepAttributes(number, step_id, w, b, grad_w, grad_b, w_after, b_after),
                 time_ns, "point",
             )

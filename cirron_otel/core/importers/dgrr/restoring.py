@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ....errors import InputError
+from ...records.trace_marks import TRACE_STEP
 from ...state_database import TEMPORARY, open_database
-from .importing import KEY, MARK, POSITION, VERBATIM
+from .importing import KEY, POSITION, VERBATIM
 from .layout import HEADER, RECORD, record_bytes
 
 _TABLES: Final = (
@@ -45,7 +46,9 @@ class CollectedTrace:
         marks: list[Any] = batch.get("marks") or []
         kept: list[Any] = []
         if isinstance(members, dict):
-            kept = [mark for mark in marks if isinstance(mark, dict) and mark.get("name") == MARK]
+            kept = [
+                mark for mark in marks if isinstance(mark, dict) and mark.get("name") == TRACE_STEP
+            ]
             self._add(members, kept)
         spans = batch.get("spans") or []
         own = sum(1 for span in spans if isinstance(members, dict) and _is_own(span, members))
@@ -63,7 +66,7 @@ class CollectedTrace:
         try:
             rows = [(trace, *_record(mark)) for mark in marks]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"a mark {MARK} is not valid: {error}: {_EXPECTED}") from None
+            raise InputError(f"a mark {TRACE_STEP} is not valid: {error}: {_EXPECTED}") from None
         run = self._database.execute
         run("INSERT OR IGNORE INTO trace VALUES (?,?,?,?)", (trace, header, records, tail))
         self._database.executemany("INSERT OR IGNORE INTO record VALUES (?,?,?)", rows)

@@ -1,7 +1,8 @@
-"""Summarise the snapshots of a batch for tracing backends: one summary per span and kind.
+"""Shorten a batch for tracing backends: summarise snapshots, and omit the digests of tensors.
 
 A model with a hundred tensors produces a hundred snapshots per epoch, 1 to 2 kB each. Few backends
-show them, and some refuse them. The spool keeps all of them; see docs/snapshots.md, "Over OTLP".
+show them, and some refuse them. They become one summary per span and kind. The spool keeps all of
+them; see docs/snapshots.md, "Over OTLP". The digests of a step's tensors may have several kB, too.
 """
 
 from __future__ import annotations
@@ -13,21 +14,31 @@ from typing import Any
 from .... import exactjson
 from ....errors import InputError
 from ....ids import digest
+from ...records.digest_marks import digest_mark
 
 WEIGHTS, GRADIENTS = "*", "*.grad"
 """The tensor names of the two kinds of summaries; no parameter has these names."""
 _HINT = b'"tensor_name":'
+_TENSORS = "tensors"
+_HINT_OF_TENSORS = b'"tensors":{"layout":'
 
 
 def summarised(data: bytes) -> bytes:
-    """Return a batch with its snapshots summarised; the SDK must have written `data`.
+    """Return a batch with its snapshots summarised, and without the digests of single tensors.
+
+    The SDK must have written `data`.
 
     Raises InputError if the batch has to be parsed and is not JSON.
     """
-    if _HINT not in data:
+    has_digests = _HINT_OF_TENSORS in data
+    if _HINT not in data and not has_digests:
         return data
     batch = exactjson.loads(data)
-    snapshots = batch.get("snapshots") if isinstance(batch, dict) else None
+    if not isinstance(batch, dict):
+        return data
+    if has_digests:
+        data = _without_tensors(batch, data)
+    snapshots = batch.get("snapshots")
     if not isinstance(snapshots, list) or not snapshots:
         return data
     if not all(isinstance(each, dict) for each in snapshots):
@@ -42,6 +53,16 @@ def summarised(data: bytes) -> bytes:
     ]
     batch["snapshots"] = sorted(summaries, key=lambda each: (each["ts_ns"], each["id"]))
     return exactjson.dumps(batch)
+
+
+def _without_tensors(batch: dict[str, Any], data: bytes) -> bytes:
+    """Remove the digests of single tensors from a batch's marks; return its bytes."""
+    is_changed = False
+    marks = batch.get("marks")
+    for mark in marks if isinstance(marks, list) else ():
+        if digest_mark(mark.get("name"), mark.get("value"), mark.get("attrs")) is not None:
+            is_changed = mark["attrs"].pop(_TENSORS, None) is not None or is_changed
+    return exactjson.dumps(batch) if is_changed else data
 
 
 def _summary(batch_id: str, is_gradient: bool, some: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from .autograd import Autograd, Checkpoints
 from .checkpoints import CheckpointFiles
 from .collectives import Collectives
 from .compiled import Compiled
+from .digests import StepDigests
 from .keras import MODULE as KERAS
 from .keras import KerasOptimizers
 from .loaders import Accelerate, Loaders, RayTrain, announce_loaders
@@ -79,6 +80,8 @@ class TorchHooks(FrameworkHooks):
         self.workers: Workers | None = None
         """Traces the worker processes of a DataLoader, unless that is turned off."""
         self._marks_loss = False
+        self._digests: StepDigests | None = None
+        """Digests the tensors of steps, if that is requested."""
         self.not_recorded: list[str] = []
         """The parts that this version of torch does not allow to be hooked."""
 
@@ -101,6 +104,8 @@ class TorchHooks(FrameworkHooks):
             self.workers = Workers(context.worker_opener, context.remove_all)
         torch_state.epoch_ended = context.epoch_ended
         self._marks_loss = config.mark_loss
+        if config.digest is not None:
+            self._digests = StepDigests(self.trackers, torch_state)
         torch_state.detail_every = config.detail_every or 0
         torch_state.memory = cuda.memory_of(config)
         self._install_torch(cuda.clock_of(config, torch_state.memory), cuda.devices())
@@ -149,6 +154,9 @@ class TorchHooks(FrameworkHooks):
             parts.append(
                 ("h2d", lambda: Transfers(trackers, torch_state, devices).install(patches))
             )
+        digests = self._digests
+        if digests is not None:  # the last part, because its hooks surround the others
+            parts.append(("digests", lambda: digests.install(patches)))
         self._install(parts)
 
     def _install_scaler(self, patches: Patches) -> None:
@@ -219,6 +227,8 @@ class TorchHooks(FrameworkHooks):
             self.patches.undo()
             self.patches.restore_all_copies()
             self._optimizers.remove()
+            if self._digests is not None:
+                self._digests.remove()
             for tracker in tuple(self.torch_state.trackers):
                 finish(tracker)
             if self.torch_state.clock is not None:

@@ -8,6 +8,7 @@ from ....core.analysis.bound import RunBound, description_of
 from ....core.analysis.failures import SessionFailure
 from ....core.analysis.run_time import Row, WallTime
 from ....core.analysis.verdicts.verdict import Verdict
+from ..divergence_text import replica_texts
 from ..report_text import wall_time_names
 from ..text import cause, duration, local_moment, rank_list, reason
 from .content import RunContent
@@ -19,20 +20,26 @@ _MOST_RANKS = 128
 
 
 def failures_section(content: RunContent) -> Element | None:
-    """Return the section on failed or killed sessions and on drops; None if there are none."""
+    """Return the section on failures, replicas that diverge, and drops; None if there are none."""
     report = content.report
     rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
     if len(report.failures) > _MOST_FAILURES:
         rows.append(f"{len(report.failures) - _MOST_FAILURES:,} more sessions failed")
+    replicas = report.replicas
+    divergence = None if replicas is None else replicas.first
+    if divergence is not None:
+        difference, cause_text = replica_texts(divergence)
+        rows.append([Element("strong", f"diverged: {difference}"), Element("div", cause_text)])
     rows += [
         f"dropped while recording, {rank_name(each.rank)}: {each.count:,} {short(each.reason)}"
         for each in report.drops[:_MOST_FAILURES]
     ]
     if not rows:
         return None
+    has_failed = bool(report.failures) or divergence is not None
     return Element(
         "section",
-        Element("h2", "What failed" if report.failures else "What was dropped", id="failed-h"),
+        Element("h2", "What failed" if has_failed else "What was dropped", id="failed-h"),
         Element("ul", [Element("li", row) for row in rows]),
         class_="warning",
         aria_labelledby="failed-h",

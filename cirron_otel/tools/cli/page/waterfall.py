@@ -8,8 +8,7 @@ from typing import Any
 from .... import exactjson
 from ....core.analysis.run_traces import StepTrace, fields_of, scopes_of
 from ....core.analysis.tree import MarkNode, TreeNode
-from ....semconv import OVERHEAD_NS
-from ..text import duration, local_moment, size, value_text
+from ..text import duration, is_listed, local_moment, size, value_text
 from .charts import placed
 from .element import Content, Element, text_of
 from .parts import Palette, note, rank_name, short, table, took
@@ -74,7 +73,7 @@ def _value(name: str, value: Any) -> str:
 
 def _marks(marks: Iterable[MarkNode]) -> Iterator[tuple[str, str]]:
     for mark in marks:
-        if mark.name != OVERHEAD_NS:
+        if is_listed(mark.name):
             yield f"● {mark.name or '?'}", value_text(mark.value)
 
 
@@ -136,7 +135,7 @@ def _row(
         return [named, took(node.duration_ns), bar]
     if node.start_ns is not None:
         marks = (mark.ts_ns - first for mark in node.marks
-                 if mark.ts_ns is not None and mark.name != OVERHEAD_NS)  # fmt: skip
+                 if mark.ts_ns is not None and is_listed(mark.name))  # fmt: skip
         class_ = palette.of(node.name) if level else "k0"
         bar = placed(class_, node.start_ns - first, node.duration_ns or 0, whole, marks)
     return [named, took(node.duration_ns), bar]

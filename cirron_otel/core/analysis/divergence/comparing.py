@@ -1,0 +1,289 @@
+"""The comparison of two runs, step by step, in the order of causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+from ....ulp import FORMATS, ulp_distance
+from ...records.digest_marks import RNG, TensorDigest
+from .numbers import number_text
+from .observed_steps import Observation, ObservedStep
+
+ObservedPair = tuple[Observation | None, Observation | None]
+"""The same quantity in A and in B."""
+MAX_RANKS: Final = 1000
+"""The most ranks of which the first difference is kept."""
+
+
+@dataclass(slots=True)
+class Divergence:
+    """The first difference of a rank."""
+
+    rank: int | None
+    step: int
+    """The number among A's steps of the rank, from 0; the step id in a trace."""
+    epoch: str | None
+    index: str | None
+    """The number of the step in its epoch."""
+    quantity: str
+    tensor: str | None = None
+    """The first tensor that differs; None if the quantity is not a set of tensors, or if a run has
+    no digests of its tensors."""
+    ulp: int | None = None
+    """The largest distance of known elements; None if none is known, or if exactly one of them is
+    a NaN."""
+    a: str | None = None
+    b: str | None = None
+    """The values of both runs, as text; None in a run without the quantity."""
+    equal: list[str] = field(default_factory=list)
+    """The quantities of the step that are equal up to here, in order."""
+    place: int = 0
+    """The number of the quantity in the step, from 0."""
+    sides: ObservedPair = (None, None)
+    ignored: frozenset[str] = frozenset()
+    """Tensors of which the difference has no effect."""
+    only: frozenset[str] | None = None
+    """The tensors that should be equal; None: all of them."""
+
+    def considered(self, tensors: list[TensorDigest]) -> list[TensorDigest]:
+        """Return the tensors that may be the cause."""
+        return [
+            each
+            for each in tensors
+            if each.name not in self.ignored and (self.only is None or each.name in self.only)
+        ]
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the values are numbers of which all bits are known."""
+        return all(each is not None and bool(each.numbers) for each in self.sides)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the place of the difference as a JSON object."""
+        return {
+            "rank": self.rank, "step": self.step, "epoch": _number(self.epoch),
+            "index": _number(self.index), "quantity": self.quantity, "tensor": self.tensor,
+            "ulp": self.ulp,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class RankComparison:
+    """The comparison of one rank of two runs."""
+
+    rank: int | None
+    compared: int = 0
+    """The number of steps with digests in both runs."""
+    differing: int = 0
+    """The number of compared steps that differ in more than the states of generators."""
+    only_a: int = 0
+    only_b: int = 0
+    """The numbers of steps that only one of the runs has."""
+    first: Divergence | None = None
+    """The first difference, set by `settle`."""
+    generators: Divergence | None = None
+    """The first difference of the generators of random numbers."""
+    results: Divergence | None = None
+    """The first difference of another quantity."""
+    start: int | None = None
+    """The lowest compared step."""
+    at_results: ObservedPair = (None, None)
+    at_end: ObservedPair = (None, None)
+    """The states of the generators in the step of `results`, and in the last one."""
+    idle: list[str] = field(default_factory=list)
+    """The generators that differ without effect, because neither run uses them."""
+
+    def observe(self, a: ObservedStep, b: ObservedStep, tolerance: int = 0) -> None:
+        """Compare the same step of both runs."""
+        self.compared += 1
+        self.start = a.step if self.start is None else min(self.start, a.step)
+        states = _generators(a), _generators(b)
+        self.at_end = states
+        found = first_difference(a, b, tolerance)
+        if found is not None and found.quantity == RNG:
+            if self.generators is None or found.step < self.generators.step:
+                self.generators = found
+            found = first_difference(a, b, tolerance, after=found.place)
+        if found is not None:
+            self.differing += 1
+            if self.results is None or found.step < self.results.step:
+                self.results, self.at_results = found, states
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON object."""
+        return {
+            "rank": self.rank, "compared": self.compared, "differing": self.differing,
+            "only_a": self.only_a, "only_b": self.only_b,
+            "divergence": None if self.first is None else self.first.to_json(),
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class RunComparison:
+    """The comparison of two runs."""
+
+    ranks: list[RankComparison] = field(default_factory=list)
+    """In order; at most 1,000."""
+
+    @property
+    def compared(self) -> int:
+        """The number of compared steps of all ranks."""
+        return sum(each.compared for each in self.ranks)
+
+    @property
+    def first(self) -> Divergence | None:
+        """The earliest difference of all ranks: by step, then by cause, then by rank."""
+        found = [each.first for each in self.ranks if each.first is not None]
+        return min(found, key=lambda each: (each.step, each.place), default=None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both runs have the same steps."""
+        return not any(each.only_a or each.only_b for each in self.ranks)
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether both runs have the same steps, and no difference in any."""
+        return bool(self.compared) and self.is_complete and self.first is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as a JSON object, without the first difference."""
+        return {
+            "identical": self.is_identical,
+            "compared": self.compared,
+            "ranks": [each.to_json() for each in self.ranks],
+        }
+
+
+class _Pair(NamedTuple):
+    """The same step in both runs; None in a run without it."""
+
+    a: ObservedStep | None
+    b: ObservedStep | None
+
+
+def compare_runs(
+    a: Iterable[ObservedStep], b: Iterable[ObservedStep], tolerance: int = 0
+) -> RunComparison:
+    """Compare the steps of two runs; each iterable is in order of the keys.
+
+    `settle` then names the first difference of a rank.
+    Numbers that are recorded exactly are equal if they are at most `tolerance` ULPs apart.
+    """
+    ranks: dict[int, RankComparison] = {}
+    for one, other in _pairs(a, b):
+        recorded_rank = _rank(one, other)
+        number = recorded_rank or 0
+        if number not in ranks and len(ranks) >= MAX_RANKS:
+            continue
+        rank = ranks.setdefault(number, RankComparison(recorded_rank))
+        if one is None or other is None:
+            rank.only_a += other is None
+            rank.only_b += one is None
+            continue
+        rank.observe(one, other, tolerance)
+    return RunComparison([ranks[number] for number in sorted(ranks)])
+
+
+def _rank(one: ObservedStep | None, other: ObservedStep | None) -> int | None:
+    """Return the rank as the first of the runs recorded it."""
+    step = one if one is not None else other
+    return None if step is None else step.rank
+
+
+def _generators(step: ObservedStep) -> Observation | None:
+    return next((each for each in step.observations if each.quantity == RNG), None)
+
+
+def first_difference(
+    a: ObservedStep, b: ObservedStep, tolerance: int = 0, after: int = -1
+) -> Divergence | None:
+    """Return the first quantity of a step that differs, in the order of observation.
+
+    Quantities up to the place `after` count as equal.
+    """
+    equal: list[str] = []
+    for place, (one, other) in enumerate(zip_longest(a.observations, b.observations)):
+        if one is not None and other is not None and one.quantity == other.quantity:
+            found = None if place <= after else _difference(one, other, tolerance)
+            if found is None:
+                equal += [one.quantity] if place > after else []
+                continue
+            quantity = one.quantity
+        else:  # one of the runs has done something else
+            present = one or other
+            quantity = "" if present is None else present.quantity
+            found = _Difference(None, None, one and one.value, None)
+        return Divergence(
+            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, place, (one, other)
+        )
+    return None
+
+
+class _Difference(NamedTuple):
+    """The first difference of a quantity."""
+
+    tensor: str | None
+    ulp: int | None
+    a: str | None
+    b: str | None
+
+
+def _difference(a: Observation, b: Observation, tolerance: int) -> _Difference | None:
+    if not a.numbers or not b.numbers:
+        return None if a.value == b.value else _Difference(None, None, a.value, b.value)
+    for one, other in zip(a.numbers, b.numbers, strict=True):
+        if one.dtype == other.dtype and one.dtype in FORMATS:
+            ulp = ulp_distance(one.bits, other.bits, one.dtype)
+            is_equal = ulp is not None and ulp <= tolerance
+        else:
+            ulp, is_equal = None, one == other
+        if not is_equal:
+            return _Difference(one.tensor, ulp, number_text(one), number_text(other))
+    return None
+
+
+def _pairs(a: Iterable[ObservedStep], b: Iterable[ObservedStep]) -> Iterator[_Pair]:
+    """Yield the steps of both runs by their keys.
+
+    If a job was restarted, and the other was not, a repeated step counts in its last attempt.
+    Otherwise the nth attempts belong together.
+    """
+    first, second = iter(a), iter(b)
+    one, other = next(first, None), next(second, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one.key < other.key):
+            if one is not None and one.attempt == one.attempts:
+                yield _Pair(one, None)
+            one = next(first, None)
+        elif one is None or other.key < one.key:
+            if other.attempt == other.attempts:
+                yield _Pair(None, other)
+            other = next(second, None)
+        elif one.attempts == other.attempts and one.attempt != other.attempt:
+            # An attempt without digests.
+            if one.attempt < other.attempt:
+                one = next(first, None)
+            else:
+                other = next(second, None)
+        elif one.attempts == other.attempts:
+            yield _Pair(one, other)
+            one, other = next(first, None), next(second, None)
+        elif one.attempt < one.attempts:
+            one = next(first, None)
+        elif other.attempt < other.attempts:
+            other = next(second, None)
+        else:
+            yield _Pair(one, other)
+            one, other = next(first, None), next(second, None)
+
+
+def _number(text: str | None) -> int | str | None:
+    """Return a number of a step as an integer if it is one."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text

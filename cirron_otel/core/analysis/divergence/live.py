@@ -1,0 +1,139 @@
+"""The comparison of a run that is being recorded with a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ....errors import InputError
+from ...records.digest_marks import DigestMark, Layouts, TensorDigest
+from ...spool.journal import open_scopes
+from ...spool.owner import owner_of
+from ...spool.paths import SpoolPaths
+from ...spool.reader import BatchFile
+from .comparing import Divergence, RankComparison, RunComparison
+from .live_steps import LiveStep, LiveSteps
+from .observed_steps import (
+    DIGESTS,
+    Observation,
+    ObservedStep,
+    StepKey,
+    find_step,
+    number_steps,
+    numbers_of,
+    step_counts,
+)
+from .settling import settle
+from .tensors import RunDigests, kept_file
+
+_PATIENCE: Final = 5
+"""The polls for which a step waits for quantities that the reference has."""
+
+
+class LiveComparison:
+    """Compares the steps of a reference, A, with those of a run that is being recorded, B."""
+
+    def __init__(self, reference: RunDigests, paths: SpoolPaths) -> None:
+        """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
+        number_steps(reference.index)
+        self._reference, self._paths = reference, paths
+        self._steps = LiveSteps()
+        self._layouts = Layouts()
+        self._owners: set[str] = set()
+        self._ranks: dict[int, RankComparison] = {}
+        self._marks: dict[int, dict[int, DigestMark]] = {}
+        """The marks of each rank that its first difference may depend on."""
+
+    @property
+    def comparison(self) -> RunComparison:
+        """The comparison so far; the steps that B does not have yet count as those of A only."""
+        for recorded_rank, steps in step_counts(self._reference.index).items():
+            rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
+            rank.only_a = max(steps - rank.compared, 0)
+        return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)])
+
+    def add(self, batch: BatchFile) -> None:
+        """Add a batch of B; batches are in the order in which they were sealed."""
+        if (owner := owner_of(batch.name)) is not None:
+            self._owners.add(owner)
+        for digest in self._steps.add(batch):
+            if digest.tensors is not None:
+                self._layouts.add(digest.tensors)
+
+    def poll(self, *, is_last: bool = False) -> Iterator[Divergence]:
+        """Compare the steps that have ended; yield the first difference of each rank.
+
+        With `is_last`, no more batches follow.
+        """
+        if self._steps.lacks_epoch:
+            for owner in self._owners:
+                self._steps.add_open(open_scopes(self._paths, owner))
+        for key, step in self._steps.ended(is_last=is_last):
+            reference = find_step(self._reference.index, key)
+            is_final = is_last or step.looks > _PATIENCE
+            if reference is None or is_final or len(step.marks) >= len(reference.observations):
+                self._steps.take(key, step)
+                found = self._compare(key, reference, step)
+                if found is not None:
+                    yield found
+        if is_last:
+            undecided = [each for each in self._ranks.values() if each.first is None]
+            yield from (each for each in map(self._settled, undecided) if each is not None)
+
+    def _compare(
+        self, key: StepKey, reference: ObservedStep | None, step: LiveStep
+    ) -> Divergence | None:
+        """Compare a step; return its difference if it is the first one of its rank."""
+        rank = self._ranks.setdefault(key.rank, RankComparison(step.rank))
+        if reference is None:
+            rank.only_b += 1
+            return None
+        marks = sorted(step.marks, key=lambda each: each[:2])
+        rank.observe(reference, _observed(key, step, marks))
+        if rank.first is not None:
+            return None
+        self._hold(rank, {number: mark for _, number, mark in marks})
+        is_decided = rank.generators is not None and rank.generators.step != rank.start
+        return self._settled(rank) if is_decided or rank.results is not None else None
+
+    def _settled(self, rank: RankComparison) -> Divergence | None:
+        settle(rank, self._reference, self)
+        return rank.first
+
+    def _hold(self, rank: RankComparison, marks: dict[int, DigestMark]) -> None:
+        """Hold the marks of a step, and those that `settle` may look up later."""
+        pairs = (rank.generators and rank.generators.sides, rank.at_end)
+        held = {pair[1].position for pair in pairs if pair and pair[1] is not None}
+        known = self._marks.get(rank.rank or 0, {}) | marks
+        self._marks[rank.rank or 0] = {
+            number: mark for number, mark in known.items() if number in held or number in marks
+        }
+
+    def mark(self, observation: Observation) -> DigestMark | None:
+        """Return a mark that is held; None for another one."""
+        held = (marks.get(observation.position) for marks in self._marks.values())
+        return next((mark for mark in held if mark is not None), None)
+
+    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
+        """Return the digests of a mark's tensors; None if they were not recorded."""
+        try:
+            return None if mark.tensors is None else self._layouts.unpack(mark.tensors)
+        except InputError:
+            return None
+
+    def kept_file(self, mark: DigestMark) -> Path | None:
+        """Return the file that contains the tensors of a mark; None if none was stored."""
+        return kept_file(self._paths, mark)
+
+
+def _observed(
+    key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]]
+) -> ObservedStep:
+    observations = [
+        Observation(mark.quantity, mark.digest, 0, number, numbers_of(mark.dtype, mark.bits))
+        for _, number, mark in marks
+    ]
+    return ObservedStep(
+        DIGESTS, step.rank, key.epoch, key.number, key.turn, 1, 1, marks[0][2].step, observations
+    )

@@ -1,0 +1,200 @@
+"""The tensors of a quantity that differs in two runs, and how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+from ....errors import InputError
+from ....ulp import FORMATS, ulp_distance
+from ...records.digest_marks import DigestMark, Layouts, TensorDigest, digest_mark
+from ...records.verbatim import mark_records, record_at
+from ...spool.blobs import blob_key
+from ...spool.paths import SpoolPaths
+from ...spool.reader import SpoolReader
+from ...targets.objects.tensors import TensorFile
+from ..index import SpoolIndex
+from .comparing import Divergence
+from .observed_steps import Observation
+
+_FILE: Final = "SELECT name FROM file WHERE no = ?"
+_LAYOUT: Final = "SELECT file, position FROM tensor_layout WHERE layout = ?"
+_PIECE: Final = 1 << 16
+
+
+class TensorDifference(NamedTuple):
+    """The first tensor that differs."""
+
+    name: str
+    ulp: int | None
+    """The largest distance of the known elements; None if it is not known, or if exactly one of two
+    elements is a NaN."""
+
+
+class DigestSource(Protocol):
+    """The marks of a run's digests."""
+
+    def mark(self, observation: Observation) -> DigestMark | None:
+        """Return the mark of an observation; None if it is not available any more."""
+
+    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
+        """Return the digests of a mark's tensors; None if they were not recorded."""
+
+    def kept_file(self, mark: DigestMark) -> Path | None:
+        """Return the file that contains the tensors of a mark; None if none was stored."""
+
+
+class RunDigests:
+    """The digests of a run, with those of its tensors."""
+
+    def __init__(self, index: SpoolIndex, reader: SpoolReader) -> None:
+        """`index` is an index of the batches that `reader` reads."""
+        self.index = index
+        self._reader = reader
+        self._layouts = Layouts()
+
+    def mark(self, observation: Observation) -> DigestMark | None:
+        """Return the mark of an observation; None if its batch has been removed."""
+        return self._mark_at(observation.file, observation.position)
+
+    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
+        """Return the digests of a mark's tensors; None if they were not recorded."""
+        if mark.tensors is None:
+            return None
+        for place in self.index.rows(_LAYOUT, str(mark.tensors.get("layout"))):
+            names = self._mark_at(*place)
+            if names is not None and names.tensors is not None:
+                self._layouts.add(names.tensors)
+        try:
+            return self._layouts.unpack(mark.tensors)
+        except InputError:
+            return None
+
+    def kept_file(self, mark: DigestMark) -> Path | None:
+        """Return the file that contains the tensors of a mark; None if none was stored."""
+        return kept_file(self._reader.paths, mark)
+
+    def _mark_at(self, file: int, position: int) -> DigestMark | None:
+        name = self.index.one(_FILE, file)
+        batch = None if name is None else self._reader.read(name, check=False)
+        record = None if batch is None else record_at(mark_records(batch.data), position)
+        if record is None:
+            return None
+        return digest_mark(record.get("name"), record.get("value"), record.get("attrs"))
+
+
+def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
+    """Return the file of a spool that contains the tensors of a mark; None if there is none."""
+    key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
+    if key is None:
+        return None
+    path = paths.snapshots / key.directory / key.file
+    return path if path.is_file() else None
+
+
+def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> None:
+    """Complete a difference of two digests: its tensor, its distance, and the step's number."""
+    one, other = divergence.sides
+    first = None if one is None or one.value is None else a.mark(one)
+    second = None if other is None or other.value is None else b.mark(other)
+    if first is not None:
+        divergence.step = first.step
+    if (
+        first is None
+        or second is None
+        or first.quantity != second.quantity
+        or divergence.has_numbers
+    ):
+        return
+    tensors, others = a.tensors(first), b.tensors(second)
+    if tensors is None or others is None:
+        return
+    found = first_tensor(divergence.considered(tensors), divergence.considered(others))
+    if found is None:
+        return
+    divergence.tensor, divergence.ulp = found
+    files = a.kept_file(first), b.kept_file(second)
+    if files[0] is not None and files[1] is not None:
+        distance = kept_distance(files[0], files[1], found.name)
+        divergence.ulp = distance.ulp if distance is not None else found.ulp
+
+
+def first_tensor(a: Sequence[TensorDigest], b: Sequence[TensorDigest]) -> TensorDifference | None:
+    """Return the first tensor whose name, dtype, shape or bits differ."""
+    names = {each.name for each in b}
+    for one, other in zip(a, b, strict=False):
+        if one.name != other.name:
+            return TensorDifference(other.name if one.name in names else one.name, None)
+        if (one.digest, one.dtype, one.shape) != (other.digest, other.dtype, other.shape):
+            is_same = (one.dtype, one.shape) == (other.dtype, other.shape)
+            return TensorDifference(one.name, _farthest(one, other) if is_same else None)
+    more = [*a[len(b) :], *b[len(a) :]]
+    return TensorDifference(more[0].name, None) if more else None
+
+
+def _farthest(a: TensorDigest, b: TensorDigest) -> int | None:
+    """Return the largest distance of the recorded elements; None if they are all equal."""
+    if a.dtype not in FORMATS:
+        return None
+    distances = [
+        ulp_distance(one, other, a.dtype) for one, other in zip(a.numbers, b.numbers, strict=True)
+    ]
+    known = [each for each in distances if each is not None]
+    return max(known, default=0) or None if len(known) == len(distances) else None
+
+
+class KeptDistance(NamedTuple):
+    """The largest distance of all elements of a tensor."""
+
+    ulp: int | None
+
+
+def kept_distance(a: Path, b: Path, name: str) -> KeptDistance | None:
+    """Return the largest distance of a tensor's elements in two files.
+
+    None if the files do not have it with the same dtype and shape, or cannot be read.
+    """
+    try:
+        with a.open("rb") as one, b.open("rb") as other:
+            return _distance_in(one, other, name)
+    except (OSError, InputError):
+        return None
+
+
+_DTYPES: Final = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "C64": "float32",
+}  # fmt: skip
+
+
+def _distance_in(a: BinaryIO, b: BinaryIO, name: str) -> KeptDistance | None:
+    first, second = TensorFile(a).tensors.get(name), TensorFile(b).tensors.get(name)
+    if first is None or second is None or first[:2] != second[:2]:
+        return None
+    dtype = _DTYPES.get(first.dtype)
+    if dtype is None:
+        return None
+    size, farthest = FORMATS[dtype].bits // 8, 0
+    for one, other in _pieces(a, first.start, b, second.start, first.size):
+        if one == other:
+            continue
+        for at in range(0, len(one), size):
+            x, y = (int.from_bytes(each[at : at + size], "little") for each in (one, other))
+            distance = ulp_distance(x, y, dtype)
+            if distance is None:
+                return KeptDistance(None)
+            farthest = max(farthest, distance)
+    return KeptDistance(farthest)
+
+
+def _pieces(
+    a: BinaryIO, start_a: int, b: BinaryIO, start_b: int, size: int
+) -> Iterator[tuple[bytes, bytes]]:
+    a.seek(start_a)
+    b.seek(start_b)
+    while size > 0:
+        length = min(size, _PIECE)
+        yield a.read(length), b.read(length)
+        size -= length

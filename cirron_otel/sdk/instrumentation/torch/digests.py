@@ -1,0 +1,371 @@
+"""Decide when the tensors of a step are digested, and which step a digest belongs to.
+
+The hooks here surround those that record the phases, and are installed only if the option `digest`
+is set. docs/digests.md, "Quantities", defines the rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ....core.records.digest_marks import BATCH, GRADS, LOSS, OPTIMIZER, RNG, WEIGHTS
+from ...session.errors import record_error
+from ...tracing.clock import now
+from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
+from ...tracing.state import CONTEXT, SCOPE_KEY, state
+from ..patches import Patches
+from .kinds import BACKWARD, LOAD
+from .loaders import Ahead
+from .torch_state import TorchState
+from .trackers import Trackers
+
+_MOST_WAITING = 256
+"""Maximum number of digests that wait for their step."""
+
+
+class _OpenStep(threading.local):
+    """The step of a thread that is digested."""
+
+    scope: Any = None
+    number = -1
+    has_fetched = False
+    """Whether a loader was read since the last optimizer's step."""
+    at = 0
+    """The time of the last mark, monotonic ns."""
+    expected: Any = None
+    """The scope of the step that begins next, if that is known."""
+    rng: Any = None
+    """The time, and the states of the random number generators, as the next step begins."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        """Digests of a step that is not known yet."""
+        self.occurrences: dict[str, int] = {}
+
+
+class StepDigests:
+    """The hooks that digest the tensors of steps."""
+
+    def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
+        self._trackers, self._torch_state = trackers, torch_state
+        self._open = _OpenStep()
+        self._generators: Any = None
+        self._begun = 0
+        """Number of steps begun in this process."""
+        self._handles: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        """Install the hooks around those of the phases, which must be installed already.
+
+        Raises AttributeError if torch has changed.
+        """
+        import torch  # noqa: PLC0415
+        from torch.amp.grad_scaler import GradScaler  # noqa: PLC0415
+        from torch.optim import optimizer  # noqa: PLC0415
+        from torch.utils.data import dataloader  # noqa: PLC0415
+
+        from ...snapshots.digest_tensors import Generators  # noqa: PLC0415 - needs torch
+
+        self._generators = Generators()
+        for owner in (dataloader._BaseDataLoaderIter, Ahead):
+            patches.replace(owner, "__next__", self._fetching(owner.__next__))
+        patches.replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        patches.replace(GradScaler, "step", self._scaled(GradScaler.step))
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self._guarded(self._before_step)),
+            optimizer.register_optimizer_step_post_hook(self._guarded(self._after_step)),
+        ]
+
+    def remove(self) -> None:
+        """Remove the hooks that are no patches."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _guarded(self, hook: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+        from torch.compiler import is_dynamo_compiling as is_compiling  # noqa: PLC0415
+
+        def guarded(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if is_compiling() or not self._is_on():
+                return None
+            try:
+                return hook(optimizer, args, kwargs)
+            except Exception as error:
+                record_error("digest", error)
+                return None
+
+        return guarded
+
+    # --- the hooks ------------------------------------------------------------------------------
+
+    def _fetching(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        trackers, is_grad_enabled = self._trackers, self._torch_state.is_grad_enabled
+
+        @functools.wraps(original)
+        def __next__(self_: Any) -> Any:  # noqa: N807
+            tracker = trackers.t
+            if (
+                not self._is_on()
+                or tracker.is_ahead
+                or tracker.inside & LOAD
+                or not is_grad_enabled()
+            ):
+                return original(self_)
+            rng = self._take_rng()
+            batch = original(self_)
+            try:
+                self._fetched(rng, batch)
+            except Exception as error:
+                record_error("digest", error)
+            return batch
+
+        return __next__
+
+    def _fetched(self, rng: Any, batch: Any) -> None:
+        from ...snapshots.digest_tensors import batch_tensors  # noqa: PLC0415 - needs torch
+
+        opened, passes = self._open, self._trackers.t.passes
+        scope = _enclosing_step()
+        if passes.evaluation is not None:
+            return
+        if scope is None and passes.training is None and LOOP_KEY not in CONTEXT.get():
+            return  # a loader that is read outside of every step
+        opened.has_fetched = True
+        if scope is not None and scope is opened.scope:
+            self._digest(scope, BATCH, lambda: batch_tensors(batch))
+            return
+        if scope is None or scope is not opened.expected:
+            if opened.expected is not None and opened.expected._id:
+                self._enter(opened.expected)
+            self._forget_waiting()
+            opened.rng, opened.expected = rng, scope
+        # The program may open its own step for the batch, which then replaces the expected one.
+        self._digest(None, BATCH, lambda: batch_tensors(batch))
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import torch  # noqa: PLC0415
+
+        is_compiling = torch.compiler.is_dynamo_compiling
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not self._is_on() or self._is_nested():
+                return original(*args, **kwargs)
+            try:
+                self._begin_backward(args[0] if args else kwargs.get("tensors"))
+            except Exception as error:
+                record_error("digest", error)
+            return original(*args, **kwargs)
+
+        return backward
+
+    def _is_nested(self) -> bool:
+        """Return whether a backward pass is part of another one, or is only traced."""
+        torch_state = self._torch_state
+        if self._trackers.t.inside & (BACKWARD | LOAD) or torch_state.graph_task() != -1:
+            return True
+        import torch  # noqa: PLC0415
+
+        tracing = getattr(torch._guards, "TracingContext", None)
+        return tracing is not None and tracing.try_get() is not None
+
+    def _begin_backward(self, roots: Any) -> None:
+        from ...snapshots.digest_tensors import roots_of  # noqa: PLC0415 - needs torch
+
+        scope = _enclosing_step()
+        self._take_rng_late(scope)
+        self._digest(scope, LOSS, lambda: roots_of(roots))
+
+    def _take_rng_late(self, scope: Any) -> None:
+        """Read the random number generators now, if no earlier event has shown the new step."""
+        opened = self._open
+        is_new = scope is None or scope is not opened.scope
+        if is_new and opened.rng is None and not opened.waiting:
+            opened.rng = self._take_rng()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Digest the gradients now, or return arguments with a closure that digests them."""
+        stepping = self._trackers.t.stepping
+        if stepping is not None and (stepping.optimizer != id(optimizer) or stepping.depth > 1):
+            return None  # part of another optimizer's step
+        scope = _enclosing_step()
+        self._take_rng_late(scope)
+        if scope is not None:
+            self._enter(scope)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._digest_gradients(scope, optimizer)
+            return None
+
+        @functools.wraps(closure)
+        def digested(*inner: Any, **named: Any) -> Any:
+            result = closure(*inner, **named)
+            if self._is_on():
+                try:
+                    self._digest_gradients(scope, optimizer)
+                except Exception as error:
+                    record_error("digest", error)
+            return result
+
+        if len(args) > 1:
+            return (args[0], digested, *args[2:]), kwargs
+        return args, {**kwargs, "closure": digested}
+
+    def _digest_gradients(self, scope: Any, optimizer: Any) -> None:
+        self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
+
+    def _after_step(self, optimizer: Any, _: Any, __: Any) -> None:
+        if self._trackers.t.stepping is None:
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Any) -> None:
+        """Digest the model and the optimizer after its step."""
+        opened = self._open
+        if self._is_due(opened.scope):
+            tensors = self._tensors_of(optimizer)
+            self._digest(opened.scope, WEIGHTS, tensors.weights)
+            self._digest(opened.scope, OPTIMIZER, tensors.state)
+        if not opened.has_fetched:
+            opened.rng = self._take_rng()  # the next step may begin now
+        opened.has_fetched = False
+
+    def _scaled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        trackers = self._trackers
+
+        @functools.wraps(original)
+        def step(self_: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            tracker = trackers.t
+            before = tracker.stepped
+            result = original(self_, optimizer, *args, **kwargs)
+            try:
+                if self._is_on() and tracker.stepped == before and self_.is_enabled():
+                    self._skipped(tracker, optimizer)
+            except Exception as error:
+                record_error("digest", error)
+            return result
+
+        return step
+
+    def _skipped(self, tracker: Any, optimizer: Any) -> None:
+        """Digest a step that GradScaler skipped, as if its optimizer had changed nothing."""
+        scope = _enclosing_step()
+        iteration = tracker.iteration or tracker.loaderless.iteration
+        if scope is None and iteration is not None:
+            scope = iteration.step
+        if scope is not None:
+            self._enter(scope)
+        self._digest_gradients(scope, optimizer)
+        self._stepped(optimizer)
+
+    # --- digests --------------------------------------------------------------------------------
+
+    def _is_on(self) -> bool:
+        return state.digests is not None and state.recording and not _is_capturing()
+
+    def _is_due(self, scope: Any) -> bool:
+        """Return whether the step `scope` is digested; None: the step is not known yet."""
+        return any(map(state.digests.is_due, self._numbers(scope)))
+
+    def _numbers(self, scope: Any) -> tuple[int, ...]:
+        """Return the numbers that the step `scope` may have; None: the open step, or the next."""
+        opened = self._open
+        if scope is None:
+            return (self._begun,) if opened.scope is None else (opened.number, self._begun)
+        return (opened.number if scope is opened.scope else self._begun,)
+
+    def _take_rng(self) -> Any:
+        """Read the random number generators, if the next step is digested."""
+        if not state.digests.is_due(self._begun):
+            return None
+        return now(), self._generators.states()
+
+    def _tensors_of(self, optimizer: Any) -> Any:
+        from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
+        from ...snapshots.recorder import watched  # noqa: PLC0415
+
+        models = list(self._torch_state.trained)
+        if watched.model is not None:
+            models.insert(0, watched.model)
+        return OptimizerTensors(optimizer, models)
+
+    def _digest(
+        self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]]
+    ) -> None:
+        """Digest a quantity of the step `scope`; None: of the step that is entered next."""
+        opened = self._open
+        if scope is not None:
+            self._enter(scope)
+        if not self._is_due(scope):
+            return
+        begun = now()
+        taken = state.digests.take(quantity, tensors(), self._numbers(scope))
+        if taken is None:
+            return
+        if scope is not None:
+            self._put(taken)
+            innermost = self._trackers.t.open or scope
+            innermost._overhead += now() - begun
+        elif len(opened.waiting) < _MOST_WAITING:
+            opened.waiting.append(taken)
+        else:
+            state.digests.discard(taken)
+
+    def _enter(self, scope: Any) -> None:
+        """Continue with the step `scope`, which is a new one or the open one."""
+        opened = self._open
+        if scope is not opened.scope:
+            opened.scope, opened.number = scope, self._begun
+            self._begun += 1
+            opened.expected = None
+            opened.occurrences.clear()
+            opened.at = scope._start
+            if opened.rng is not None:
+                begun, states = opened.rng
+                used = self._generators.used(states)
+                taken = state.digests.take(RNG, used, (opened.number,))
+                if taken is not None:
+                    self._put(taken, begun)
+            opened.rng = None
+        for taken in opened.waiting:
+            self._put(taken)
+        opened.waiting.clear()
+
+    def _forget_waiting(self) -> None:
+        for taken in self._open.waiting:
+            state.digests.discard(taken)
+        self._open.waiting.clear()
+
+    def _put(self, taken: Any, begun: int = 0) -> None:
+        """Make the mark of a digest of the open step, which was taken at `begun`."""
+        opened = self._open
+        quantity = taken[0]
+        begun = begun or taken[1]
+        if not state.digests.is_due(opened.number):
+            state.digests.discard(taken)
+            return
+        occurrence = opened.occurrences.get(quantity, 0)
+        opened.occurrences[quantity] = occurrence + 1
+        opened.at = max(opened.at + 1, begun)
+        state.digests.put(opened.scope, taken, opened.number, occurrence, opened.at)
+
+
+def _is_capturing() -> bool:
+    """Return whether a CUDA graph is being captured: nothing is computed then."""
+    import torch  # noqa: PLC0415
+
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _enclosing_step() -> Any:
+    """Return the innermost open step around the caller; None if there is none."""
+    scope = CONTEXT.get().get(SCOPE_KEY)
+    while scope is not None and scope._depth:
+        if scope._name in STEPS:
+            return None if getattr(scope, "_until", 0) else scope
+        if isinstance(scope, LoaderPassSpan):
+            return None
+        scope = scope._above
+    return None

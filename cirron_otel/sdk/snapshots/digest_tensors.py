@@ -1,0 +1,214 @@
+"""Name the tensors of each quantity that is digested (docs/digests.md, "Quantities")."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+import sys
+from array import array
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .tensors import named_tensors
+
+Named = tuple[str, Any]
+_MOST_DEPTH = 8
+_MOST_OBJECTS = 10_000
+_INT64 = 1 << 63
+
+
+class Generators:
+    """The random number generators of the process.
+
+    Python and NumPy seed theirs from the operating system, so that the states differ in every run
+    of a program that neither seeds nor uses them. They count once their state has changed.
+    """
+
+    def __init__(self) -> None:
+        self._idle = _host_states()
+        """The states of the generators that have not changed."""
+        self._used: set[str] = set()
+
+    def states(self) -> list[Named]:
+        """Return the states now; pass them to `used` once the step has used the generators."""
+        torch = sys.modules["torch"]
+        states = [(name, _bytes(data)) for name, data in self._look().items()]
+        states.append(("torch", torch.default_generator.get_state()))
+        if torch.cuda.is_initialized():
+            for number, generator in enumerate(torch.cuda.default_generators):
+                states.append((f"cuda:{number}", generator.get_state()))
+        return states
+
+    def used(self, states: list[Named]) -> list[Named]:
+        """Return the states of the generators that count by now."""
+        self._look()
+        return [each for each in states if each[0] not in self._idle]
+
+    def _look(self) -> dict[str, bytes]:
+        states = _host_states()
+        for name, data in states.items():
+            if name not in self._used and self._idle.setdefault(name, data) != data:
+                del self._idle[name]
+                self._used.add(name)
+        return states
+
+
+def _host_states() -> dict[str, bytes]:
+    _, words, gauss = random.getstate()
+    states = {"python": array("I", words).tobytes() + _double(gauss)}
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        state = numpy.get_state(legacy=False)
+        key = state["state"].get("key")
+        if key is None:
+            states["numpy"] = repr(state).encode()
+        else:
+            tail = struct.pack("<qqd", state["state"]["pos"], state["has_gauss"], state["gauss"])
+            states["numpy"] = key.tobytes() + tail
+    return states
+
+
+def batch_tensors(batch: Any) -> Iterator[Named]:
+    """Yield the tensors in nested lists, tuples, dictionaries and plain objects."""
+    torch = sys.modules["torch"]
+    if isinstance(batch, torch.Tensor):
+        yield "batch", batch
+    else:
+        yield from _tensors_in(torch, batch, "", 0, [_MOST_OBJECTS])
+
+
+def _tensors_in(torch: Any, thing: Any, path: str, depth: int, left: list[int]) -> Iterator[Named]:
+    left[0] -= 1
+    if isinstance(thing, torch.Tensor):
+        yield path, thing
+        return
+    if depth >= _MOST_DEPTH or left[0] < 0:
+        return
+    for key, inner in _items(thing):
+        yield from _tensors_in(torch, inner, f"{path}.{key}" if path else key, depth + 1, left)
+
+
+def _items(thing: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(thing, UserDict):
+        thing = thing.data
+    if isinstance(thing, Mapping):
+        return [(str(key), value) for key, value in thing.items()]
+    if isinstance(thing, (list, tuple)):
+        names = getattr(type(thing), "_fields", None) or map(str, range(len(thing)))
+        return list(zip(names, thing, strict=False))
+    attributes = getattr(thing, "__dict__", None)
+    return list(attributes.items()) if type(attributes) is dict else ()
+
+
+def roots_of(roots: Any) -> list[Named]:
+    """Return the tensors that `backward` is called on."""
+    torch = sys.modules["torch"]
+    if isinstance(roots, torch.Tensor):
+        return [("loss", roots)]
+    tensors = [each for each in roots or () if isinstance(each, torch.Tensor)]
+    if len(tensors) == 1:
+        return [("loss", tensors[0])]
+    return [(f"loss.{number}", each) for number, each in enumerate(tensors)]
+
+
+class OptimizerTensors:
+    """The tensors of an optimizer's step, under the names of the models that it trains."""
+
+    def __init__(self, optimizer: Any, models: Iterable[Any]) -> None:
+        """Name the parameters of `optimizer`; it may train only some of `models`."""
+        self._optimizer = optimizer
+        self._groups: list[dict[str, Any]] = list(optimizer.param_groups)
+        self._parameters: list[tuple[Any, str]] = []
+        """The parameters with the names that they have if no model contains them."""
+        for number, group in enumerate(self._groups):
+            for place, parameter in enumerate(group["params"]):
+                self._parameters.append((parameter, f"group{number}.{place}"))
+        self._weights: list[Named] = []
+        self._names: dict[int, str] = {}
+        """The names of parameters and buffers by their ids."""
+        self._add_models(models)
+        for parameter, name in self._parameters:
+            if id(parameter) not in self._names:
+                self._names[id(parameter)] = name
+                self._weights.append((name, parameter))
+
+    def _add_models(self, models: Iterable[Any]) -> None:
+        places = {id(each): place for place, (each, _) in enumerate(self._parameters)}
+        found = []
+        for model in models:
+            tensors = named_tensors(model)
+            first = min((places.get(id(each), math.inf) for _, each in tensors), default=math.inf)
+            if first < math.inf:
+                # Of a model and one of its parts, the model comes first.
+                found.append((first, -len(tensors), tensors))
+        found.sort(key=lambda each: each[:2])
+        count = 0
+        for _, _, tensors in found:
+            new = [(name, each) for name, each in tensors if id(each) not in self._names]
+            count += bool(new)
+            for name, tensor in new:
+                shown = name if count == 1 else f"{count}:{name}"
+                self._names[id(tensor)] = shown
+                self._weights.append((shown, tensor))
+
+    def gradients(self) -> list[Named]:
+        """Return the gradients of the optimizer's parameters."""
+        names = self._names
+        return [
+            (names[id(each)], each.grad) for each, _ in self._parameters if each.grad is not None
+        ]
+
+    def weights(self) -> list[Named]:
+        """Return the parameters and buffers of the models; parameters without a model come last."""
+        return self._weights
+
+    def state(self) -> Iterator[Named]:
+        """Yield the optimizer's state, and the options of its groups."""
+        torch = sys.modules["torch"]
+        left = [_MOST_OBJECTS * 100]
+        state = self._optimizer.state
+        for parameter, _ in self._parameters:
+            if parameter in state:
+                yield from _values_in(torch, state[parameter], self._names[id(parameter)], 0, left)
+        for number, group in enumerate(self._groups):
+            options = {key: value for key, value in group.items() if key not in _NO_OPTIONS}
+            yield from _values_in(torch, options, f"group{number}", 0, left)
+
+
+_NO_OPTIONS = ("params", "param_names")
+
+
+def _values_in(torch: Any, thing: Any, path: str, depth: int, left: list[int]) -> Iterator[Named]:
+    """Yield tensors, and numbers and texts as tensors."""
+    left[0] -= 1
+    if isinstance(thing, torch.Tensor):
+        yield path, thing
+    elif isinstance(thing, (bool, int, float, str)):
+        yield path, _scalar(torch, thing)
+    elif isinstance(thing, (Mapping, list, tuple)) and depth < _MOST_DEPTH and left[0] >= 0:
+        for key, inner in _items(thing):
+            yield from _values_in(torch, inner, f"{path}.{key}", depth + 1, left)
+
+
+def _scalar(torch: Any, value: bool | int | float | str) -> Any:
+    if isinstance(value, bool):
+        return torch.tensor(value, dtype=torch.bool, device="cpu")
+    if isinstance(value, float):
+        return torch.tensor(float(value), dtype=torch.float64, device="cpu")
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return torch.tensor(int(value), dtype=torch.int64, device="cpu")
+    return _bytes(str(value).encode("utf-8", "surrogatepass"))
+
+
+def _double(value: float | None) -> bytes:
+    return b"" if value is None else struct.pack("<d", value)
+
+
+def _bytes(data: bytes) -> Any:
+    """Return bytes as a tensor."""
+    torch = sys.modules["torch"]
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

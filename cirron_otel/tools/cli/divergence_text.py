@@ -1,0 +1,127 @@
+"""The comparison of two runs by digests, as text."""
+
+# ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .text import count, printable, rank_list, wrapped
+
+if TYPE_CHECKING:
+    from ...core.analysis.divergence.comparing import Divergence, RunComparison
+    from ...core.analysis.divergence.replicas import ReplicaDivergence
+
+_MOST_RANKS = 8
+_LONGEST = 60
+
+
+def comparison_lines(comparison: RunComparison) -> Iterator[str]:
+    """Yield whether two runs are identical, and the first difference of each rank that has one."""
+    first = comparison.first
+    if not comparison.compared:
+        yield from wrapped(_reason(comparison), "NOT COMPARED: ", "  ")
+        return
+    if first is None:
+        yield from wrapped(_equality(comparison), "IDENTICAL: ", "  ")
+        return
+    yield from divergence_lines(first)
+    differing = sum(each.differing for each in comparison.ranks)
+    yield f"  {differing:,} of {count(comparison.compared, 'compared step')} differ"
+    others = [each for each in comparison.ranks if each.first not in (None, first)]
+    for each in others[:_MOST_RANKS]:
+        if each.first is not None:
+            yield from wrapped(place(each.first), "  then: ", "    ")
+    if len(others) > _MOST_RANKS:
+        yield f"  and {len(others) - _MOST_RANKS:,} more ranks: --json has them"
+
+
+def divergence_lines(found: Divergence) -> Iterator[str]:
+    """Yield a difference, with its values and its likely cause."""
+    from ...core.analysis.divergence.implications import implication
+
+    yield from wrapped(place(found), "DIVERGED: ", "  ")
+    if found.a is not None and found.b is not None and found.has_numbers:
+        yield f"  A {found.a}, B {found.b}"
+    yield from wrapped(implication(found), "  suggests: ", "    ")
+
+
+def replica_lines(found: ReplicaDivergence) -> Iterator[str]:
+    """Yield the first difference of the weights of replicas, and its likely cause."""
+    difference, cause = replica_texts(found)
+    yield from wrapped(difference, "DIVERGED: ", "  ")
+    yield from wrapped(cause, "  ", "  ")
+
+
+def replica_texts(found: ReplicaDivergence) -> tuple[str, str]:
+    """Return the first difference of the weights of replicas, and its likely cause."""
+    first = found.first
+    usual = [each for each in found.ranks if each not in found.odd]
+    in_tensor = "" if first.tensor is None else f": {printable(first.tensor)[:_LONGEST]}"
+    difference = (
+        f"the weights of {_ranks(found.odd)} differ from those of {_ranks(usual)} from"
+        f" {_step(first)} on{in_tensor}{_distance(first)}"
+    )
+    cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
+    if len(found.odd) == len(usual):
+        cause += "; the weights do not show which of the ranks is at fault"
+    return difference, cause
+
+
+def _ranks(ranks: Sequence[int | None]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
+
+
+def place(found: Divergence) -> str:
+    """Return the step, the quantity, the tensor and the distance of a difference."""
+    rank = "" if found.rank is None else f" of rank {found.rank}"
+    return f"{_step(found, rank)}, {found.quantity}{_of_tensor(found)}{_distance(found)}"
+
+
+def _step(found: Divergence, rank: str = "") -> str:
+    if found.epoch is None:
+        return f"step {found.step}{rank}"
+    index = "" if found.index is None else f", index {printable(found.index)}"
+    return f"step {found.step}{rank} (epoch {printable(found.epoch)}{index})"
+
+
+def _of_tensor(found: Divergence) -> str:
+    return "" if found.tensor is None else f" of {printable(found.tensor)[:_LONGEST]}"
+
+
+def _distance(found: Divergence) -> str:
+    return "" if found.ulp is None else f", {found.ulp:,} ULP apart"
+
+
+def _equality(comparison: RunComparison) -> str:
+    ranks = comparison.ranks
+    of = f" of {count(len(ranks), 'rank')}" if ranks[0].rank is not None else ""
+    steps = count(comparison.compared, "step")
+    if comparison.is_complete:
+        return f"all {steps}{of} are equal{_except(comparison)}"
+    only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
+    more = " and ".join(f"{name} has {number:,} more" for name, number in only.items() if number)
+    return f"the {steps}{of} that both runs have are equal{_except(comparison)}; {more}"
+
+
+def _except(comparison: RunComparison) -> str:
+    """Return the generators of random numbers that differ without effect."""
+    if all(each.generators is None for each in comparison.ranks):
+        return ""
+    idle = sorted({printable(name) for each in comparison.ranks for name in each.idle})
+    named = f" ({', '.join(idle)})" if idle else ""
+    return f", apart from generators of random numbers that have no effect{named}"
+
+
+def _reason(comparison: RunComparison) -> str:
+    """Return the reason why no step was compared."""
+    has = {
+        "A": any(each.only_a for each in comparison.ranks),
+        "B": any(each.only_b for each in comparison.ranks),
+    }
+    lacking = [name for name, is_present in has.items() if not is_present]
+    if not lacking:
+        return "no step has digests in both runs"
+    who = f"{lacking[0]} has" if len(lacking) == 1 else "the runs have"
+    return f"{who} no digests of steps: record with `run --digest step`"

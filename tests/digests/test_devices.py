@@ -1,0 +1,52 @@
+"""Digesting on a GPU, as far as torch's fake tensors show it: nothing is read, or waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cirron_otel.sdk.snapshots import digest_capture, digest_parts
+from cirron_otel.sdk.snapshots.digest_capture import Digester
+from cirron_otel.sdk.snapshots.digest_sums import Summing
+from cirron_otel.sdk.snapshots.digest_weights import Matrix, Words
+from tests.snapshot.test_devices import Waits
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("multiplier", [Matrix, Words])
+def test_nothing_waits(
+    multiplier: Any, is_deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda _: 0)
+    monkeypatch.setattr(digest_parts, "_FAKE", frozenset())
+    monkeypatch.setattr(
+        digest_capture, "Summing", lambda device: Summing(device, multiplier(device))
+    )
+    with FakeTensorMode():
+        tensors = [
+            torch.empty(300, 20, device="cuda"),
+            torch.empty(7, device="cuda", dtype=torch.bfloat16)[1:],
+            torch.empty(3, 4, device="cuda", dtype=torch.complex64).T,
+            torch.empty(5_000_000, device="cuda", dtype=torch.float64),
+            torch.empty(400, 5000, device="cuda")[:, ::2],
+            torch.empty(3, device="cuda", dtype=torch.int8),
+            torch.empty(4, device="cuda", dtype=torch.float8_e4m3fn),
+            torch.empty(0, device="cuda"),
+        ]
+        named = [(str(number), each) for number, each in enumerate(tensors)]
+        torch.use_deterministic_algorithms(is_deterministic)
+        try:
+            with Waits() as waits:
+                capture = Digester().capture(named, has_numbers=True)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert capture.failed == []
+        assert waits.found == []
+        ((places, arrival),) = capture.sums
+        assert places == list(range(len(tensors)))
+        assert (arrival.values.shape, arrival.values.device.type) == ((len(tensors), 2), "cpu")
+        assert arrival._arrived is not None
+        assert sorted(size for _, size, _ in capture.numbers) == [1, 2, 4, 8]

@@ -1,0 +1,142 @@
+"""A comparison with a run that is being recorded gives what `diff` gives afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.core.analysis.divergence.comparing import Divergence
+from cirron_otel.core.analysis.divergence.live import LiveComparison
+from cirron_otel.core.analysis.divergence.observed_steps import create_digest_tables
+from cirron_otel.core.analysis.divergence.tensors import RunDigests
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.sessions import assign_sessions
+from cirron_otel.core.analysis.step_tables import create_step_tables
+from cirron_otel.core.spool.reader import BatchFile, SpoolReader
+from tests.divergence.spools import Session, changed, from_step, record, session
+from tests.divergence.test_diff import diff, idle
+
+
+@contextlib.contextmanager
+def comparison(a: Path, b: Path) -> Iterator[LiveComparison]:
+    reader = SpoolReader(a)
+    with run_index(reader) as index:
+        assign_sessions(index)
+        create_step_tables(index)
+        create_digest_tables(index)
+        yield LiveComparison(RunDigests(index, reader), SpoolReader(b).paths)
+
+
+def pieces(path: Path, count: int) -> Iterator[BatchFile]:
+    """The batches of a spool, each divided into several: first the marks of a piece, then spans."""
+    for file in SpoolReader(path):
+        batch = json.loads(file.data)
+        size = -(-len(batch["marks"]) // count)
+        steps = {each["id"]: each for each in batch["spans"]}
+        sent: set[str] = set()
+        for part in range(count):
+            marks = batch["marks"][part * size : (part + 1) * size]
+            done = {each["span_id"] for each in batch["marks"][: (part + 1) * size]}
+            done -= {each["span_id"] for each in batch["marks"][(part + 1) * size :]}
+            spans = [steps[each] for each in done - sent if each in steps]
+            sent |= done
+            if part == count - 1:
+                spans += [each for each in batch["spans"] if each["name"] != "step"]
+            otel = batch["otel"] | {"running": [
+                {"id": each["id"], "name": "epoch", "index": each["index"],
+                 "parent_id": each["parent_id"]}
+                for each in batch["spans"] if each["name"] == "epoch"
+            ]}  # fmt: skip
+            data = json.dumps(batch | {"spans": spans, "marks": marks, "otel": otel}).encode()
+            yield dataclasses.replace(file, data=data)
+
+
+def followed(a: Path, b: Path, count: int = 20) -> tuple[list[Divergence], Any]:
+    with comparison(a, b) as live:
+        found = []
+        for batch in pieces(b, count):
+            live.add(batch)
+            found += live.poll()
+        found += live.poll(is_last=True)
+        return found, live.comparison.to_json()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        (from_step(0, "rng", "python"),),
+        (from_step(7, "batch", "targets"),),
+        (from_step(12, "grads", "fc.bias", ulps=3),),
+        (from_step(29, "weights", "norm.mean"),),
+        (idle,),
+        (idle, from_step(21, "weights", "fc.bias")),
+        (idle, from_step(17, "rng", "torch")),
+    ],
+)
+def test_it_agrees_with_diff(
+    tmp_path: Path, changes: tuple[Callable[[Session], None], ...]
+) -> None:
+    is_idle = idle in changes
+    first = changed(session(), idle) if is_idle else session()
+    second = changed(session(pid=2) if is_idle else first, *changes)
+    sides = record(tmp_path / "a", first), record(tmp_path / "b", second)
+    expected = diff(*sides)[1]
+    found, document = followed(*sides)
+    assert document == expected["digests"]
+    first_of = [each.to_json() for each in found]
+    assert first_of == ([] if expected["divergence"] is None else [expected["divergence"]])
+
+
+def test_a_difference_is_found_before_the_epoch_ends(tmp_path: Path) -> None:
+    first = session(epochs=1)
+    second = changed(first, from_step(12, "grads", "fc.bias"))
+    sides = record(tmp_path / "a", first), record(tmp_path / "b", second)
+    with comparison(*sides) as live:
+        found = []
+        for batch in pieces(sides[1], 30):
+            live.add(batch)
+            found.append(len(list(live.poll())))
+    assert found.index(1) == 12
+
+
+def test_each_rank_has_a_first_difference(tmp_path: Path) -> None:
+    ranks = [session(rank, pid=rank + 1) for rank in range(3)]
+    wrong = [
+        changed(ranks[0], from_step(9, "weights", "fc.bias")),
+        changed(ranks[1], from_step(4, "batch", "inputs")),
+        ranks[2],
+    ]
+    sides = record(tmp_path / "a", *ranks), record(tmp_path / "b", *wrong)
+    found, document = followed(*sides)
+    assert {(each.rank, each.step) for each in found} == {(0, 9), (1, 4)}
+    assert document == diff(*sides)[1]["digests"]
+
+
+def test_a_run_that_is_longer_or_shorter(tmp_path: Path) -> None:
+    complete, resumed = session(), session(first=15)
+    a, b = record(tmp_path / "a", complete), record(tmp_path / "b", resumed)
+    for sides in ((a, b), (b, a)):
+        found, document = followed(*sides)
+        assert found == []
+        assert document == diff(*sides)[1]["digests"]
+
+
+def test_numbers_that_begin_again(tmp_path: Path) -> None:
+    def repeat(recorded: Session) -> None:
+        for step in recorded.steps[15:]:
+            step.epoch, step.index = step.epoch - 1, step.index  # type: ignore[operator]
+
+    first = session(count=30, epochs=2)
+    again = changed(first, repeat)
+    wrong = changed(again, from_step(20, "grads", "fc.bias"))
+    sides = record(tmp_path / "a", again), record(tmp_path / "b", wrong)
+    (found,), document = followed(*sides)
+    assert (found.step, found.epoch, found.index) == (20, "0", "5")
+    assert document == diff(*sides)[1]["digests"]
