@@ -161,6 +161,19 @@ def test_both_multipliers_agree_on_the_extremes() -> None:
     assert torch.equal(*halves)
 
 
+def test_products_that_are_not_exact_are_not_used(monkeypatch: Any) -> None:
+    """A CPU without the instructions may saturate sums at 16 bits."""
+    real = torch._int_mm
+
+    def saturating(rows: Any, weights: Any, out: Any) -> Any:
+        return real(rows, weights, out=out).clamp_(-(2**15), 2**15 - 1)
+
+    if digest_weights._has_byte_products(CPU):
+        assert isinstance(digest_weights.multiplier(CPU), Matrix)
+    monkeypatch.setattr(torch, "_int_mm", saturating)
+    assert isinstance(digest_weights.multiplier(CPU), Words)
+
+
 def test_without_the_instructions_the_digest_is_the_same(monkeypatch: Any) -> None:
     tensor = torch.randn(3000)
     expected = _digests(tensor)

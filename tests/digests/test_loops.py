@@ -281,6 +281,14 @@ def test_nothing_is_digested_by_default(tmp_path: Path) -> None:
     assert ci.health()["digests"]["count"] == 0
 
 
+def test_keeping_without_digests_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with traced(tmp_path, digest_keep="1"):
+        pass
+    assert "digest_keep is set without digest" in caplog.text
+
+
 def test_the_hooks_are_removed(tmp_path: Path) -> None:
     from torch.optim import optimizer
     from torch.utils.data import dataloader

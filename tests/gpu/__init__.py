@@ -29,6 +29,10 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | trainer | steps of transformers' Trainer have the device's time, and the losses are the same |
 | out_of_memory | a caught OOM is a mark and a bundle; a retry has as much memory as without us |
 | verdicts | a slow loader is INPUT_BOUND by the device's clock; memory and utilisation are read |
+| digest_values | tensors of every kind have the digests on the device that they have on the CPU |
+| digest_cost | digests of 100 million parameters: at most 8 times a norm of them, under 64 MB |
+| digest_steps | a training with digests: equal twice, and to one without; nobody waits |
+| digest_files | a script gives the recorded digests from the kept tensors |
 
 It prints a line a check, with the traceback and what was written to stderr where one did not pass.
 With `--json` the figures, and those texts, are written after each check. `--rehearse` runs the

@@ -149,12 +149,30 @@ def to_device(values: Any, device: Any) -> Any:
 
 def multiplier(device: Any) -> Matrix | Words:
     """Return the fastest multiplier that gives exact results on `device`."""
-    if _has_byte_products(device):
-        try:
-            return Matrix(device)
-        except Exception:
-            return Words(device)
-    return Words(device)
+    words = Words(device)
+    if not _has_byte_products(device):
+        return words
+    try:
+        matrix = Matrix(device)
+        return matrix if _agree(device, matrix, words) else words
+    except Exception:  # this version of torch does not support it on this device
+        return words
+
+
+def _agree(device: Any, *multipliers: Matrix | Words) -> bool:
+    """Return whether both multipliers give equal results for extreme rows.
+
+    On a device, they are only run, because comparing their results would wait for it.
+    """
+    torch = sys.modules["torch"]
+    rows = torch.full((64, ROW), -128, dtype=torch.int8, device=device)
+    rows[::2] = 127
+    halves = []
+    for each in multipliers:
+        results = torch.empty((len(rows), each.width), dtype=each.dtype, device=device)
+        each.multiply(rows, results)
+        halves.append(each.halves(results))
+    return device.type != "cpu" or bool(torch.equal(*halves))
 
 
 def _has_byte_products(device: Any) -> bool:

@@ -20,7 +20,7 @@ from ...core.records.digest_marks import (
     pack,
     quantity_digest,
 )
-from ..session.errors import record_error
+from ..session.errors import record_error, report_problem
 from ..tracing.buffers import hooks, limits, local
 from ..tracing.clock import now
 from ..tracing.coerce import Deferred
@@ -219,6 +219,11 @@ def digests_of(config: Config, directory: Path | None) -> Digests | None:
     Files are written below `directory`; None: none are.
     """
     if config.digest is None:
+        if config.digest_keep is not None:
+            report_problem(
+                "digest_keep", "digest_keep is set without digest: no tensors are stored;"
+                " set digest=step or digest=tensors, too",
+            )  # fmt: skip
         return None
     directory = None if directory is None else directory.absolute()
     return Digests(config.digest, config.digest_every, config.digest_keep, directory)
