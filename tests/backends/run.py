@@ -70,20 +70,36 @@ class Jaeger(Backend):
         """The spans of a trace (32 hex digits) as OTLP JSON; empty where Jaeger has none of it.
 
         Each has its resource under `resource` and its scope under `scope` beside its own fields.
-        Jaeger orders attributes by key and writes an empty `status`.
+        Jaeger orders attributes by key and writes an empty `status`. Its warnings about missing
+        parents are left out: the in-memory storage keeps those of a request that came before the
+        parents did.
         """
         status, body = get(f"{self.query}/api/v3/traces/{trace_id}", timeout=WAIT_SECONDS)
         if status == 404:
             return []
         if status != 200:
             raise BackendError(f"Jaeger answered {status} for trace {trace_id}: {body[:300]!r}")
-        return spans_of(_chunks(body.decode()))
+        spans = spans_of(_chunks(body.decode()))
+        for span in spans:
+            _drop_early_warnings(span)
+        return spans
 
     def wait_for_trace(
         self, trace_id: str, wanted: int | Set[str], seconds: float = WAIT_SECONDS
     ) -> list[dict[str, Any]]:
         """The spans of a trace once Jaeger shows that many of them, or the spans of these ids."""
         return wait_for_shown("Jaeger", self.get_trace, trace_id, wanted, seconds)
+
+
+def _drop_early_warnings(span: dict[str, Any]) -> None:
+    attributes = span.get("attributes", [])
+    for attribute in attributes:
+        if attribute["key"] == "@jaeger@warnings":
+            values = attribute["value"]["arrayValue"]["values"]
+            values[:] = [w for w in values if "is not in the trace" not in w["stringValue"]]
+            if not values:
+                attributes.remove(attribute)
+                return
 
 
 def wait_for_shown(
