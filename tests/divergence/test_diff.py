@@ -328,3 +328,15 @@ def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
         paths.append(path)
     found = diff(*paths)[1]["divergence"]
     assert (found["step"], found["quantity"]) == (0, "made up")
+
+
+def test_an_extra_draw_without_effect(tmp_path: Path) -> None:
+    def draw(recorded: Session) -> None:
+        for step in recorded.steps[17:]:
+            numbers = step.tensor("rng", "torch")
+            numbers[0] = moved(numbers[0])
+
+    a = record(tmp_path / "a", session())
+    lines = joined(a, record(tmp_path / "b", changed(session(), draw)))
+    assert "DIVERGED: step 17 of rank 0 (epoch 1, index 7), rng of torch" in lines
+    assert "apart from rng, the 30 compared steps are equal" in lines

@@ -28,7 +28,11 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
         return
     yield from divergence_lines(first)
     differing = sum(each.differing for each in comparison.ranks)
-    yield f"  {differing:,} of {count(comparison.compared, 'compared step')} differ"
+    steps = count(comparison.compared, "compared step")
+    if differing:
+        yield f"  {differing:,} of {steps} differ"
+    else:
+        yield f"  apart from rng, the {steps} are equal"
     others = [each for each in comparison.ranks if each.first not in (None, first)]
     for each in others[:_MOST_RANKS]:
         if each.first is not None:
