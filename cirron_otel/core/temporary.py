@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import TargetError
 
@@ -31,6 +33,14 @@ def writing_temporary_files() -> Iterator[None]:
         yield
     except OSError as error:
         raise _unusable(error) from None
+
+
+def copy_stream(stream: BinaryIO, folder: Path) -> Path:
+    """Copy a stream, such as standard input, into a file in `folder`, since it is read twice."""
+    path = folder / "stdin"
+    with writing_temporary_files(), path.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+    return path
 
 
 def _unusable(error: OSError) -> TargetError:

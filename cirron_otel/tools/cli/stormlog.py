@@ -54,7 +54,7 @@ class _Place(NamedTuple):
 @contextlib.contextmanager
 def _local(path: str, findings: _Findings) -> Iterator[_Place]:
     """Yield a recording; a spool is first written in Stormlog's form, and a pipe to a file."""
-    from ...core.temporary import temporary_folder
+    from ...core.temporary import copy_stream, temporary_folder
 
     if _is_spool(path):
         from ..convert.convert import ConvertRequest, convert
@@ -68,7 +68,6 @@ def _local(path: str, findings: _Findings) -> Iterator[_Place]:
     if path != STANDARD and not Path(path).is_fifo():
         yield _Place(Path(path))
         return
-    from ...core.importers.stormlog.reading import copy_stream
     from ..convert.formats import PathSpec
     from ..convert.sources import open_place
 

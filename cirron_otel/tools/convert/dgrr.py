@@ -13,11 +13,10 @@ from ...core.analysis.run_selection import choose_run
 from ...core.importers.dgrr.importing import TraceImport
 from ...core.importers.dgrr.layout import TraceFinding, require_trace
 from ...core.importers.dgrr.restoring import CollectedTrace
-from ...core.importers.stormlog.reading import copy_stream
 from ...core.placement.joined_steps import JoinedSteps
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
-from ...core.temporary import temporary_folder
+from ...core.temporary import copy_stream, temporary_folder
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits

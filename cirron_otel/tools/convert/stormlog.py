@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...core.importers.stormlog.importing import StormlogImport
-from ...core.importers.stormlog.reading import copy_stream
 from ...core.importers.stormlog.writing import StormlogWriter
 from ...core.otlp.replacing import replacing
 from ...core.placement.joined_scopes import ScopeTimes
 from ...core.records.findings import Finding
-from ...core.temporary import temporary_folder
+from ...core.temporary import copy_stream, temporary_folder
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits
