@@ -81,9 +81,11 @@ def test_an_empty_path_is_not_the_current_directory(
     run: Run, spool: Path, tmp_path: Path, prefix: str
 ) -> None:
     before = sorted(tmp_path.iterdir())
-    for command in (["convert", prefix, "out"], ["report", prefix], ["diff", prefix, spool],
-                    ["diagnose", prefix], ["export", prefix], ["convert", spool, prefix]):  # fmt: skip
-        line = one_line(run(*command), 2)
+    readers = ([command, prefix] for command in ("report", "diagnose", "export"))
+    for arguments in (
+        *readers, ["diff", prefix, spool], ["convert", prefix, "out"], ["convert", spool, prefix]
+    ):  # fmt: skip
+        line = one_line(run(*arguments), 2)
         assert f"{prefix!r} has an empty path" in line
         assert f"the current directory is {prefix}." in line
     assert sorted(tmp_path.iterdir()) == before
