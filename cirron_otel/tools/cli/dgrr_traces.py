@@ -72,10 +72,15 @@ def _sentence(path: str, finding: TraceFinding) -> str:
 
 @contextlib.contextmanager
 def opened_trace(path: str) -> Iterator[TraceFile]:
-    """Open a file, or a copy of standard input or of a pipe. Raises UnreadableTraceError."""
+    """Open a file, or a copy of standard input or of a pipe.
+
+    Raises UnreadableTraceError, and UsageError for an empty path.
+    """
     from ..convert.input_files import repeatable_path
     from ..convert.trace_files import UnreadableTraceError, open_trace
 
+    if not path:
+        raise UsageError("the path of the trace is empty: name a file, or - for standard input")
     with contextlib.ExitStack() as stack:
         try:
             local = stack.enter_context(repeatable_path(path))
@@ -153,6 +158,8 @@ def check_output(path: str | None, *, as_json: bool) -> None:
     """Raise UsageError if a trace cannot be written to this path, of `--out`, beside the result."""
     from ..convert.trace_files import refuse_terminal
 
+    if path == "":
+        raise UsageError("--out is empty: name a file, or - for standard output")
     if path != STANDARD:
         return
     if as_json:

@@ -77,7 +77,7 @@ def open_trace(path: str, shown: str | None = None) -> Iterator[TraceFile]:
     with contextlib.ExitStack() as stack:
         try:
             if not stat.S_ISREG(Path(path).stat().st_mode):
-                raise _unreadable(shown, "it is not a regular file: expected a file with a trace")
+                raise _unreadable(shown, "it is neither a file nor a pipe: expected a trace")
             file = stack.enter_context(Path(path).open("rb"))
             size = os.fstat(file.fileno()).st_size
         except (OSError, ValueError) as error:
