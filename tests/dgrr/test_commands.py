@@ -324,7 +324,7 @@ def test_invalid_traces_are_exit_code_3(arguments: tuple[object, ...], folder: P
 
 def test_an_unwritable_target_is_exit_code_2(folder: Path) -> None:
     write(folder / "trace.dgrr", CLEAN.read_bytes())
-    for target in (folder / "absent" / "x", folder, "/dev/full"):
+    for target in (folder / "absent" / "x", folder, "/dev/full", "/proc/x"):
         for arguments in (("train", "--steps", 2_000), ("rollback", "--step", 90)):
             code, out, problems = command("dgrr", *arguments, "--out", target)
             assert code == 2, target
