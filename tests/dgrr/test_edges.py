@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cirron_otel.tools.convert.convert import ConvertRequest, convert
-from tests.dgrr.test_round_trips import restored, spool_of
+from tests.dgrr.test_round_trips import through_otlp
 from tests.dgrr.traces import SMALL, chain, command, record, slow_findings, trace
-from tests.integration.spools import assert_same, batches
 
 _INTEGERS = (0, 1, 2**31, 2**32 - 1, 2**53 + 1, 2**60, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1)
 _LAST_TIME = 2**63 // 10**9
@@ -51,13 +49,7 @@ def edge_files() -> Iterator[bytes]:
 def test_edge_values_come_back(suffix: str, layout: str, tmp_path: Path) -> None:
     files = set(edge_files())
     assert len(files) > 150
-    spool = spool_of(sorted(files), tmp_path / "edges")
-    between = tmp_path / f"between{suffix}"
-    convert(ConvertRequest(str(spool), str(between), layout=layout, jobs=1))
-    convert(ConvertRequest(str(between), f"{tmp_path}/back/"))
-    assert_same(batches(tmp_path / "back"), batches(spool))
-    (tmp_path / "work").mkdir()
-    assert restored(tmp_path / "back", tmp_path / "work") == files
+    assert through_otlp(sorted(files), suffix, layout, tmp_path) == files
 
 
 def test_edge_values_are_checked_and_shown(tmp_path: Path) -> None:

@@ -64,6 +64,16 @@ def restored(spool: Path, folder: Path) -> set[bytes]:
     return files
 
 
+def through_otlp(files: list[bytes], suffix: str, layout: str, folder: Path) -> set[bytes]:
+    """The traces that come back from an OTLP file of their batches."""
+    spool, between = spool_of(files, folder / "imported"), folder / f"between{suffix}"
+    convert(ConvertRequest(str(spool), str(between), layout=layout, jobs=1))
+    convert(ConvertRequest(str(between), f"{folder}/back/"))
+    assert_same(batches(folder / "back"), batches(spool))
+    (folder / "work").mkdir()
+    return restored(folder / "back", folder / "work")
+
+
 @pytest.mark.parametrize("layout", ["segmented", "session"])
 @pytest.mark.parametrize("suffix", [".jsonl", ".binpb", ".json.gz"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -145,13 +155,7 @@ def test_random_traces_come_back(tmp_path: Path) -> None:
         ]
         data = trace(records, seed=draw.getrandbits(64), created_at=draw.getrandbits(64) >> 30)
         files.append(data + draw.randbytes(draw.choice([0, 0, 71, 72, 73])))
-    spool = spool_of(files, tmp_path / "random")
-    between = tmp_path / "between.binpb"
-    convert(ConvertRequest(str(spool), str(between), jobs=1))
-    convert(ConvertRequest(str(between), f"{tmp_path}/back/"))
-    assert_same(batches(tmp_path / "back"), batches(spool))
-    (tmp_path / "work").mkdir()
-    assert restored(tmp_path / "back", tmp_path / "work") == set(files)
+    assert through_otlp(files, ".binpb", "segmented", tmp_path) == set(files)
 
 
 def test_a_long_trace_comes_back(tmp_path: Path) -> None:

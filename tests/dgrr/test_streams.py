@@ -82,6 +82,21 @@ def test_a_closed_standard_input_is_exit_code_2() -> None:
     assert done.stderr.count(b"\n") == 1
 
 
+def test_a_stream_that_does_not_wait_is_exit_code_2() -> None:
+    """A program that reads it would take the present lack of data for the end."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.write(writing, SMALL[:100])
+    done = subprocess.run(
+        [PROGRAM, "dgrr", "verify", "-"], stdin=reading, capture_output=True, check=False,
+        env=environment(),
+    )  # fmt: skip
+    os.close(reading)
+    os.close(writing)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"it does not wait for data (O_NONBLOCK): pipe it through `cat`" in done.stderr
+
+
 def test_a_copy_that_does_not_fit_is_exit_code_2(tmp_path: Path) -> None:
     """A limit of the file size stands for the disk."""
     import resource
