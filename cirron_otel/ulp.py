@@ -14,14 +14,16 @@ _DOUBLE_BITS: Final = struct.Struct("<Q")
 
 
 class FloatFormat(NamedTuple):
-    """A binary format: a sign bit, and a magnitude of exponent and fraction bits."""
+    """A binary format: a sign bit if it has one, and a magnitude of exponent and fraction bits."""
 
     bits: int
-    """The number of bits, the sign included."""
+    """The number of bits, with that of the sign."""
     largest: int
     """The largest magnitude that is not a NaN: infinity, or the largest finite number."""
     has_negative_zero: bool = True
     """Whether the sign bit alone is −0; otherwise it is the format's only NaN."""
+    is_signed: bool = True
+    """Whether the first bit is a sign."""
 
 
 FORMATS: Final = {
@@ -33,8 +35,9 @@ FORMATS: Final = {
     "float8_e4m3fn": FloatFormat(8, 0x7E),
     "float8_e5m2fnuz": FloatFormat(8, 0x7F, has_negative_zero=False),
     "float8_e4m3fnuz": FloatFormat(8, 0x7F, has_negative_zero=False),
+    "float8_e8m0fnu": FloatFormat(8, 0xFE, is_signed=False),
 }
-"""The formats by PyTorch's names."""
+"""The formats by PyTorch's names. `float8_e8m0fnu` has an exponent only; the bits 0 are 2⁻¹²⁷."""
 
 
 def ulp_distance(a: float, b: float, dtype: str | None = None) -> int | None:
@@ -67,8 +70,8 @@ def _ordered(bits: float, dtype: str) -> int | None:
         raise ValueError(f"unknown format {dtype!r}: expected one of {', '.join(FORMATS)}")
     if not isinstance(bits, int) or not 0 <= bits < 1 << form.bits:
         raise ValueError(f"{bits!r} is not a number of {form.bits} bits: expected the bits")
-    sign = 1 << form.bits - 1
-    magnitude = bits & sign - 1
+    sign = 1 << form.bits - 1 if form.is_signed else 0
+    magnitude = bits & ~sign
     if magnitude > form.largest or (bits == sign and not form.has_negative_zero):
         return None
     return -magnitude if bits & sign else magnitude

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import cirron_otel
+from tests.loaded_modules import loaded_by
 
 HEAVY = {
     "torch", "numpy", "safetensors", "transformers", "lightning", "accelerate", "torchdata",
@@ -20,11 +21,7 @@ OF_TORCH = ("sdk.instrumentation", "sdk.snapshots")
 
 
 def imported_by(code: str, cwd: Path | None = None) -> set[str]:
-    program = f"{code}\nimport sys; print(*(name for name in sys.modules if '.' not in name))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split()) & HEAVY
+    return loaded_by(code, cwd) & HEAVY
 
 
 def test_the_probe_would_see_it() -> None:

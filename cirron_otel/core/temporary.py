@@ -6,8 +6,11 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, Final
 
-from ..errors import TargetError
+from ..errors import InputError, TargetError
+
+_CHUNK: Final = 2**20
 
 
 @contextlib.contextmanager
@@ -31,6 +34,31 @@ def writing_temporary_files() -> Iterator[None]:
         yield
     except OSError as error:
         raise _unusable(error) from None
+
+
+def copy_stream(stream: BinaryIO, folder: Path, shown: str) -> Path:
+    """Copy a stream, such as standard input, into a file in `folder`, since it is read twice.
+
+    `shown` is its name in messages. Raises InputError if it cannot be read.
+    """
+    path = folder / "stdin"
+    with writing_temporary_files(), path.open("wb") as file:
+        while chunk := _next_chunk(stream, shown):
+            file.write(chunk)
+    return path
+
+
+def _next_chunk(stream: BinaryIO, shown: str) -> bytes:
+    """Return the next bytes; none at the end."""
+    try:
+        chunk: bytes | None = stream.read(_CHUNK)
+    except OSError as error:
+        raise InputError(f"{shown} cannot be read: {error.strerror or error}") from None
+    if chunk is None:
+        raise InputError(
+            f"{shown} cannot be read: it does not wait for data (O_NONBLOCK): pipe it through `cat`"
+        )
+    return chunk
 
 
 def _unusable(error: OSError) -> TargetError:

@@ -76,6 +76,27 @@ def test_a_source_that_holds_nothing(run: Run, tmp_path: Path, target: Path, nam
     assert_untouched(target)
 
 
+@pytest.mark.parametrize("prefix", ["", "traceml:", "stormlog:", "dgrr:"])
+def test_an_empty_path_is_not_the_current_directory(
+    run: Run, spool: Path, tmp_path: Path, prefix: str
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    readers = ([command, prefix] for command in ("report", "diagnose", "export"))
+    for arguments in (
+        *readers, ["diff", prefix, spool], ["convert", prefix, "out"], ["convert", spool, prefix]
+    ):  # fmt: skip
+        line = one_line(run(*arguments), 2)
+        assert f"{prefix!r} has an empty path" in line
+        assert f"the current directory is {prefix}." in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_standard_input_in_a_format_that_needs_files(run: Run, tmp_path: Path) -> None:
+    line = one_line(run("convert", "traceml:-", "out"), 2)
+    assert "traceml:-: standard input cannot be read as traceml: name a path" in line
+    assert_untouched(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", ["jsonl.gz", "binpb.zst"])
 def test_truncated_compression(run: Run, spool: Path, target: Path, suffix: str) -> None:
     whole = spool.parent / f"whole.{suffix}"

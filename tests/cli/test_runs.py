@@ -103,7 +103,7 @@ def test_a_report_is_of_the_last_run(run: Run, three: Path) -> None:
     result = run("report", "--json")
     assert (result.returncode, steps(result)) == (0, 8)
     line = one_line(result, 0)
-    assert "3 runs in the spool" in line
+    assert "3 runs; this is the last" in line
     assert "same" in line
     assert "--run" in line
 

@@ -1,4 +1,4 @@
-"""The inputs of a comparison: recordings, vectors, generated cases, mutations and hostile bytes.
+"""The inputs of a comparison: recordings, traces, vectors, generated, mutated and hostile files.
 
 The same seed gives the same files. Both versions read these files, so that they depend on the
 generators of this tree only.
@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel import exactjson
 from cirron_otel.core.otlp.json_codec import traces_from_json
+from tests.dgrr.traces import FILES
 from tests.fuzz import corpus as fuzz
 from tests.fuzz.generated import Case, cases
 
@@ -27,12 +28,14 @@ MUTATED = ("batch", "text", "binary", "born-in-cirron", "wire", "coded")
 """The kinds of input of `tests.fuzz.corpus`."""
 SUFFIXES = {"batch": ".json", "text": ".otlp.json", "coded": ".otlp.binpb.gz"}
 """Of those kinds; the others are binary OTLP."""
+TRACES = 40
+"""The number of mutated traces."""
 OTLP = ".otlp."
 """In the name of each file with OTLP."""
 
 
 def write(folder: Path, generated: int, mutated: int, seed: int) -> None:
-    """Write `spools/` and `files/` into `folder`.
+    """Write `spools/`, `files/` and `traces/` into `folder`.
 
     `generated` is the number of generated batches and messages; `mutated` is the number of inputs
     of each kind, valid ones included.
@@ -43,6 +46,17 @@ def write(folder: Path, generated: int, mutated: int, seed: int) -> None:
     for source in (_vectors(), _mutations(mutated, seed), _generated(generated, seed), _hostile()):
         for name, data in source:
             (files / name).write_bytes(data)
+    (folder / "traces").mkdir()
+    for name, data in _traces(seed):
+        (folder / "traces" / name).write_bytes(data)
+
+
+def _traces(seed: int) -> Iterator[tuple[str, bytes]]:
+    """DGRR traces: those of the testdata, and changed ones."""
+    for path in FILES:
+        yield path.name, path.read_bytes()
+    for number, data in enumerate(itertools.islice(fuzz.inputs("dgrr", seed), TRACES)):
+        yield f"mutation-{number:04}.dgrr", data
 
 
 def _vectors() -> Iterator[tuple[str, bytes]]:

@@ -21,8 +21,9 @@ RECORDED = "04_marks_edge"
 CHANGES = {
     "semconv.py": ('INDEX = "cirron.index"', 'INDEX = "cirron.number"'),
     "collector/service/metrics.py": ('"dead_letters"', '"undeliverable"'),
+    "core/importers/dgrr/training.py": ("NOISE = 2.0, 1.0, 0.1", "NOISE = 2.0, 1.0, 0.2"),
 }
-"""A change of the mapping, and one of the collector."""
+"""A change of the mapping, one of the collector, and one of a training."""
 
 
 def run(folder: Path, package_parent: Path, place: Path) -> dict[str, bytes]:
@@ -47,6 +48,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]:
     chosen = place / "corpus"
     shutil.copytree(place / "all" / "spools" / RECORDED, chosen / "spools" / RECORDED)
     (chosen / "files").mkdir()
+    (chosen / "traces").mkdir()
+    for name in ("clean_100.dgrr", "mutation-0009.dgrr"):
+        shutil.copy(place / "all" / "traces" / name, chosen / "traces")
     for path in (place / "all" / "files").iterdir():
         if path.name.startswith((*VECTORS, "case-")):
             shutil.copy(path, chosen / "files")
@@ -69,7 +73,7 @@ def test_two_runs_of_one_version_are_equal(sides: list[dict[str, bytes]]) -> Non
     kinds = {name.split(" ")[0] for name in first}
     assert kinds >= {
         "name", "option", "recording", "convert", "report", "diff", "runs", "spool", "answer",
-        "collector", "schema", "rows",
+        "dgrr", "collector", "schema", "rows",
     }  # fmt: skip
 
 
@@ -83,6 +87,8 @@ def test_a_changed_attribute_and_a_changed_metric_are_found(
     assert "dead_letters" in found["collector metrics"][0]
     assert "dead_letters" not in found["collector metrics"][1]
     assert "collector configuration | stdout" not in found
+    assert "dgrr train | file" in found
+    assert "dgrr verify clean_100.dgrr | stdout" not in found
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.backends import run
-from tests.dgrr.test_round_trips import ODD, restored, spool_of
-from tests.dgrr.traces import CLEAN, FILES, SMALL, chain, damaged_copies, is_trace, trace
+from tests.dgrr.test_round_trips import restored, spool_of
+from tests.dgrr.traces import CLEAN, FILES, ODD, SMALL, chain, damaged_copies, is_trace, trace
 from tests.integration.spools import cirron_otel
 from tests.integration.test_round_trips import through
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 from fractions import Fraction
 from itertools import islice
@@ -239,7 +238,13 @@ def test_rollback_gives_the_parameters_before_a_step(folder: Path) -> None:
         (("train", "--lr", "nan"), "--lr is nan: expected a finite number"),
         (("train", "--seed", 2**64), "is not in the range"),
         (("train", "--steps", -1), "is not in the range"),
-        (("train", "--out", "-"), "name a file"),
+        (("train", "--out", "-", "--json"), "both write to standard output: name a file"),
+        (("rollback", "--step", 4, "--trace", CLEAN, "--out", "-", "--json"), "name a file"),
+        (("train", "--out", ""), "--out is empty: name a file"),
+        (("rollback", "--step", 4, "--trace", CLEAN, "--out", ""), "--out is empty: name a file"),
+        (("verify", ""), "the path of the trace is empty: name a file"),
+        (("replay", "--step", "all", "--trace", ""), "the path of the trace is empty"),
+        (("compare", "--a", "-", "--b", "-"), "are both -: name a file for one of them"),
         (("replay",), "Missing option '--step'"),
         (("replay", "--step", "x"), "is not a step id"),
         (("replay", "--step", 100, "--trace", CLEAN), "no step 100: it has the steps 0 to 99"),
@@ -283,8 +288,7 @@ _READERS = (
 
 @pytest.mark.parametrize("arguments", _READERS, ids=lambda each: f"{each[0]}-{each[-1]}")
 def test_unreadable_files_are_exit_code_2(arguments: tuple[object, ...], folder: Path) -> None:
-    os.mkfifo(folder / "pipe")
-    for path in (folder / "absent", folder, folder / "pipe", "a\0b"):
+    for path in (folder / "absent", folder, "/dev/zero", "a\0b"):
         code, out, problems = command("dgrr", *arguments, path)
         assert code == 2, path
         assert "cannot be read" in problems
@@ -320,7 +324,7 @@ def test_invalid_traces_are_exit_code_3(arguments: tuple[object, ...], folder: P
 
 def test_an_unwritable_target_is_exit_code_2(folder: Path) -> None:
     write(folder / "trace.dgrr", CLEAN.read_bytes())
-    for target in (folder / "absent" / "x", folder, "/dev/full"):
+    for target in (folder / "absent" / "x", folder, "/dev/full", "/proc/x"):
         for arguments in (("train", "--steps", 2_000), ("rollback", "--step", 90)):
             code, out, problems = command("dgrr", *arguments, "--out", target)
             assert code == 2, target

@@ -6,7 +6,6 @@ import random
 import struct
 import tracemalloc
 from collections import defaultdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from tests.dgrr.traces import (
     CLEAN,
     DAMAGED,
     FILES,
-    NAN,
+    ODD,
     SMALL,
+    batches_of,
     chain,
     command,
     damaged_copies,
@@ -35,17 +35,12 @@ from tests.dgrr.traces import (
 )
 from tests.integration.spools import assert_same, batches
 
-ODD = trace(
-    [record(2**64 - 1, NAN, -0.0, 5e-324, float("inf"), float("-inf"), 1e308, NAN, pad=9)],
-    pad0=3, seed=2**64 - 1, rate=NAN, created_at=2**64 - 1, reserved=bytes(range(16)),
-) + b"a tail"  # fmt: skip
-
 
 def spool_of(files: list[bytes], folder: Path) -> Path:
     """A spool with the batches of several traces."""
     (folder / "spool").mkdir(parents=True)
     for data in files:
-        for batch in TraceImport(opened(data), sha256(data).digest(), list[Any]().append).batches():
+        for batch in batches_of(data):
             (folder / "spool" / batch.name).write_bytes(batch.data)
     return folder
 
@@ -67,6 +62,16 @@ def restored(spool: Path, folder: Path) -> set[bytes]:
         assert not collected.others
         collected.close()
     return files
+
+
+def through_otlp(files: list[bytes], suffix: str, layout: str, folder: Path) -> set[bytes]:
+    """The traces that come back from an OTLP file of their batches."""
+    spool, between = spool_of(files, folder / "imported"), folder / f"between{suffix}"
+    convert(ConvertRequest(str(spool), str(between), layout=layout, jobs=1))
+    convert(ConvertRequest(str(between), f"{folder}/back/"))
+    assert_same(batches(folder / "back"), batches(spool))
+    (folder / "work").mkdir()
+    return restored(folder / "back", folder / "work")
 
 
 @pytest.mark.parametrize("layout", ["segmented", "session"])
@@ -150,13 +155,7 @@ def test_random_traces_come_back(tmp_path: Path) -> None:
         ]
         data = trace(records, seed=draw.getrandbits(64), created_at=draw.getrandbits(64) >> 30)
         files.append(data + draw.randbytes(draw.choice([0, 0, 71, 72, 73])))
-    spool = spool_of(files, tmp_path / "random")
-    between = tmp_path / "between.binpb"
-    convert(ConvertRequest(str(spool), str(between), jobs=1))
-    convert(ConvertRequest(str(between), f"{tmp_path}/back/"))
-    assert_same(batches(tmp_path / "back"), batches(spool))
-    (tmp_path / "work").mkdir()
-    assert restored(tmp_path / "back", tmp_path / "work") == set(files)
+    assert through_otlp(files, ".binpb", "segmented", tmp_path) == set(files)
 
 
 def test_a_long_trace_comes_back(tmp_path: Path) -> None:
@@ -273,7 +272,8 @@ def test_other_records_of_the_source_are_reported(tmp_path: Path) -> None:
     "change",
     [
         {"header": "*"}, {"header": 1}, {"tail": "A" * 400}, {"records": -1}, {"records": None},
-        {"trace": None}, {"records": 2**63}, {"header": "A" * 400},
+        {"trace": None}, {"records": 2**63}, {"header": "A" * 400}, {"trace": "\ud800"},
+        {"trace": "AB" * 16}, {"header": "\ud800"}, {"tail": "é"}, {"records": 10**5000},
     ],
 )  # fmt: skip
 def test_another_form_of_a_batch_is_refused(change: dict[str, Any], tmp_path: Path) -> None:

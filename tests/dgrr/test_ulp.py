@@ -21,7 +21,7 @@ TABLE = json.loads((RECORDINGS / "ulp.json").read_text())
 _LAYOUTS = {  # exponent bits, fraction bits, bias
     "float32": (8, 23, 127), "bfloat16": (8, 7, 127), "float16": (5, 10, 15),
     "float8_e5m2": (5, 2, 15), "float8_e4m3fn": (4, 3, 7),
-    "float8_e5m2fnuz": (5, 2, 16), "float8_e4m3fnuz": (4, 3, 8),
+    "float8_e5m2fnuz": (5, 2, 16), "float8_e4m3fnuz": (4, 3, 8), "float8_e8m0fnu": (8, 0, 127),
 }  # fmt: skip
 _IEEE = {"float32", "bfloat16", "float16", "float8_e5m2"}
 _INFINITY = Fraction(2) ** 2000
@@ -31,6 +31,8 @@ SMALL = [name for name, form in FORMATS.items() if form.bits == 8]
 def value_of(bits: int, dtype: str) -> Fraction | None:
     """The number with these bits, by the definition of the format; None for a NaN."""
     exponents, fractions, bias = _LAYOUTS[dtype]
+    if dtype == "float8_e8m0fnu":
+        return None if bits == 0xFF else Fraction(2) ** (bits - bias)
     sign = -1 if bits >> exponents + fractions else 1
     exponent = bits >> fractions & (1 << exponents) - 1
     fraction = bits & (1 << fractions) - 1
@@ -66,6 +68,35 @@ def test_all_pairs_of_float8(dtype: str) -> None:
     for a, b in itertools.product(range(256), repeat=2):
         assert ulp_distance(a, b, dtype) == slow(a, b, dtype, line), (a, b)
         assert ulp_distance(a, b, dtype) == ulp_distance(b, a, dtype)
+
+
+@pytest.mark.torch
+def test_the_formats_are_those_of_torch() -> None:
+    """All numbers of every float8 format that torch has are those of the slow definition."""
+    import torch
+
+    names = {name for name in dir(torch) if name.startswith("float8_")}
+    assert names <= set(SMALL)
+    patterns = torch.tensor(range(256), dtype=torch.uint8)
+    for name in names:
+        numbers = patterns.view(getattr(torch, name)).to(torch.float64).tolist()
+        for bits, number in enumerate(numbers):
+            value = value_of(bits, name)
+            if value is None:
+                assert math.isnan(number), (name, bits)
+            elif abs(value) == _INFINITY:
+                assert number == (math.inf if value > 0 else -math.inf), (name, bits)
+            else:
+                assert Fraction(number) == value, (name, bits)
+
+
+def test_the_scale_format_has_neither_sign_nor_zero() -> None:
+    """`float8_e8m0fnu`: 255 powers of two, and one NaN."""
+    dtype = "float8_e8m0fnu"
+    assert ulp_distance(0, 0x80, dtype) == 0x80
+    assert ulp_distance(0, 0xFE, dtype) == 254
+    assert ulp_distance(0xFF, 0xFE, dtype) is ulp_distance(0, 0xFF, dtype) is None
+    assert ulp_distance(0xFF, 0xFF, dtype) == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -8,9 +8,13 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cirron_otel.core.importers.dgrr.importing import TraceImport
+from cirron_otel.core.importers.dgrr.layout import TraceFinding
+from cirron_otel.core.importers.sealing import ImportedBatch
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.trace_files import TraceFile
 
@@ -56,6 +60,10 @@ def chain(count: int, first: int = 0) -> list[bytes]:
 
 
 SMALL = trace(chain(2))
+ODD = trace(
+    [record(2**64 - 1, NAN, -0.0, 5e-324, float("inf"), float("-inf"), 1e308, NAN, pad=9)],
+    pad0=3, seed=2**64 - 1, rate=NAN, created_at=2**64 - 1, reserved=bytes(range(16)),
+) + b"a tail"  # fmt: skip
 
 
 def slow_findings(data: bytes) -> list[tuple[str, int | None]]:
@@ -104,6 +112,12 @@ def slow_findings(data: bytes) -> list[tuple[str, int | None]]:
 def opened(data: bytes) -> TraceFile:
     """A trace in memory."""
     return TraceFile("memory", io.BytesIO(data), len(data))
+
+
+def batches_of(data: bytes) -> list[ImportedBatch]:
+    """The batches of a trace."""
+    ignored: list[TraceFinding] = []
+    return list(TraceImport(opened(data), sha256(data).digest(), ignored.append).batches())
 
 
 def damaged_copies(data: bytes) -> Iterator[bytes]:

@@ -66,6 +66,9 @@ DENSE: dict[str, Callable[[], torch.Tensor]] = {
     "bfloat16 at an odd place": lambda: torch.randn(12).bfloat16()[1:],
     "float8": lambda: torch.randn(13).to(torch.float8_e4m3fn),
     "float8 with a stride": lambda: torch.randn(26).to(torch.float8_e5m2)[::2],
+    "float8 without a sign": lambda: torch.arange(250, dtype=torch.uint8).view(
+        torch.float8_e8m0fnu
+    ),
     "int64": lambda: torch.randint(-9, 9, (4,)),
     "bool": lambda: torch.randn(5, 3) > 0,
     "uint8": lambda: torch.arange(256, dtype=torch.uint8),

@@ -9,6 +9,8 @@ import base64
 import gzip
 import json
 import random
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from cirron_otel.core.otlp.json_codec import traces_to_json
 from cirron_otel.core.otlp.wire import LEN, decode_varint, encode_varint
 from cirron_otel.core.translator.translate import encode_own
 from cirron_otel.errors import InputError
+from tests.dgrr.traces import FILES, ODD, SMALL, batches_of, chain, trace
 
 RECORDED = Path(__file__).parents[1] / "testdata" / "spools"
 TRACEML = RECORDED.parent / "traceml"
@@ -137,6 +140,12 @@ def connections() -> list[bytes]:
     return found
 
 
+def traces() -> list[bytes]:
+    """DGRR traces: valid and damaged ones, short ones."""
+    short = (data for path in FILES if len(data := path.read_bytes()) < _SMALL)
+    return [SMALL, ODD, trace([]), trace(chain(5, 1)), *short]
+
+
 def seeds(target: str) -> list[bytes]:
     """Inputs of a target that are right."""
     plain = rich().SerializeToString()
@@ -150,6 +159,10 @@ def seeds(target: str) -> list[bytes]:
         return batches()
     if target == "traceml":
         return connections()
+    if target == "dgrr":
+        return traces()
+    if target == "dgrr-batch":
+        return [batch.data for data in traces() for batch in batches_of(data)]
     return [gzip.compress(plain, mtime=0), zstandard.compress(plain), gzip.compress(b"", mtime=0)]
 
 
@@ -171,7 +184,10 @@ def inputs(target: str, seed: int) -> Iterator[bytes]:
     chance = random.Random(f"{target} {seed}")
     known = seeds(target)
     yield from known
-    changes = {"text": _json, "batch": _json, "coded": _bytes, "traceml": _frames}
+    changes = {
+        "text": _json, "batch": _json, "coded": _bytes, "traceml": _frames, "dgrr": _trace,
+        "dgrr-batch": _json,
+    }  # fmt: skip
     change = changes.get(target, _wire)
     while True:
         data = chance.choice(known)
@@ -280,6 +296,52 @@ def _frames(data: bytes, chance: random.Random) -> bytes:
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError):
         frames[at] = _bytes(frames[at], chance)
     return b"".join(map(frame_of, frames))
+
+
+_HEADER_FIELDS = ((0, 4), (4, 2), (6, 2), (8, 8), (16, 8), (24, 8), (32, 4), (36, 4), (40, 8),
+                  (48, 16))  # fmt: skip
+_RECORD_FIELDS = (*((at, 8) for at in range(0, 64, 8)), (64, 4), (68, 4))
+_FIELDS = tuple(
+    bytes.fromhex(text)
+    for text in ("00", "01", "ff", "ffffffffffffffff", "0000000000000080", "000000000000f07f",
+                 "010000000000f07f", "000000000000f8ff", "0000000000001000", "000000000000f03f")
+)  # fmt: skip
+"""Values of fields: integers, a negative zero, infinity, and two NaNs."""
+
+
+def _trace(data: bytes, chance: random.Random) -> bytes:
+    """A trace with another field, or with records removed, repeated or exchanged.
+
+    The CRCs, or some of them, are often right again. Sometimes only bytes are changed.
+    """
+    if len(data) < 64 or chance.random() < 0.2:
+        return _bytes(data, chance)
+    head, body = bytearray(data[:64]), data[64:]
+    records = [bytearray(body[at : at + 72]) for at in range(0, len(body), 72)]
+    match chance.randint(0, 3):
+        case 0:
+            _set(head, *chance.choice(_HEADER_FIELDS), chance)
+        case 1 if records:
+            _set(chance.choice(records), *chance.choice(_RECORD_FIELDS), chance)
+        case 2 if records:
+            chance.shuffle(records)
+            records = records[: chance.randint(0, len(records))]
+        case _:
+            records += records[: chance.randint(0, 3)]
+    if chance.random() < 0.5:
+        for each in records:
+            if len(each) == 72:
+                each[64:68] = struct.pack("<I", zlib.crc32(each[:64]))
+        head[16:24] = struct.pack("<Q", len(records))
+    if chance.random() < 0.5:
+        head[32:36] = struct.pack("<I", zlib.crc32(b"".join(records)))
+        head[36:40] = struct.pack("<I", zlib.crc32(head[:36]))
+    return bytes(head) + b"".join(records)
+
+
+def _set(part: bytearray, at: int, size: int, chance: random.Random) -> None:
+    value = chance.choice((*_FIELDS, chance.randbytes(8)))
+    part[at : at + size] = value[:size].ljust(min(size, len(part) - at), b"\0")
 
 
 def _json(data: bytes, chance: random.Random) -> bytes:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -19,6 +21,15 @@ from cirron_otel.collector.receiver.http.bodies import json_signal
 from cirron_otel.collector.receiver.inflating import CODINGS, inflater
 from cirron_otel.collector.receiver.measure import measure
 from cirron_otel.collector.receiver.reading import check_json
+from cirron_otel.core.importers.dgrr.checking import check_trace
+from cirron_otel.core.importers.dgrr.comparing import (
+    first_divergence,
+    records_of,
+    replay_differences,
+)
+from cirron_otel.core.importers.dgrr.importing import TraceImport
+from cirron_otel.core.importers.dgrr.layout import TraceHeader, require_trace
+from cirron_otel.core.importers.dgrr.restoring import CollectedTrace
 from cirron_otel.core.importers.traceml.collected_frames import CollectedFrames
 from cirron_otel.core.importers.traceml.framing import FrameDecoder, frame_of
 from cirron_otel.core.importers.traceml.stream import TraceMLStream
@@ -32,6 +43,7 @@ from cirron_otel.core.translator.translate import FromOtlp, encode_foreign
 from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
+from tests.dgrr.traces import SMALL, opened, slow_findings
 
 BATCH_ID = uuid4_shaped(bytes(range(16)))
 MOST_ELEMENTS = 20_000
@@ -202,6 +214,55 @@ def told_text(text: str) -> None:
     told(InputError(text))
 
 
+def dgrr(data: bytes) -> None:
+    """A DGRR trace: its findings are those of the definition, its batches give the bytes again."""
+    trace = opened(data)
+    found = list(check_trace(trace))
+    for each in found:
+        told_text(each.message)
+    checks = [(each.check, each.record) for each in found]
+    assert checks == slow_findings(data)
+    try:
+        require_trace("input", trace.head)
+    except InputError as error:
+        told(error)
+        assert found
+        return
+    rate = TraceHeader.parse(trace.head).learning_rate
+    for record in records_of(trace):
+        replay_differences(record, rate, 0)
+    assert first_divergence(trace, trace, 0) is None
+    first_divergence(trace, opened(SMALL), 1)
+    reported: list[Any] = []
+    batches = TraceImport(trace, sha256(data).digest(), reported.append).batches()
+    texts = [batch.data for batch in batches]
+    assert reported == found
+    assert all(check_batch(text) is None for text in texts)
+    assert _restored(texts) == data
+
+
+def dgrr_batch(data: bytes) -> None:
+    """A batch, which may be of a DGRR trace: it becomes a file, or is refused."""
+    if check_batch(data) is not None:
+        return
+    try:
+        _restored([data])
+    except InputError as error:
+        told(error)
+
+
+def _restored(texts: list[bytes]) -> bytes:
+    """The trace in batches. Raises InputError if there is not exactly one."""
+    with tempfile.TemporaryDirectory() as folder:
+        collected = CollectedTrace(Path(folder))
+        try:
+            for text in texts:
+                collected.add(exactjson.loads(text))
+            return b"".join(collected.pieces())
+        finally:
+            collected.close()
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "binary": binary,
     "born-in-cirron": born_in_cirron,
@@ -210,4 +271,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "batch": batch,
     "coded": coded,
     "traceml": traceml,
+    "dgrr": dgrr,
+    "dgrr-batch": dgrr_batch,
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,27 @@ def test_sessions_from_standard_input(run: Run) -> None:
     assert done.returncode == 0
     (session,) = json.loads(done.stdout)["sessions"]
     assert session["event_count"] == 21
+
+
+def test_a_pipe_is_read_like_a_file(run: Run, tmp_path: Path) -> None:
+    path, pipe = RECORDINGS / "v039" / "cli_track" / "track.json", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    counts = []
+    for source in (path, pipe):
+        reports = []
+        for arguments in (["convert", f"stormlog:{source}", f"out-{source.name}"],
+                          ["stormlog", "verify", source]):  # fmt: skip
+            writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+            if source is pipe:
+                writer.start()
+            done = run(*arguments, "--json")
+            if source is pipe:
+                writer.join()
+            assert done.returncode == 0
+            reports.append(json.loads(done.stdout))
+        counts.append([reports[0][key] for key in ("spans", "marks")] + [reports[1]["errors"]])
+    assert counts[0] == counts[1]
+    assert counts[0][1] > 0
 
 
 def test_timeline_in_json(run: Run) -> None:

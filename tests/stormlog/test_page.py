@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.core.importers import stormlog
+from tests.loaded_modules import loaded_by
+from tests.statement_tables import DOCS, check_numbering, check_statement, statements
 from tests.stormlog.conftest import SIMULATED
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "stormlog.md").read_text()
-ROWS = re.findall(r"^\| (P\d+) \| (.+?) \| (.*) \|$", TEXT, re.MULTILINE)
+ROWS = statements((DOCS / "stormlog.md").read_text(), "P")
 SNIPPET = """\
 from cirron_otel.core.importers.stormlog import load_telemetry_events, load_telemetry_sessions
 
@@ -61,28 +59,14 @@ def test_signatures(name: str) -> None:
 
 
 def test_the_reader_imports_neither_a_framework_nor_a_socket() -> None:
-    program = (
-        "import sys, cirron_otel.core.importers.stormlog\n"
-        "bad = {'torch', 'socket', 'threading', 'grpc', 'google.protobuf', 'click'}\n"
-        "print(sorted(bad & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert ast.literal_eval(done.stdout) == []
+    heavy = {"torch", "socket", "threading", "grpc", "google.protobuf", "click"}
+    assert not loaded_by("import cirron_otel.core.importers.stormlog") & heavy
 
 
 def test_the_statements_of_the_page_are_numbered() -> None:
-    numbers = [int(ident[1:]) for ident, _, _ in ROWS]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert len(numbers) > 50
+    check_numbering((ident for ident, _, _ in ROWS), 50)
 
 
 @pytest.mark.parametrize(("ident", "cell"), [(ident, cell) for ident, _, cell in ROWS])
 def test_every_statement_names_tests_that_exist_or_a_reason(ident: str, cell: str) -> None:
-    tests = re.findall(r"`([\w/]+\.py)::(\w+)`", cell)
-    assert tests or re.search(r"\*[^*]+\*", cell), ident
-    for path, name in tests:
-        tree = ast.parse((ROOT / "tests" / path).read_text())
-        functions = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
-        assert name in functions, (ident, path, name)
+    check_statement(ident, cell)

@@ -285,6 +285,24 @@ def test_the_end_of_a_rank() -> None:
     assert "incomplete" not in unstamped["cirron.session"]["attrs"]
 
 
+def test_rows_of_a_control_message_are_reported() -> None:
+    """They are kept in the frame, and no rows of the process."""
+    step = packed(envelope("StepTimeTable", step_row(1, 1000.5), **STAMP))
+    tables = {"StepTimeTable": [step_row(2, 1001.5)]}
+    for fields, names in (
+        ({"tables": tables}, ["tables"]),
+        ({"meta": meta(), "body": {"tables": tables}}, ["body", "meta"]),
+        ({"_traceml_control": "another", "tables": tables}, ["tables"]),
+        ({"_traceml_control": "cirron_otel_history", "rows": [], "tables": tables}, ["tables"]),
+    ):
+        found, findings = converted(step, finished(**STAMP, **fields))
+        expected = [f"key '{name}' of a control message: kept, not converted" for name in names]
+        assert findings[: len(names)] == expected
+        spans = [span for batch in found for span in batch["spans"] if span["name"] == "step"]
+        assert [span["index"] for span in spans] == [1]
+    assert converted(step, finished(**STAMP))[1] == []
+
+
 def test_the_flat_shape_and_json_and_single_messages() -> None:
     row = step_row(1, 1000.5, forward_time=event(3))
     flat = meta() | {"tables": {"StepTimeTable": [row]}}

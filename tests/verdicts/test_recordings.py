@@ -118,7 +118,18 @@ def test_two_recordings_in_one_spool(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted(each["primary"] for each in runs) == sorted(e[0][0] for e in EXPECTED.values())
     assert all(len(each["other_runs"]) == 3 for each in runs)
     assert run_command(["diagnose", str(tmp_path)]) == 0
-    assert "4 runs in the spool; this is the last" in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert "4 runs; this is the last, " in line
+    names = line.partition(" selects others: ")[2].strip().split(", ")
+    assert len(names) == 3
+    for name in names:
+        assert run_command(["diagnose", str(tmp_path), "--run", name]) == 0
+    capsys.readouterr()
+    assert run_command(["diagnose", str(tmp_path), "--run", "other"]) == 2
+    line = capsys.readouterr().err
+    assert "no run has the name or id 'other': the runs are " in line
+    assert all(name in line for name in names)
+    assert "runs ls" not in line
 
 
 @pytest.mark.parametrize("ms", [-1.0, 1e308])

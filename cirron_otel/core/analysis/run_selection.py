@@ -12,7 +12,6 @@ from .runs import MOST_LISTED, Run, SpoolRuns, read_runs
 
 LAST, ALL = "last", "all"
 _MOST_LISTED = 10
-_LIST = "`cirron-otel runs ls` lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,18 @@ def find_run(runs: Sequence[Run], wanted: str) -> Run:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise UsageError(f"no run has the name or id {wanted!a}: {_LIST}")
-    listed = ", ".join(ascii(run.id)[1:-1] for run in matches[:_MOST_LISTED])
-    more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
-    raise UsageError(f"{wanted!a} matches {len(matches)} runs: {listed}{more}; {_LIST}")
+        names = names_text([run.name for run in runs]) if runs else "none"
+        raise UsageError(f"no run has the name or id {wanted!a}: the runs are {names}")
+    ids = names_text([run.id for run in matches])
+    raise UsageError(f"{wanted!a} matches {len(matches)} runs: name one by its id, of {ids}")
+
+
+def names_text(names: Sequence[str], total: int | None = None) -> str:
+    """Return the last names for a message, and the number of the others if there are `total`."""
+    last = names[-_MOST_LISTED:]
+    listed = ", ".join(name if name.isprintable() else ascii(name)[1:-1] for name in last)
+    more = (len(names) if total is None else total) - len(last)
+    return f"{listed} and {more:,} more" if more else listed
 
 
 def _last(spool: SpoolRuns) -> Run:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ...errors import CirronOtelError, TargetError, UsageError
+from ..convert.tables import STANDARD
 from . import output
 from .dgrr_traces import (
     CheckedTrace,
+    check_output,
     differences_json,
     find_step,
     opened_trace,
@@ -77,7 +79,7 @@ def step_or_all(text: str) -> int | str:
 
 _trace_option: Callable[[F], F] = click.option(
     "--trace", "path", metavar="PATH", default=_DEFAULT_PATH, show_default=True,
-    help="The trace.",
+    help="The trace; - is standard input.",
 )  # fmt: skip
 _step_option: Callable[[F], F] = click.option(
     "--step", type=_U64, metavar="S", required=True, help="The step_id of the step."
@@ -103,7 +105,7 @@ _tolerance_option: Callable[[F], F] = click.option(
 )  # fmt: skip
 @click.option(
     "--out", "path", metavar="PATH", default=_DEFAULT_PATH, show_default=True,
-    help="The trace; an existing file is replaced.",
+    help="The trace; an existing file is replaced, and - is standard output.",
 )  # fmt: skip
 @json_option
 def train(steps: int, rate: float, seed: int, path: str, as_json: bool) -> int:
@@ -114,6 +116,7 @@ def train(steps: int, rate: float, seed: int, path: str, as_json: bool) -> int:
     from ...core.importers.dgrr.layout import MAGIC, VERSION, TraceHeader, json_number
     from ...core.importers.dgrr.training import Training
 
+    check_output(path, as_json=as_json)
     if not math.isfinite(rate):
         raise UsageError(f"--lr is {rate}: expected a finite number")
     training = Training(seed, rate)
@@ -133,11 +136,16 @@ def train(steps: int, rate: float, seed: int, path: str, as_json: bool) -> int:
         })  # fmt: skip
     else:
         mean = "" if training.mean_loss is None else f", mean loss {training.mean_loss!r}"
-        output.result(
+        _beside(path)(
             f"{printable(path)}: {count(steps, 'step')}, w = {training.w!r},"
             f" b = {training.b!r}{mean}"
         )
     return 0
+
+
+def _beside(path: str | None) -> Callable[[str], None]:
+    """Return the function that writes a line of the result: to stderr if stdout is the trace."""
+    return output.message if path == STANDARD else output.result
 
 
 def _now() -> int:
@@ -243,19 +251,20 @@ def _bits(value: float) -> str:
 @_step_option
 @_trace_option
 @click.option(
-    "--out", "target", metavar="PATH", help="Write the trace of the steps before S to this file."
-)
+    "--out", "target", metavar="PATH",
+    help="Write the trace of the steps before S to this file; - is standard output.",
+)  # fmt: skip
 @json_option
 def rollback(step: int, path: str, target: str | None, as_json: bool) -> int:
     """Show the parameters w and b before step S. The trace itself is not changed."""
     from ...core.importers.dgrr.layout import RECORD, TraceHeader, bits_of, json_number
 
+    check_output(target, as_json=as_json)
     with valid_trace(path) as trace:
         position, record = find_step(trace, step)
         if target is not None:
-            with contextlib.suppress(OSError):
-                if Path(path).samefile(target):
-                    raise UsageError(f"--out is the trace {path} itself: name another file")
+            if STANDARD not in (path, target) and _is_same_file(path, target):
+                raise UsageError(f"--out is the trace {path} itself: name another file")
             header = TraceHeader.parse(trace.head)._replace(step_count=position)
 
             def blocks() -> Iterator[bytes]:
@@ -273,17 +282,28 @@ def rollback(step: int, path: str, target: str | None, as_json: bool) -> int:
             "out": target, "records": position,
         })  # fmt: skip
     else:
-        output.result(f"{printable(path)}: before step {step}")
+        show = _beside(target)
+        show(f"{printable(path)}: before step {step}")
         for name, value in (("w", record.w_before), ("b", record.b_before)):
-            output.result(f"  {name} = {value!r:<25} {bits_of(value)}")
+            show(f"  {name} = {value!r:<25} {bits_of(value)}")
         if target is not None:
-            output.result(f"{printable(target)}: {count(position, 'step')}")
+            show(f"{printable(target)}: {count(position, 'step')}")
     return 0
 
 
+def _is_same_file(path: str, target: str) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(path).samefile(target)
+    return False
+
+
 @click.command(short_help="Find the first step that differs in two traces.")
-@click.option("--a", "path_a", metavar="PATH", required=True, help="The first trace.")
-@click.option("--b", "path_b", metavar="PATH", required=True, help="The second trace.")
+@click.option(
+    "--a", "path_a", metavar="PATH", required=True, help="The first trace; - is standard input."
+)
+@click.option(
+    "--b", "path_b", metavar="PATH", required=True, help="The second trace; - is standard input."
+)
 @_tolerance_option
 @json_option
 def compare(path_a: str, path_b: str, tolerance: int, as_json: bool) -> int:
@@ -293,6 +313,8 @@ def compare(path_a: str, path_b: str, tolerance: int, as_json: bool) -> int:
     """
     from ...core.importers.dgrr.comparing import first_divergence
 
+    if path_a == path_b == STANDARD:
+        raise UsageError("--a and --b are both -: name a file for one of them")
     with valid_trace(path_a) as a, valid_trace(path_b) as b:
         found = first_divergence(a, b, tolerance)
         counts = a.records, b.records

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import InputError, UsageError
+from ..convert.tables import STANDARD
 from . import output
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ...core.importers.dgrr.layout import TraceFinding, TraceHeader, TraceRecord
     from ..convert.trace_files import TraceFile
 
+_PIECE: Final = 2**16
 _MAX_LISTED: Final = 10_000
 _MAX_SHOWN: Final = 20
 
@@ -69,11 +72,21 @@ def _sentence(path: str, finding: TraceFinding) -> str:
 
 @contextlib.contextmanager
 def opened_trace(path: str) -> Iterator[TraceFile]:
-    """Open a file. Raises UnreadableTraceError."""
-    from ..convert.trace_files import open_trace
+    """Open a file, or a copy of standard input or of a pipe.
 
-    with open_trace(path) as trace:
-        yield trace
+    Raises UnreadableTraceError, and UsageError for an empty path.
+    """
+    from ..convert.input_files import repeatable_path
+    from ..convert.trace_files import UnreadableTraceError, open_trace
+
+    if not path:
+        raise UsageError("the path of the trace is empty: name a file, or - for standard input")
+    with contextlib.ExitStack() as stack:
+        try:
+            local = stack.enter_context(repeatable_path(path))
+        except InputError as error:
+            raise UnreadableTraceError(str(error)) from None
+        yield stack.enter_context(open_trace(local, path))
 
 
 @contextlib.contextmanager
@@ -141,8 +154,21 @@ def show_differences(differences: list[FieldDifference], a: str, b: str) -> None
             output.result(f"    {name:<9} {value!r:<25} {bits_of(value)}")
 
 
+def check_output(path: str | None, *, as_json: bool) -> None:
+    """Raise UsageError if a trace cannot be written to this path, of `--out`, beside the result."""
+    from ..convert.trace_files import refuse_terminal
+
+    if path == "":
+        raise UsageError("--out is empty: name a file, or - for standard output")
+    if path != STANDARD:
+        return
+    if as_json:
+        raise UsageError("--out - and --json both write to standard output: name a file")
+    refuse_terminal()
+
+
 def write_trace(path: str, header: TraceHeader, blocks: Iterator[bytes]) -> None:
-    """Write a trace completely or not at all. Raises TargetError."""
+    """Write a trace completely or not at all; `-` is standard output. Raises TargetError."""
     import shutil
     import zlib
 
@@ -150,8 +176,6 @@ def write_trace(path: str, header: TraceHeader, blocks: Iterator[bytes]) -> None
     from ...core.otlp.replacing import replacing
     from ...core.temporary import temporary_folder, writing_temporary_files
 
-    if path == "-":
-        raise UsageError("a trace is not written to -: name a file")
     with temporary_folder() as folder:
         crc = 0
         with writing_temporary_files(), (folder / "records").open("w+b") as records:
@@ -159,6 +183,10 @@ def write_trace(path: str, header: TraceHeader, blocks: Iterator[bytes]) -> None
                 crc = zlib.crc32(block, crc)
                 records.write(block)
             records.seek(0)
+            head = header_bytes(header, crc)
+            if path == STANDARD:
+                output.data(chain((head,), iter(lambda: records.read(_PIECE), b"")))
+                return
             with replacing(path) as file:
-                file.write(header_bytes(header, crc))
+                file.write(head)
                 shutil.copyfileobj(records, file)

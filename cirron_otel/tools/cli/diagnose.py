@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -14,7 +14,6 @@ from . import output
 from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
-from .text import printable
 
 if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ...core.records.findings import Finding
     from .sources import OpenedSource
 
-_MOST_NAMES = 10
 FAILED_VERDICT = 6
 """The exit code if a verdict is as severe as `--fail-on`."""
 
@@ -138,14 +136,6 @@ def _diagnosed(
     reader = SpoolReader(place.directory)
     selected = all_runs(reader) if wanted == ALL else [(chosen_run(reader, wanted), reader)]
     for chosen, batches in selected:
-        if wanted is None and chosen.others:
-            output.message(f"the other runs: {_listed(chosen.others)}")
         diagnosis = diagnose_batches(batches, limits, chosen.world_size)
         code = place.report_problems(batches)
         yield DiagnosedRun(chosen, diagnosis, place.findings(batches), code)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the last names of a list, and how many are left out."""
-    shown = ", ".join(map(printable, names[-_MOST_NAMES:]))
-    return shown if len(names) <= _MOST_NAMES else f"{len(names) - _MOST_NAMES:,} and {shown}"

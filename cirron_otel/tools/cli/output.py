@@ -13,8 +13,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import TargetError
 from .text import printable
@@ -62,6 +62,14 @@ def document(value: Any) -> None:
     result(json.dumps(value))
 
 
+def data(pieces: Iterable[bytes]) -> None:
+    """Write bytes to stdout, and flush it. Raises TargetError if that fails."""
+    with _standard_output() as stream:
+        for piece in pieces:
+            stream.buffer.write(piece)
+        stream.buffer.flush()
+
+
 def flush() -> None:
     """Flush stdout. Raises TargetError if that fails."""
     if sys.stdout is not None:  # if it is None, stdout was closed and nothing was written
@@ -75,12 +83,19 @@ def give_up() -> None:
 
 
 def _write(text: str) -> None:
+    with _standard_output() as stream:
+        stream.write(text)
+        if not text:
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _standard_output() -> Iterator[TextIO]:
+    """Yield stdout, and convert an OSError in the block to a TargetError."""
     if sys.stdout is None:
         raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
     try:
-        sys.stdout.write(text)
-        if not text:
-            sys.stdout.flush()
+        yield sys.stdout
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
             give_up()
@@ -158,7 +173,7 @@ def show(*renderables: RenderableType) -> None:
         return
     if sys.stdout is not None and sys.stdout.isatty():
         columns = Console().width
-        with _failures():
+        with _standard_output():
             for each in renderables:
                 Console(
                     highlight=False, markup=False, emoji=False, width=_width(each, columns)
@@ -180,15 +195,6 @@ def _width(renderable: RenderableType, columns: int) -> int:
     from rich.table import Table
 
     return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns
-
-
-@contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise TargetError(f"standard output cannot be written: {reason}") from error
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ run_option: Callable[[F], F] = click.option(
     "--run",
     "run",
     metavar="NAME|ID|last|all",
-    help="Only this run, by its name or the beginning of its id; see `runs ls`.",
+    help="Only this run, by its name or the beginning of its id; for a spool, see `runs ls`.",
 )
 fail_on_option: Callable[[F], F] = click.option(
     "--fail-on",

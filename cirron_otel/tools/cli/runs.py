@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     """Limit `reader` to the run named by `--run`, or else to the last run, and report which."""
-    from ...core.analysis.run_selection import choose_run
+    from ...core.analysis.run_selection import choose_run, names_text
 
     chosen = choose_run(reader, wanted)
     if wanted is None and chosen.run is not None and chosen.count > 1:
         output.message(
-            f"{count(chosen.count, 'run')} in the spool; this is the last,"
-            f" {printable(chosen.run.name)}; --run NAME or --run all selects others,"
-            " `cirron-otel runs ls` lists them"
+            f"{count(chosen.count, 'run')}; this is the last, {printable(chosen.run.name)};"
+            " --run NAME or --run all selects others:"
+            f" {names_text(chosen.others, chosen.count - 1)}"
         )
     return chosen
 

@@ -54,9 +54,8 @@ class _Place(NamedTuple):
 @contextlib.contextmanager
 def _local(path: str, findings: _Findings) -> Iterator[_Place]:
     """Yield a recording; a spool is first written in Stormlog's form, and a pipe to a file."""
-    from ...core.temporary import temporary_folder
-
     if _is_spool(path):
+        from ...core.temporary import temporary_folder
         from ..convert.convert import ConvertRequest, convert
 
         with temporary_folder() as folder:
@@ -65,15 +64,10 @@ def _local(path: str, findings: _Findings) -> Iterator[_Place]:
                 findings.add(finding)
             yield _Place(folder / "recording", Path(path))
         return
-    if path != STANDARD and not Path(path).is_fifo():
-        yield _Place(Path(path))
-        return
-    from ...core.importers.stormlog.reading import copy_stream
-    from ..convert.formats import PathSpec
-    from ..convert.sources import open_place
+    from ..convert.input_files import repeatable_path
 
-    with temporary_folder() as folder, open_place(PathSpec(path, "stormlog")) as stream:
-        yield _Place(copy_stream(stream, folder))
+    with repeatable_path(path) as local:
+        yield _Place(Path(local))
 
 
 def _is_spool(path: str) -> bool:

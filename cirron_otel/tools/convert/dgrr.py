@@ -6,26 +6,25 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 from ...core.analysis.run_selection import choose_run
 from ...core.importers.dgrr.importing import TraceImport
 from ...core.importers.dgrr.layout import TraceFinding, require_trace
 from ...core.importers.dgrr.restoring import CollectedTrace
-from ...core.importers.stormlog.reading import copy_stream
 from ...core.placement.joined_steps import JoinedSteps
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
+from .input_files import repeatable_path
 from .messages import SizeLimits
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
 from .tables import STANDARD
 from .targets import open_stream
-from .trace_files import TraceFile, open_trace
+from .trace_files import TraceFile, open_trace, refuse_terminal
 
 LOST = "records that a DGRR trace cannot store"
 
@@ -37,12 +36,9 @@ class TraceSource(BatchSource):
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
         """Copy standard input, or a pipe, into a file, because a trace is read several times."""
-        self._path, self._shown = place.path, place.path
+        self._shown = place.path
+        self._path = context.stack.enter_context(repeatable_path(place.path))
         self._join, self._rank = context.join, context.rank
-        if place.path == STANDARD or Path(place.path).is_fifo():
-            folder = context.stack.enter_context(temporary_folder())
-            with open_place(place) as stream:
-                self._path = str(copy_stream(stream, folder))
 
     def batches(
         self,
@@ -51,7 +47,7 @@ class TraceSource(BatchSource):
         progress: Progress | None = None,
     ) -> Iterator[NamedBatch]:
         """Yield the batches; failed checks are findings. Raises InputError for other files."""
-        with open_trace(self._path) as trace, contextlib.ExitStack() as stack:
+        with open_trace(self._path, self._shown) as trace, contextlib.ExitStack() as stack:
             require_trace(self._shown, trace.head)
 
             def on_finding(finding: TraceFinding) -> None:
@@ -103,7 +99,12 @@ def open_target(
     report: Report,
     limits: SizeLimits,  # noqa: ARG001 - a trace has no limit
 ) -> Iterator[CollectingTarget]:
-    """Open a target, a file. Raises InputError at the end if there is not exactly one trace."""
+    """Open a target, a file. Raises InputError at the end if there is not exactly one trace.
+
+    Raises UsageError if it is standard output, and that is a terminal.
+    """
+    if place.path == STANDARD:
+        refuse_terminal()
     with temporary_folder() as folder, temporary_databases():
         collected = CollectedTrace(folder)
         try:

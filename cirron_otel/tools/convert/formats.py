@@ -48,7 +48,14 @@ def source_place(path: str, source_format: str | None) -> PathSpec:
     if match := source_with_prefix(path):
         name, prefix = match
         check_from(source_format, name)
-        return PathSpec(path.removeprefix(prefix) if SOURCES[name].is_format else path, name)
+        if not SOURCES[name].is_format:
+            return PathSpec(path, name)
+        place = PathSpec(path.removeprefix(prefix), name)
+        _check_not_empty("source", path, place.path)
+        if place.path == STANDARD and not SOURCES[name].reads_stdin:
+            raise UsageError(f"{path}: standard input cannot be read as {name}: name a path")
+        return place
+    _check_not_empty("source", path, path)
     _check_format(source_format, source_formats())
     if path == STANDARD:
         if source_format is None or not SOURCES[source_format].reads_stdin:
@@ -81,7 +88,10 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
         name, prefix = match
         if target_format not in (None, name):
             raise UsageError(f"--to is the format of a file: omit it for {prefix}")
-        return PathSpec(path.removeprefix(prefix), name)
+        place = PathSpec(path.removeprefix(prefix), name)
+        _check_not_empty("target", path, place.path)
+        return place
+    _check_not_empty("target", path, path)
     if path == STANDARD:
         name = target_format or source.stdout_format or ""
         if not name or not TARGETS[name].writes_stdout:
@@ -102,6 +112,15 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
     raise UsageError(
         f"{path} has no known suffix: expected {_SUFFIXES}, no suffix for a spool, or use --to"
     )
+
+
+def _check_not_empty(what: str, argument: str, path: str) -> None:
+    """Raise UsageError for an empty path, which would be the current directory."""
+    if not path:
+        raise UsageError(
+            f"the {what} {argument!r} has an empty path: name a file or a directory; the current"
+            f" directory is {argument}."
+        )
 
 
 def _check_format(name: str | None, known: Iterable[str]) -> None:

@@ -7,12 +7,11 @@ for batches as protobuf in wire_files.py.
 from __future__ import annotations
 
 import contextlib
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -24,6 +23,7 @@ from ...core.temporary import temporary_folder, writing_temporary_files
 from ...errors import InputError, TargetError
 from ...ids import digest
 from .formats import SPOOL, PathSpec, source_place
+from .input_files import open_input
 from .messages import DEFAULT_LIMITS, SizeLimits
 from .report import Report
 from .tables import SOURCES, STANDARD, SourceRow
@@ -176,7 +176,7 @@ class BatchFileSource(SpoolSource):
         path = self._path
         folder = context.stack.enter_context(temporary_folder())
         name = "" if path == STANDARD else Path(path).name
-        with open_place(self._place) as file:
+        with open_input(path) as file:
             try:
                 data = file.read(MAX_BATCH_BYTES + 1)
             except OSError as error:
@@ -213,23 +213,6 @@ def size_of(path: Path) -> int:
         return 0
 
 
-@contextlib.contextmanager
-def open_place(place: PathSpec) -> Iterator[BinaryIO]:
-    """Open a file, or standard input. Raises InputError."""
-    if place.path == STANDARD:
-        if sys.stdin is None:
-            raise InputError("standard input is closed: name a file instead of -")
-        yield sys.stdin.buffer
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(Path(place.path).open("rb"))
-        except (OSError, ValueError) as error:
-            what = getattr(error, "strerror", None) or error
-            raise InputError(f"{place.path} cannot be read: {what}") from None
-        yield file
-
-
 def messages_of(
     place: PathSpec, report: Report, progress: Progress | None, max_bytes: int
 ) -> Iterator[Message]:
@@ -242,7 +225,7 @@ def messages_of(
         report.skip(Finding(place.path, "unreadable", problem, path=str(position)))
 
     total = None if place.path == STANDARD else size_of(Path(place.path))
-    with open_place(place) as stream:
+    with open_input(place.path) as stream:
         try:
             for message in read_messages(
                 stream, place.form, max_bytes=max_bytes, on_error=on_error, validate=False

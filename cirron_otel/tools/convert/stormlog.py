@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from ...core.importers.stormlog.importing import StormlogImport
-from ...core.importers.stormlog.reading import copy_stream
 from ...core.importers.stormlog.writing import StormlogWriter
 from ...core.otlp.replacing import replacing
 from ...core.placement.joined_scopes import ScopeTimes
@@ -16,9 +15,10 @@ from ...core.records.findings import Finding
 from ...core.temporary import temporary_folder
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
+from .input_files import repeatable_path
 from .messages import SizeLimits
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, open_place, size_of
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, size_of
 from .tables import STANDARD
 from .targets import open_stream
 
@@ -31,13 +31,9 @@ class StormlogSource(BatchSource):
     is_streamed: ClassVar[bool] = True
 
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
-        """Copy standard input into a file, because a recording is read twice."""
-        self._path = place.path
+        """Copy standard input, or a pipe, into a file, because a recording is read twice."""
+        self._path = context.stack.enter_context(repeatable_path(place.path))
         self._join = context.join
-        if place.path == STANDARD:
-            folder = context.stack.enter_context(temporary_folder())
-            with open_place(place) as stream:
-                self._path = str(copy_stream(stream, folder))
 
     def batches(
         self,

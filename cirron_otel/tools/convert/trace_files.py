@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from ...core.importers.dgrr.layout import HEADER, RECORD
-from ...errors import InputError
+from ...errors import InputError, UsageError
 
 _CHUNK_RECORDS: Final = 910
 """About 64 KiB."""
@@ -54,20 +55,32 @@ class TraceFile:
         return data
 
 
+def refuse_terminal() -> None:
+    """Raise UsageError if standard output is a terminal, because a trace is binary."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError(
+            "a trace is binary, and standard output is a terminal: redirect it, or name a file"
+        )
+
+
 def _unreadable(path: str, reason: str) -> UnreadableTraceError:
     return UnreadableTraceError(f"{path} cannot be read: {reason}")
 
 
 @contextlib.contextmanager
-def open_trace(path: str) -> Iterator[TraceFile]:
-    """Open a file. Raises UnreadableTraceError if it is missing or not a regular file."""
+def open_trace(path: str, shown: str | None = None) -> Iterator[TraceFile]:
+    """Open a file, which is `shown` in messages.
+
+    Raises UnreadableTraceError if it is missing or not a regular file.
+    """
+    shown = path if shown is None else shown
     with contextlib.ExitStack() as stack:
         try:
             if not stat.S_ISREG(Path(path).stat().st_mode):
-                raise _unreadable(path, "it is not a regular file: expected a file with a trace")
+                raise _unreadable(shown, "it is neither a file nor a pipe: expected a trace")
             file = stack.enter_context(Path(path).open("rb"))
             size = os.fstat(file.fileno()).st_size
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise _unreadable(path, reason) from None
-        yield TraceFile(path, file, size)
+            raise _unreadable(shown, reason) from None
+        yield TraceFile(shown, file, size)

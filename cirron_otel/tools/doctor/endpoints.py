@@ -20,6 +20,7 @@ from .check import Check, ok, warning, within
 from .otlp import OtlpRequest, examine_otlp
 from .platform import examine_platform
 from .spool import examine_spool
+from .traceml import examine_traceml
 
 _LONGEST_S = 5.0
 
@@ -87,6 +88,7 @@ def examine_endpoints(
         yield ok("cirron", "in a run of the platform: batches go to standard output, as events")
     elif Export.CIRRON_HTTP in targets:
         yield from examine_platform(config, timeout, is_sent=is_sent)
+    yield from examine_traceml(environ, timeout)
 
 
 def keys_of(config: Config, environ: Mapping[str, str]) -> dict[str, str]:

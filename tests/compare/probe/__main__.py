@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import collector, conversions, descriptions
+from . import collector, conversions, descriptions, traces
 from .command_line import CommandLine, Output
 
 
@@ -17,6 +17,7 @@ def outputs(corpus: Path) -> Iterator[Output]:
     cli = CommandLine()
     yield from descriptions.outputs(cli)
     yield from conversions.outputs(cli, corpus)
+    yield from traces.outputs(cli, corpus)
     yield from collector.outputs(cli, corpus)
 
 

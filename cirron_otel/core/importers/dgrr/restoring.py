@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ _TABLES: Final = (
     " WITHOUT ROWID",
 )
 _PAIRS: Final = (("w_before", "b_before"), ("grad_w", "grad_b"), ("w_after", "b_after"))
+_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
 _EXPECTED: Final = "expected the form of docs/dgrr.md"
 
 
@@ -59,10 +60,10 @@ class CollectedTrace:
         trace, records = members.get("trace"), members.get("records")
         header, tail = _bytes(members.get("header")), _bytes(members.get("tail", ""))
         sizes_fit = len(header) <= HEADER.size and len(tail) < RECORD.size
-        if not isinstance(trace, str) or type(records) is not int or not sizes_fit:
+        is_id = isinstance(trace, str) and _TRACE_ID.fullmatch(trace)
+        is_count = type(records) is int and 0 <= records < 2**63
+        if not (is_id and is_count and sizes_fit):
             raise InputError(f"the object {KEY} of the batch is not valid: {_EXPECTED}")
-        if not 0 <= records < 2**63:
-            raise InputError(f"the object {KEY} of the batch has {records} records: {_EXPECTED}")
         try:
             rows = [(trace, *_record(mark)) for mark in marks]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -128,6 +129,6 @@ def _bytes(text: Any) -> bytes:
     if isinstance(text, str):
         try:
             return base64.b64decode(text, validate=True)
-        except binascii.Error:
+        except ValueError:
             pass
     raise InputError(f"{KEY}: {text!r:.40} is not base64: {_EXPECTED}")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...records.findings import Finding
-from ...temporary import writing_temporary_files
 from .discovery import Artifact, OnFinding, SourceFile, discover
 from .duplicates import SeenEvents
 from .events import LEGACY, canonical_event, version_of
@@ -220,11 +218,3 @@ def _content_session(artifact: Artifact) -> str:
         except (OSError, UnreadableFileError):
             continue
     return synthetic_session_id(content.digest())
-
-
-def copy_stream(stream: BinaryIO, folder: Path) -> Path:
-    """Copy a stream, such as standard input, into a file in `folder`, since it is read twice."""
-    path = folder / "stdin"
-    with writing_temporary_files(), path.open("wb") as file:
-        shutil.copyfileobj(stream, file)
-    return path

@@ -47,7 +47,13 @@ def _envelope(message: Any) -> Envelope:
         return Envelope({}, (), None, (f"a message of type {type(message).__name__}",))
     control = message.get(CONTROL)
     if control is not None:
-        return Envelope(message, (), str(control), ())
+        own: set[str] = {"rows"} if control == HISTORY_CONTROL else set()
+        unknown = [
+            f"key {shown(key)} of a control message"
+            for key, value in message.items()
+            if isinstance(value, dict | list) and key not in own
+        ]
+        return Envelope(message, (), str(control), tuple(sorted(unknown)))
     body, meta = message.get("body"), message.get("meta")
     if isinstance(body, dict) and isinstance(meta, dict):
         unknown = [f"key {shown(key)}" for key in message.keys() - _ENVELOPE_KEYS]
