@@ -28,7 +28,7 @@ FILE = PINS / "otelcol-file.yaml"
 SPLIT = PINS / "otelcol-split.yaml"
 PROCESSORS = PINS / "otelcol-processors.yaml"
 JAEGER = PINS / "jaeger.yaml"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 POLL_SECONDS = 0.05
 
 Spans = list[dict[str, Any]]

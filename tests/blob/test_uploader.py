@@ -105,7 +105,7 @@ def full(number: int, owner: int, name: str = "weight", **changes: Any) -> dict[
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -155,7 +155,10 @@ def wait_until_gone(processes: list[int]) -> None:
 
 def children(process: int) -> list[int]:
     """Return all descendants of a process."""
-    found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    try:
+        found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has ended
+        return []
     return [each for child in map(int, found) for each in (child, *children(child))]
 
 

@@ -33,7 +33,7 @@ from .serving import Serving, serving, spans_of
 from .test_running import post, record, request
 
 PROTOBUF = "application/x-protobuf"
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class Reloaded:

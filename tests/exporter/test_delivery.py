@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -22,14 +21,10 @@ from cirron_otel.core.delivery.retry_policy import Backoff, RetryGate, RetryPoli
 from cirron_otel.core.spool.lease import claim_delivery
 from cirron_otel.core.spool.paths import file_name
 from cirron_otel.core.targets.event_stream import EventStreamTarget
+from tests.backends.process import free_port
 
 from .cirron_server import CirronServer, Fault, Received
 from .deliveries import KEY, QUICK, Process, cirron_target, until
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def assert_in_order(accepted: list[str], sealed: list[str]) -> None:
@@ -64,7 +59,7 @@ def test_batches_arrive_in_order_and_once(tmp_path: Path) -> None:
 
 
 def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(30):
@@ -77,7 +72,7 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
 
 
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(3):
@@ -247,7 +242,7 @@ def test_the_end_does_not_wait_for_what_was_told_to_come_later(tmp_path: Path) -
 
 
 def test_batches_evicted_before_they_were_sent_are_counted(tmp_path: Path) -> None:
-    process, port = Process(tmp_path, max_bytes=20_000), unused_port()
+    process, port = Process(tmp_path, max_bytes=20_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(50):
@@ -288,7 +283,7 @@ def test_nothing_counts_as_evicted_while_batches_are_on_their_way(tmp_path: Path
 
 
 def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
-    process, port = Process(tmp_path, max_bytes=60_000), unused_port()
+    process, port = Process(tmp_path, max_bytes=60_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"), most_names=5)
     delivery.start()
     for _ in range(80):
@@ -305,7 +300,7 @@ def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
 
 def test_batches_that_may_be_noted_wait_for_room_in_the_queue(tmp_path: Path) -> None:
     """The directory is not scanned for them: a batch that was not announced stays until the end."""
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     target = cirron_target(f"http://127.0.0.1:{port}")
     delivery = process.delivery(target, most_names=5, most_noted=100)
     delivery.start()

@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"^epoch \d  loss (\S+)$", re.MULTILINE)
 
 
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 180.0) -> None:
     """Wait until something holds; `seconds` is far more than it takes."""
     end = time.monotonic() + seconds
     while not holds():
