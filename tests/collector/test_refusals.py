@@ -91,7 +91,7 @@ def counted(here: Serving) -> dict[tuple[str, str, str], float]:
 
 
 def logged(here: Serving) -> list[tuple[str, str, str]]:
-    lines = [json.loads(line) for line in here.log.read_text().splitlines()]
+    lines = [json.loads(line) for line in here.log.read_text().split("\n")[:-1]]
     fields = [line["fields"] for line in lines if "a request was refused" in line["message"]]
     return [(each["reason"], each["signal"], each["transport"]) for each in fields]
 

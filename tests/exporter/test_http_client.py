@@ -56,7 +56,7 @@ def raw_server(serve: Callable[[socket.socket, int], None]) -> Iterator[tuple[in
         yield listener.getsockname()[1], numbers
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    thread.join(180)
 
 
 def read_request(connection: socket.socket) -> bytes:
