@@ -198,3 +198,38 @@ def test_marks_on_scopes_begun_while_the_flush_thread_takes(
     by_name = {span.name: span for span in spans}
     assert early.id in by_name["late"].mark_ids
     assert "early" not in {row.name for row in marks}
+
+
+def test_a_span_of_others_that_ends_around_a_scope_while_the_flush_thread_takes(
+    session: OpenSession, meanwhile: Callable[[OpenSession, Callable[[], None]], None]
+) -> None:
+    """The journal has the scope, because its mark is taken, and the span that is its parent."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    tracer = provider.get_tracer("server")
+
+    def serve() -> None:
+        with tracer.start_as_current_span("request"), Scope("answer"):
+            mark("length", 3)
+
+    meanwhile(session, serve)
+    told = {row.name: row for row in session.collect().open}
+    assert told["answer"].parent_id == told["request"].id
+    assert told["request"].end_ns >= told["answer"].end_ns > 0
+    spans, _ = session.rows(is_last=True)
+    (request,) = [span for span in spans if span.name == "request"]
+    assert request.id == told["request"].id
+    assert request.thread_id == told["request"].thread_id
+
+
+def test_a_scope_that_ends_before_one_in_it(session: OpenSession) -> None:
+    """If the batch with its record is not sealed, the journal has the record."""
+    outer = Scope("outer").__enter__()
+    inner = Scope("inner").__enter__()
+    outer.end()
+    found = session.collect()
+    (told,) = [row for row in found.open if row.name == "inner"]
+    (ended,) = [row for row in found.closed if row.name == "outer"]
+    assert told.parent_id == ended.id
+    assert ended.end_ns
+    inner.end()

@@ -409,9 +409,9 @@ class TestForwarding:
                 # The rest of the first connection is lost with it: the protocol has no answer.
             with socket.create_server(("127.0.0.1", port)) as listener:
                 listener.settimeout(120)
-                second, _ = listener.accept()  # what is sent to the first one is lost with it
                 peer.sendall(steps(301, 400))
                 peer.close()
+                second, _ = listener.accept()
                 with second:
                     rest = b"".join(iter(lambda: second.recv(65536), b""))
             assert rest.endswith(steps(391, 400))

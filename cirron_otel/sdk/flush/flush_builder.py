@@ -18,7 +18,8 @@ from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
 from ..tracing.buffers import MarkEntry, forget_newest
 from ..tracing.clock import now, wall, wall_now
-from ..tracing.foreign_spans import ForeignSpans, foreign_row
+from ..tracing.enclosing import EnclosingSpan
+from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
 from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
@@ -187,8 +188,10 @@ class FlushBuilder:
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
+        around = self._around(drained)
         # Most scopes in the journal are still open, so this set is usually empty.
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
+        journalled_ids |= {each.id for each in around if each._end and each not in drained.late}
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
@@ -199,7 +202,7 @@ class FlushBuilder:
             if scope in drained.open or scope in drained.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
-        self._add_open(drained, result)
+        self._add_open(drained, around, result)
         if self.retains_records:
             result.ended, result.points = drained.ended, drained.marks.copy()
         change.spans += sum(batch.span_count for batch in result.batches)
@@ -406,7 +409,21 @@ class FlushBuilder:
             record["trace_id"] = scope._trace.trace_id.hex()
         return record
 
-    def _add_open(self, drained: Drained, result: FlushResult) -> None:
+    def _around(self, drained: Drained) -> dict[Any, None]:
+        """Return the recorded ancestors of the scopes that the journal contains.
+
+        One that has ended may be in a batch that is not sealed yet, or in none.
+        """
+        outermost = (None, NO_SESSION, self._origin.session)
+        found: dict[Any, None] = {}
+        for scope in (*drained.open, *drained.late):
+            each: Any = scope._above
+            while each not in outermost and each not in found:
+                found[each] = None
+                each = each._above
+        return {each: None for each in found if each._id}
+
+    def _add_open(self, drained: Drained, around: dict[Any, None], result: FlushResult) -> None:
         session_trace = self._origin.session._trace
         for scope in (*drained.open, *drained.late):
             try:
@@ -421,8 +438,17 @@ class FlushBuilder:
             until = scope._end or getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)
-        for begun in () if drained.is_last else list(self._foreign.open.values()):
-            row_or_none = self._foreign_row(begun.span, begun, session_trace)
+        if drained.is_last:
+            return
+        begun = {each.seen: each for each in list(self._foreign.open.values())}
+        for each in around:
+            if type(each) is EnclosingSpan and each not in begun:  # it has ended meanwhile
+                row_or_none = self._foreign_row(
+                    each.span, OpenForeignSpan(each.span, each), session_trace
+                )
+                result.open += [] if row_or_none is None else [row_or_none]
+        for span in begun.values():
+            row_or_none = self._foreign_row(span.span, span, session_trace)
             if row_or_none is not None:
                 row_or_none.end_ns = 0
                 result.open.append(row_or_none)

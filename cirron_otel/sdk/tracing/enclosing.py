@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from opentelemetry.trace import SpanContext
@@ -37,7 +38,7 @@ class EnclosingSpan(RecordedScope):
         self._trace = _trace_of(context, parent._trace)
         began = getattr(span, "start_time", None)
         self._start = began - ANCHOR if began else now()
-        self._thread = 0
+        self._thread = threading.get_ident()
         self._extras = self._token = None
 
     @property
