@@ -17,7 +17,7 @@ from pathlib import Path
 
 GUARD = Path(__file__).with_name("guard.py")
 READY_SECONDS = 180.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 60.0
 """So long an end with SIGTERM may take."""
 KILL_SECONDS = 120.0
 ATTEMPTS = 3

@@ -154,7 +154,7 @@ def test_no_scope_is_kept_alive(tmp_path: Path) -> None:
             until(lambda: scopes[0]() is None)
             assert ci.health()["sampling"]["samples"] < before[0] + 100
 
-    record(tmp_path, work)
+    record(tmp_path, work, sample_interval=0.2)
 
 
 class TestTrainingThread:
