@@ -216,8 +216,9 @@ def test_a_span_of_others_that_ends_around_a_scope_while_the_flush_thread_takes(
     told = {row.name: row for row in session.collect().open}
     assert told["answer"].parent_id == told["request"].id
     assert told["request"].end_ns >= told["answer"].end_ns > 0
-    spans, _ = session.rows(is_last=True)
-    (request,) = [span for span in spans if span.name == "request"]
+    found = session.collect()  # both go into this batch
+    assert {row.name for row in found.closed} == {"request", "answer"}
+    (request,) = [row for row in found.batches[0].rows()[0] if row.name == "request"]
     assert request.id == told["request"].id
     assert request.thread_id == told["request"].thread_id
 
@@ -232,4 +233,19 @@ def test_a_scope_that_ends_before_one_in_it(session: OpenSession) -> None:
     (ended,) = [row for row in found.closed if row.name == "outer"]
     assert told.parent_id == ended.id
     assert ended.end_ns
+    inner.end()
+
+
+def test_a_span_of_others_that_ends_before_a_scope_in_it(session: OpenSession) -> None:
+    """The journal has it until the batch with its record is sealed, and no longer."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    with provider.get_tracer("server").start_as_current_span("request"):
+        inner = Scope("inner").__enter__()
+    found = session.collect()
+    assert [row.name for row in found.closed] == ["request"]
+    assert "inner" in {row.name for row in found.open}
+    found = session.collect()
+    assert "inner" in {row.name for row in found.open}
+    assert "request" not in {row.name for row in (*found.open, *found.closed)}
     inner.end()

@@ -74,8 +74,8 @@ class FlushResult:
     open: list[SpanRow] = field(default_factory=list)
     """Records of the open scopes."""
     closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` whose spans were open at an earlier flush, or that an earlier batch
-    refers to."""
+    """Records in `batches` whose spans were open at an earlier flush or are around an open scope,
+    or that an earlier batch refers to."""
     ended: list[Scope] = field(default_factory=list)
     """The scopes in `batches`, if the builder is set to retain them."""
     points: list[MarkEntry] = field(default_factory=list)
@@ -191,7 +191,7 @@ class FlushBuilder:
         around = self._around(drained)
         # Most scopes in the journal are still open, so this set is usually empty.
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
-        journalled_ids |= {each.id for each in around if each._end and each not in drained.late}
+        journalled_ids |= {each.id for each in around if each not in drained.late}
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
@@ -225,6 +225,8 @@ class FlushBuilder:
             self._open = drained.open
             self._mark_ids, self._announced = change.mark_ids, change.announced
             self._journalled = {row.id for row in result.open}
+            for _, begun in drained.foreign:
+                begun.seen.is_recorded = True
             if drained.is_last:
                 self._foreign.open.clear()
                 forget_newest()
@@ -285,12 +287,14 @@ class FlushBuilder:
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
         late = drain.late(ended)
+        open_foreign = [] if is_last else list(self._foreign.open.values())
         marks = drain.marks
         if self._thinner is not None:
             ended, marks = self._thinner.filter(
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
-        return Drained(ended, drain.foreign, marks, still, late, is_last, drain.snapshots)
+        begun = {each.seen: each for each in open_foreign}
+        return Drained(ended, drain.foreign, marks, still, late, begun, is_last, drain.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End all open scopes, the session last."""
@@ -410,9 +414,9 @@ class FlushBuilder:
         return record
 
     def _around(self, drained: Drained) -> dict[Any, None]:
-        """Return the recorded ancestors of the scopes that the journal contains.
+        """Return the ended spans around the scopes that the journal contains, but for sealed ones.
 
-        One that has ended may be in a batch that is not sealed yet, or in none.
+        They are in the batches of this flush, or will be in those of the next one.
         """
         outermost = (None, NO_SESSION, self._origin.session)
         found: dict[Any, None] = {}
@@ -421,7 +425,13 @@ class FlushBuilder:
             while each not in outermost and each not in found:
                 found[each] = None
                 each = each._above
-        return {each: None for each in found if each._id}
+
+        def has_ended(each: Any) -> bool:
+            if type(each) is EnclosingSpan:
+                return each not in drained.still and not each.is_recorded
+            return bool(each._end)
+
+        return {each: None for each in found if each._id and has_ended(each)}
 
     def _add_open(self, drained: Drained, around: dict[Any, None], result: FlushResult) -> None:
         session_trace = self._origin.session._trace
@@ -440,15 +450,12 @@ class FlushBuilder:
             result.open.append(row)
         if drained.is_last:
             return
-        begun = {each.seen: each for each in list(self._foreign.open.values())}
-        for each in around:
-            if type(each) is EnclosingSpan and each not in begun:  # it has ended meanwhile
-                row_or_none = self._foreign_row(
-                    each.span, OpenForeignSpan(each.span, each), session_trace
-                )
-                result.open += [] if row_or_none is None else [row_or_none]
-        for span in begun.values():
-            row_or_none = self._foreign_row(span.span, span, session_trace)
+        taken = {begun.seen for _, begun in drained.foreign}
+        ended = [each for each in around if type(each) is EnclosingSpan and each not in taken]
+        left = drained.still | {each: OpenForeignSpan(each.span, each) for each in ended}
+        for seen, begun in left.items():
+            row_or_none = self._foreign_row(begun.span, begun, session_trace)
             if row_or_none is not None:
-                row_or_none.end_ns = 0
+                if seen in drained.still:
+                    row_or_none.end_ns = 0
                 result.open.append(row_or_none)

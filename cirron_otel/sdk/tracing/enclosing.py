@@ -21,7 +21,7 @@ class EnclosingSpan(RecordedScope):
     depend on depth or name apply only to scopes.
     """
 
-    __slots__ = ("has_phase", "span")
+    __slots__ = ("has_phase", "is_recorded", "span")
 
     _folded = _is_detailed = _rest = None
 
@@ -31,6 +31,8 @@ class EnclosingSpan(RecordedScope):
         self.span = span
         self.has_phase = False
         """Whether a phase ran in the span."""
+        self.is_recorded = False
+        """Whether a batch of an earlier flush contains the span."""
         self._above = parent
         self._depth = parent._depth
         self._name, self._index, self._attrs = "", None, None
