@@ -13,10 +13,10 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from opentelemetry import context
 from opentelemetry.trace import get_current_span
 
@@ -66,10 +66,13 @@ for _number in (signal.SIGQUIT, signal.SIGHUP):
 
 
 # CI draws the same examples each time, so that its results are repeatable; all other runs draw new
-# ones.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI") == "true":
-    settings.load_profile("ci")
+# ones. No example fails because the machine is busy.
+_PATIENT: dict[str, Any] = {
+    "deadline": None, "suppress_health_check": [HealthCheck.too_slow],
+}  # fmt: skip
+settings.register_profile("ci", derandomize=True, **_PATIENT)
+settings.register_profile("patient", **_PATIENT)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "patient")
 
 
 def nothing_left_out() -> bool:

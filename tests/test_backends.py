@@ -174,7 +174,7 @@ def is_alive(pid: int) -> bool:
 
 
 def ends_soon(pid: int) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not is_alive(pid)

@@ -11,12 +11,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 GUARD = Path(__file__).with_name("guard.py")
-READY_SECONDS = 60.0
-STOP_SECONDS = 15.0
+READY_SECONDS = 180.0
+STOP_SECONDS = 60.0
+"""So long an end with SIGTERM may take."""
+KILL_SECONDS = 120.0
 ATTEMPTS = 3
 
 # Loopback is never reached through a proxy, whatever the environment says.
@@ -27,13 +30,29 @@ class BackendError(Exception):
     """A backend did not start or did not answer; the message ends with its log's last lines."""
 
 
+_reserved: deque[socket.socket] = deque(maxlen=200)
+"""Sockets that do not listen, at the ports of the last free endpoints."""
+
+
 def free_endpoints(count: int) -> list[str]:
-    """`count` different `127.0.0.1:port` that nobody listens on at this moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return ["{}:{}".format(*one.getsockname()) for one in sockets]
+    """`count` different `127.0.0.1:port` that nobody listens on, and that no one else is given.
+
+    Connections are refused there until a server listens, which must set SO_REUSEADDR, as servers
+    do.
+    """
+    found = []
+    for _ in range(count):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        found.append("{}:{}".format(*one.getsockname()))
+        _reserved.append(one)
+    return found
+
+
+def free_port() -> int:
+    """The port of a free endpoint."""
+    return int(free_endpoints(1)[0].rpartition(":")[2])
 
 
 def get(url: str, timeout: float = 30.0) -> tuple[int, bytes]:
@@ -79,7 +98,7 @@ class Process:
     def kill(self) -> None:
         """End it at once with SIGKILL, as a crash would, and wait until it is gone."""
         self._signal(signal.SIGKILL)
-        self._guard.wait(STOP_SECONDS)
+        self._guard.wait(KILL_SECONDS)
         self._close()
 
     def stop(self) -> None:
@@ -89,7 +108,7 @@ class Process:
             self._guard.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
-            self._guard.wait(STOP_SECONDS)
+            self._guard.wait(KILL_SECONDS)
         self._close()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -128,8 +147,8 @@ def running(
     """Run `command` with a free endpoint in the environment for each of `names`, until ready.
 
     The port of NAME alone is in NAME_PORT. Where the one of `names` that `health` says answers
-    200 to `health_path`, it is ready. Another process may take a port between our look and the
-    start: then it is tried again with others.
+    200 to `health_path`, it is ready. Should another process have taken a port all the same, it is
+    tried again with others.
     """
     log = directory / f"{Path(command[0]).name}.log"
     for attempt in range(1, ATTEMPTS + 1):

@@ -28,7 +28,7 @@ FILE = PINS / "otelcol-file.yaml"
 SPLIT = PINS / "otelcol-split.yaml"
 PROCESSORS = PINS / "otelcol-processors.yaml"
 JAEGER = PINS / "jaeger.yaml"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 POLL_SECONDS = 0.05
 
 Spans = list[dict[str, Any]]
@@ -53,10 +53,10 @@ class Otelcol(Backend):
     """The file exporter's `spans.jsonl`: OTLP JSON, one TracesData a line."""
 
     def wait_for_spans(
-        self, count: int, seconds: float = WAIT_SECONDS, position: int = 0
+        self, wanted: int | Set[str], seconds: float = WAIT_SECONDS, position: int = 0
     ) -> list[dict[str, Any]]:
-        """The lines of `output` from `position` on, once they hold at least `count` spans."""
-        return wait_for_spans(self.output, count, seconds, position)
+        """The lines of `output` from `position` on, once they hold what is wanted."""
+        return wait_for_spans(self.output, wanted, seconds, position)
 
 
 @dataclass(frozen=True)
@@ -197,25 +197,27 @@ def spans_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def wait_for_spans(
-    path: Path, count: int, seconds: float = WAIT_SECONDS, position: int = 0
+    path: Path, wanted: int | Set[str], seconds: float = WAIT_SECONDS, position: int = 0
 ) -> list[dict[str, Any]]:
-    """The lines of a file exporter's output, once they hold at least `count` spans together.
+    """The lines of a file exporter's output, once they hold what is wanted together.
 
-    The lines before `position` are left out. Raises BackendError after `seconds`. A line that is
-    not complete yet is left for later.
+    `wanted` is a number of spans, at least, or a set of span ids; a number is no use for a running
+    job, as in `wait_for_shown`. The lines before `position` are left out. Raises BackendError after
+    `seconds`. A line that is not complete yet is left for later.
     """
     deadline = time.monotonic() + seconds
     lines: list[dict[str, Any]] = []
-    seen = 0
+    seen: list[str] = []
     while True:
         for line in _complete_lines(path, position):
             position += len(line)
             lines.append(json.loads(line))
-            seen += len(spans_of(lines[-1:]))
-        if seen >= count:
+            seen += [span["spanId"] for span in spans_of(lines[-1:])]
+        if len(seen) >= wanted if isinstance(wanted, int) else wanted <= set(seen):
             return lines
         if time.monotonic() > deadline:
-            raise BackendError(f"{path} holds {seen} of {count} spans after {seconds} s")
+            count = wanted if isinstance(wanted, int) else len(wanted)
+            raise BackendError(f"{path} holds {len(seen)} of {count} spans after {seconds} s")
         time.sleep(POLL_SECONDS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import safetensors
 
 from cirron_otel.core.targets.objects import open_store
 from cirron_otel.core.targets.sql.storage import Storage
+from cirron_otel.errors import InputError
+from tests.collector.away import until
 from tests.collector.serving import Serving, serving
 from tests.collector.test_handing_on import send
 from tests.integration.spools import RECORDED, assert_same, batches, cirron_otel
@@ -49,6 +52,13 @@ def rows_of(url: str) -> dict[str, tuple[str | None, str]]:
     with Storage.open(url, create=False) as storage:
         rows = storage.database.rows('SELECT "id", "blobUri", "tensorName" FROM "TraceSnapshot"')
     return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def stored_in(url: str) -> int:
+    """The number of batches in a database; 0 if it cannot be opened yet."""
+    with contextlib.suppress(InputError), Storage.open(url, create=False) as storage:
+        return len(storage.database.rows('SELECT 1 FROM "TraceBatch"'))
+    return 0
 
 
 def see_all_is_there(url: str, database: str, spool: Path, *, run: str | None = None) -> int:
@@ -149,6 +159,8 @@ def test_a_server_that_never_answers_stops_nothing(
             upload(spool, here)
             connection, _ = silent.accept()  # it is being asked, and all else goes on
             count = send(SPOOL, here)
+            sent = batches(spool).keys() | batches(SPOOL).keys()
+            until(lambda: stored_in(database) == len(sent))
             assert here.end() == 7
             connection.close()
     assert count

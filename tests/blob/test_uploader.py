@@ -76,7 +76,7 @@ class Place:
     def run(self, *batches: SealedBatch, rows: bool = True) -> dict[str, Any]:
         """Upload what is there; where it stands."""
         sender = self.sender(*batches, rows=rows)
-        sender.finish(30)
+        sender.finish(120)
         return sender.stats()
 
     @property
@@ -105,7 +105,7 @@ def full(number: int, owner: int, name: str = "weight", **changes: Any) -> dict[
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -146,7 +146,7 @@ def test_a_file_that_comes_late_while_others_go_on(place: Place) -> None:
     until(lambda: sender.stats()["sent_blobs"] == 1 and sender.stats()["waiting"] == 1)
     place.file(5)
     until(lambda: sender.stats()["waiting"] == 0)
-    sender.finish(30)
+    sender.finish(120)
     assert all("/store/traces/" in str(uri) for uri in place.uris())
 
 
@@ -231,7 +231,7 @@ def test_rows_that_come_behind_their_objects(place: Place) -> None:
     assert sender.stats()["waiting"] == 1
     place.store_rows(batch)
     until(lambda: sender.stats()["waiting"] == 0)
-    sender.finish(30)
+    sender.finish(120)
     assert place.read(place.uris()[0]) == file_of_one("weight", WEIGHT)
 
 
@@ -279,7 +279,7 @@ def test_another_context_counts_at_once(place: Place) -> None:
     batch = place.seal(full(1, 5), otel={"session": span_id(1)})
     place.file(5)
     target.send([batch])
-    sender.finish(30)
+    sender.finish(120)
     [path] = Path(place.url).rglob("*.safetensors")
     assert path.relative_to(place.url).parts[:3] == ("traces", "after", "mine")
 
@@ -333,7 +333,7 @@ def test_a_store_that_is_away(
     assert sender.stats()["waiting"] == 8
     with versitygw(tmp_path, endpoint) as server:
         until(lambda: sender.stats()["waiting"] == 0)
-        sender.finish(30)
+        sender.finish(120)
         assert len(server.objects("bucket")) == 8
         assert {place.read(uri) for uri in place.uris()} == {file_of_one("weight", WEIGHT)}
 
@@ -366,5 +366,5 @@ def test_a_store_that_does_not_take_one_tenants_files(tmp_path: Path) -> None:
     until(lambda: uploaded() == 4)
     assert sender.undelivered() == 3
     (store / "bad").unlink()
-    sender.finish(30)
+    sender.finish(120)
     assert (uploaded(), sender.undelivered()) == (7, 0)

@@ -101,7 +101,11 @@ def _kubernetes(directory: Path, server: OtlpServer) -> None:
         given |= server.environ | {"CIRRON_OUTPUT_DIR": str(directory / "traces")}
         given["JOB_COMPLETION_INDEX"] = str(index)
         subprocess.run(
-            container["command"], cwd=directory, env=environment(**given), check=True, timeout=60
+            container["command"],
+            cwd=directory,
+            check=True,
+            timeout=180,
+            env=environment(CIRRON_EXIT_TIMEOUT="60", **given),
         )
     found = sessions(directory / "traces")
     assert set(found) == set(range(size))

@@ -188,7 +188,7 @@ def test_an_interrupted_training_leaves_nothing(
         text=True,
         start_new_session=True,
     )
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not started.exists():
         assert time.monotonic() < end
         time.sleep(0.02)

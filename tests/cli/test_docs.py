@@ -108,10 +108,14 @@ def shell(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euc", text],
         cwd=directory,
-        env=environment(TMPDIR=str(directory), PATH=f"{PROGRAMS}:{environment()['PATH']}"),
+        env=environment(
+            TMPDIR=str(directory),
+            PATH=f"{PROGRAMS}:{environment()['PATH']}",
+            CIRRON_EXIT_TIMEOUT="60",
+        ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -139,7 +143,7 @@ def run_following(text: str, directory: Path, server: OtlpServer) -> None:
         start_new_session=True,
     )
     try:
-        assert server.received.wait(60)
+        assert server.received.wait(180)
     finally:
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from cirron_otel.tools.doctor.check import Check
 from cirron_otel.tools.doctor.otlp import OtlpRequest, examine_otlp
+from tests.backends.process import free_port
 from tests.backends.run import Otelcol, spans_of
 from tests.cli.server import OtlpServer
 from tests.collector.serving import serving
@@ -200,8 +201,7 @@ class TestWhatIsRight:
 
 class TestTheWay:
     def test_nobody_listens(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         check = last(checked({ENDPOINT: f"http://127.0.0.1:{port}"}))
         assert (check.name, check.is_endpoint) == ("otlp tcp", True)
         assert "refuses connections" in check.found
@@ -246,8 +246,7 @@ class TestTheWay:
         assert "no-such-host.invalid has no address" in check.found
 
     def test_this_machine_through_a_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
@@ -346,8 +345,7 @@ class TestTheSettings:
         ],
     )
     def test_headers(self, headers: str, state: str, said: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         environ = {**HTTP, ENDPOINT: f"http://127.0.0.1:{port}", HEADERS: headers}
         check = checked(environ)["otlp headers"]
         assert check.state == state

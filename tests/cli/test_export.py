@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.spool.delivered import Delivered
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
 from cirron_otel.tools.cli.main import run as run_here
 from cirron_otel.tools.convert import export as module
 from tests.cli.conftest import COMMAND, Run, environment, one_line
+from tests.cli.following import put
 from tests.cli.server import OtlpServer
+from tests.sdk.processes import until
 
 
 def test_a_spool_arrives_whole(run: Run, spool: Path, server: OtlpServer) -> None:
@@ -55,8 +60,10 @@ def test_a_finished_run_has_no_marker_of_open_scopes(
     run: Run, server: OtlpServer, tmp_path: Path
 ) -> None:
     program = (
-        "import time\nimport cirron_otel as ci\nci.profile(frameworks=[], flush_interval=0.05)\n"
+        "import sys, time\nimport cirron_otel as ci\n"
+        "ci.profile(frameworks=[], flush_interval=0.05)\n"
         "for _ in ci.epochs(range(2)):\n    for _ in ci.batches(range(5)): time.sleep(0.05)\n"
+        "    ci.flush()\n"
         "ci.shutdown()"
     )
     for number, more in enumerate(({}, server.environ)):
@@ -118,8 +125,11 @@ def test_no_spool(run: Run, tmp_path: Path, server: OtlpServer) -> None:
 
 
 def test_follow_goes_on_where_it_stopped(run: Run, spool: Path, server: OtlpServer) -> None:
-    for expected in (True, False):
+    """The second one sends the batch that came between them, and nothing twice."""
+    key = target_key(OtlpConfig.from_env(server.environ))
+    for _ in range(2):
         server.received.clear()
+        expected = len(list((spool / "spool").glob("*.json")))
         process = subprocess.Popen(
             [COMMAND, "export", ".cirron", "--follow"],
             cwd=spool.parent,
@@ -128,9 +138,17 @@ def test_follow_goes_on_where_it_stopped(run: Run, spool: Path, server: OtlpServ
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert server.received.wait(60 if expected else 3) is expected
+        assert server.received.wait(120)
+        until(lambda: acknowledged(spool, key) == expected)  # noqa: B023
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 130, err
         assert err.splitlines()[-1] == "cirron-otel: interrupted"
         assert "Traceback" not in err
+        put(spool, 77)
+    ids = server.span_ids()
+    assert len(ids) == len(set(ids))
+
+
+def acknowledged(spool: Path, key: str) -> int:
+    return Delivered(SpoolPaths.under(spool), key).acknowledged_count

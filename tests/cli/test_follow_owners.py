@@ -101,7 +101,7 @@ def test_two_follow_one_spool(tmp_path: Path, server: OtlpServer) -> None:
         for _ in range(2)
     ]
     try:
-        assert server.received.wait(60)
+        assert server.received.wait(180)
         waiting = _who_waits(running)
         first = next(each for each in running if each is not waiting)
         key = target_key(OtlpConfig.from_env(server.environ))
@@ -127,7 +127,7 @@ def test_two_follow_one_spool(tmp_path: Path, server: OtlpServer) -> None:
 
 def _who_waits(running: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
     """Return the process that reports, once, that another one exports this spool."""
-    ready, _, _ = select.select([each.stderr for each in running], [], [], 60)
+    ready, _, _ = select.select([each.stderr for each in running], [], [], 180)
     assert len(ready) == 1
     assert "another export of this spool" in ready[0].readline()
     return next(each for each in running if each.stderr is ready[0])

@@ -20,7 +20,7 @@ STEPS, SPANS = 2, 6
 _BEGIN_NS = 1_790_000_000_000_000_000
 
 
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 180.0) -> None:
     """Wait until something holds; `seconds` is far more than it takes."""
     end = time.monotonic() + seconds
     while not holds():

@@ -52,7 +52,7 @@ class Serving:
         """Ask it to end; its exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(180)
 
 
 @contextlib.contextmanager

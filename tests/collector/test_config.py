@@ -142,7 +142,9 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+ANY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 class TestAnything:

@@ -95,7 +95,7 @@ def test_every_metric_has_a_value_and_the_right_one(tmp_path: Path) -> None:
                 ("queue_requests", away): 2,
             }  # fmt: skip
             with contextlib.suppress(AssertionError):
-                until(lambda: wanted.items() <= samples(here).items(), 20.0)
+                until(lambda: wanted.items() <= samples(here).items())
             assert {key: samples(here).get(key) for key in wanted} == wanted
             size = sum(each.stat().st_size for each in (here.folder / "spool").iterdir())
             until(lambda: samples(here)["spool_bytes",] == size)

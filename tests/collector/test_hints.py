@@ -29,7 +29,7 @@ def test_messages_name_the_keys_of_the_file(tmp_path: Path) -> None:
         )
         with serving(tmp_path / "data", "--config", config) as here:
             assert post(f"{here.http}/v1/traces", request(), "application/x-protobuf")[0] == 200
-            deadline = time.monotonic() + 60.0
+            deadline = time.monotonic() + 180.0
             while missing := [each for each in wanted if each not in here.log.read_text()]:
                 assert time.monotonic() < deadline, (missing, here.log.read_text())
                 time.sleep(0.05)

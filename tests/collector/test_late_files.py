@@ -91,7 +91,7 @@ def test_of_too_many_the_oldest_is_given_up(
         for file in files:
             file.write_bytes(b"x")
         until(lambda: len(server.blobs) == 2)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert sorted(server.blobs) == [f"snapshots/b/{FILE}", f"snapshots/c/{FILE}"]
 
 

@@ -66,9 +66,11 @@ def test_while_nothing_is_translated(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as here:
         translator = here.translator()
         assert translator is not None
+        os.kill(here.process.pid, signal.SIGSTOP)  # it does not start another one yet
         os.kill(translator, signal.SIGKILL)
         locks: list[int] = []
         until(lambda: locks or locks.extend(filter(None, [lock_named(lock_path)])) or locks)
+        os.kill(here.process.pid, signal.SIGCONT)
         until(lambda: ready(here) == 503)
         assert take(here, "one") == 200
         assert ready(here) == 503

@@ -33,7 +33,7 @@ from .serving import Serving, serving, spans_of
 from .test_running import post, record, request
 
 PROTOBUF = "application/x-protobuf"
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class Reloaded:
@@ -50,7 +50,8 @@ class Reloaded:
 
     def lines(self, here: Serving) -> list[dict[str, Any]]:
         """The log so far."""
-        return [json.loads(line) for line in here.log.read_text().splitlines() if line[:1] == "{"]
+        whole = here.log.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in whole if line[:1] == "{"]
 
     def hang_up(self, here: Serving, tree: Any = None) -> list[dict[str, Any]]:
         """Change the file, say so, and wait until that is answered; what was logged meanwhile."""

@@ -23,6 +23,7 @@ from cirron_otel.core.otlp.formats import Encoding, Format
 from cirron_otel.semconv import FOREIGN_BATCH
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 
+from .away import until
 from .serving import Serving, serving, spans_of
 
 
@@ -182,13 +183,21 @@ def test_nothing_to_do_costs_nothing(is_used: bool, tmp_path: Path) -> None:
     with serving(tmp_path / "data") as here:
         if is_used:
             assert post(f"{here.http}/v1/traces", request(), "application/x-protobuf")[0] == 200
-            time.sleep(0.5)
         translator = here.translator()
         assert translator is not None
-        before = [_processor_s(each) for each in (here.process.pid, translator)]
+        processes = here.process.pid, translator
+        until(lambda: all(map(_rests, processes)))  # they have begun, and done what came
+        before = [_processor_s(each) for each in processes]
         time.sleep(2.0)
-        after = [_processor_s(each) for each in (here.process.pid, translator)]
+        after = [_processor_s(each) for each in processes]
     assert [late - early < 0.5 for early, late in zip(before, after, strict=True)] == [True, True]
+
+
+def _rests(pid: int) -> bool:
+    """Whether a process uses less than a tenth of a processor for a while."""
+    before = _processor_s(pid)
+    time.sleep(0.5)
+    return _processor_s(pid) - before < 0.05
 
 
 def _processor_s(pid: int) -> float:

@@ -99,7 +99,7 @@ def test_it_rests_behind_what_it_did_and_not_when_there_was_nothing(tmp_path: Pa
         worker = Worker(wanted, logs)
         worker._yielding = Resting()
         worker.tell({"until": [1, end], "urgent": False})
-        otherwise = threading.Timer(20, worker.tell, ({"finish": 5.0},))
+        otherwise = threading.Timer(120, worker.tell, ({"finish": 5.0},))
         otherwise.start()
         assert worker.run()
         otherwise.cancel()
@@ -340,7 +340,7 @@ class TestSuccession:
         with predecessor(tmp_path / "data"), subprocess.Popen(command) as process:
             until(lock.exists)
             process.terminate()
-            assert process.wait(60) == 0
+            assert process.wait(180) == 0
 
 
 def test_last_tries_are_made_at_the_same_time(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_last_tries_are_made_at_the_same_time(tmp_path: Path) -> None:
     (address,) = free_endpoints(1)
     platform = CirronServer()
     with hole() as one, hole() as other:
-        options = with_exporters(tmp_path, 4, one, other, last=f"http://{address}")
+        options = with_exporters(tmp_path, 10, one, other, last=f"http://{address}")
         with serving(tmp_path / "data", *options) as here:
             take(here)
             until(lambda: spans_of(here.folder))

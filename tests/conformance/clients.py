@@ -29,7 +29,7 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SERVICE = "/opentelemetry.proto.collector.{0}.v1.{1}Service/Export"
 TRACES = SERVICE.format("trace", "Trace")
 METRICS = SERVICE.format("metrics", "Metrics")
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 _UNBOUNDED = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 

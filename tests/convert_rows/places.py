@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from cirron_otel.core.otlp.json_codec import traces_to_json
 from cirron_otel.core.otlp.wire import encode_varint
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from tests.backends.process import free_port
 from tests.integration.spools import RECORDED, batches
 from tests.query.serving import Said, serving
 from tests.storage.helpers import files
@@ -104,7 +104,7 @@ def _database(scheme: str) -> SourceCase:
     def absent(folder: Path) -> Given:
         if scheme == "sqlite":
             return Given(f"sqlite:///{folder}/absent")
-        return Given(f"postgresql://127.0.0.1:{_free_port()}/absent")
+        return Given(f"postgresql://127.0.0.1:{free_port()}/absent")
 
     return SourceCase(intact, damaged, absent, 3 if scheme == "sqlite" else 5)
 
@@ -147,7 +147,7 @@ def _backend(name: str) -> SourceCase:
 
     def absent(folder: Path) -> Given:
         del folder
-        return Given(f"{name}:http://127.0.0.1:{_free_port()}?trace={'ab' * 16}")
+        return Given(f"{name}:http://127.0.0.1:{free_port()}?trace={'ab' * 16}")
 
     return SourceCase(intact, damaged, absent, 5)
 
@@ -171,13 +171,6 @@ def _body(name: str, traces: TracesData) -> Said:
         return Said(body=b'{"result":' + traces_to_json(traces) + b"}")
     data = traces.SerializeToString()
     return Said(body=b"\x0a" + encode_varint(len(data)) + data, kind="application/protobuf")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -244,7 +244,7 @@ class Fed:
 
     def ask(self, query: str) -> str:
         """The answer to a query, as text, once it tells of both ranks; of a failure what it is."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             status, body = get(self._url(query))
             assert status == 200, body

@@ -25,7 +25,7 @@ KEY = "cirron_secret_0123456789"
 SESSION = "5e55104000000001" + "a" * 16
 
 
-def until(holds: Callable[[], object], seconds: float = 30.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 180.0) -> None:
     """Wait until something holds; `seconds` is far more than it takes."""
     end = time.monotonic() + seconds
     while not holds():

@@ -38,7 +38,7 @@ def test_small_files_go_whole_and_behind_their_batch(tmp_path: Path) -> None:
         gradients = process.snapshot("ab" * 16, content(4000), "gradients")
         delivery.notify(process.seal([weights, weights, gradients]))
         delivery.notify(process.seal([weights]))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert [each.method for each in server.requests[:1]] == ["POST"]
     place = f"snapshots/{'ab' * 16}"
     assert server.blobs == {
@@ -63,7 +63,7 @@ def test_large_files_go_in_parts(tmp_path: Path) -> None:
         delivery = process.delivery(cirron_target(server.url))
         delivery.start()
         delivery.notify(process.seal([process.snapshot("s", content(350_000))]))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.blobs["snapshots/s/weights.safetensors"] == content(350_000)
     assert [put.headers["content-range"] for put in server.puts()] == [
         "bytes 0-99999/350000",
@@ -82,7 +82,7 @@ def test_a_cut_upload_goes_on_where_it_was_cut(tmp_path: Path) -> None:
         delivery = process.delivery(cirron_target(server.url))
         delivery.start()
         delivery.notify(process.seal([process.snapshot("s", content(350_000))]))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.blobs["snapshots/s/weights.safetensors"] == content(350_000)
     ranges = [put.headers["content-range"] for put in server.puts()]
     assert ranges[:3] == [
@@ -111,10 +111,10 @@ def test_the_next_process_goes_on_with_an_upload(tmp_path: Path) -> None:
         second.start()
         until(lambda: server.is_whole("snapshots/s/weights.safetensors"))
         second.notify(later.seal([done]))
-        assert second.finish(30)
+        assert second.finish(120)
         third = later.delivery(cirron_target(server.url, "third"))
         third.start()
-        assert third.finish(30)
+        assert third.finish(120)
     assert server.blobs["snapshots/s/weights.safetensors"] == content(250_000)
     sent = [put for put in server.puts() if put.headers["x-cirron-sdk-version"] != "first"]
     assert [put.headers.get("content-range") for put in sent] == [
@@ -135,7 +135,7 @@ def test_a_server_that_takes_no_parts_gets_files_whole(tmp_path: Path) -> None:
         there = process.snapshot("there", content(340_000))
         server.blobs["snapshots/there/weights.safetensors"] = bytearray(content(340_000))
         delivery.notify(process.seal([there]))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.blobs["snapshots/s/weights.safetensors"] == content(350_000)
     (put,) = server.puts()
     assert "content-range" not in put.headers
@@ -164,7 +164,7 @@ def test_files_that_are_gone_or_refused_are_counted(tmp_path: Path) -> None:
         records = [gone, process.snapshot("bad", b"x"), process.snapshot("good", b"x")]
         delivery.start()
         delivery.notify(process.seal(records))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert list(server.blobs) == ["snapshots/good/weights.safetensors"]
     assert delivery.stats()["lost_blobs"] == 2
     assert delivery.stats()["sent_blobs"] == 1
@@ -198,7 +198,7 @@ def test_nothing_outside_the_snapshots_is_ever_sent(tmp_path: Path) -> None:
         delivery.notify(
             process.seal([{"span_id": "s", "tensor_name": "w", "blob_uri": uri} for uri in uris])
         )
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
     assert server.puts() == []
     assert delivery.stats()["lost_blobs"] == 4
@@ -232,7 +232,7 @@ def test_a_damaged_list_of_files_is_made_anew(tmp_path: Path) -> None:
         second = later.delivery(cirron_target(server.url))
         second.start()
         until(lambda: server.blobs)
-        assert second.finish(30)
+        assert second.finish(120)
     assert server.accepted == process.sealed
 
 
@@ -251,5 +251,5 @@ def test_a_failed_upload_delays_only_the_files_of_its_tenant(tmp_path: Path, sta
         server.blob_faults = []
         delivery.notify(process.seal([process.snapshot(second, content(400), "gradients")]))
         until(lambda: f"snapshots/{'ab' * 16}/gradients.safetensors" in server.blobs)
-        assert (failed, delivery.finish(30)) == (1, True)
+        assert (failed, delivery.finish(120)) == (1, True)
     assert len(server.blobs) == 2

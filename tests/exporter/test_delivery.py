@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -22,14 +21,10 @@ from cirron_otel.core.delivery.retry_policy import Backoff, RetryGate, RetryPoli
 from cirron_otel.core.spool.lease import claim_delivery
 from cirron_otel.core.spool.paths import file_name
 from cirron_otel.core.targets.event_stream import EventStreamTarget
+from tests.backends.process import free_port
 
 from .cirron_server import CirronServer, Fault, Received
 from .deliveries import KEY, QUICK, Process, cirron_target, until
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def assert_in_order(accepted: list[str], sealed: list[str]) -> None:
@@ -50,7 +45,7 @@ def test_batches_arrive_in_order_and_once(tmp_path: Path) -> None:
         names = [process.seal() for _ in range(20)]
         for name in names:
             delivery.notify(name)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
     stats = delivery.stats()
     on_disk = [(process.paths.spool / name).read_bytes() for name in names]
@@ -64,7 +59,7 @@ def test_batches_arrive_in_order_and_once(tmp_path: Path) -> None:
 
 
 def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(30):
@@ -72,12 +67,12 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
     until(lambda: "Connection refused" in delivery.stats()["last_error"])
     assert delivery.stats()["waiting"] == 30
     with CirronServer().running(port) as server:
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert_in_order(server.accepted, process.sealed)
 
 
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(3):
@@ -90,7 +85,7 @@ def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
         next_one.start()
         until(lambda: len(server.accepted) == 3)
         next_one.notify(later.seal())
-        assert next_one.finish(30)
+        assert next_one.finish(120)
     assert server.accepted == process.sealed + later.sealed
 
 
@@ -115,7 +110,7 @@ def test_what_fails_for_a_while_is_sent_when_it_works_again(tmp_path: Path, faul
         for _ in range(4):
             delivery.notify(process.seal())
         until(lambda: len(server.accepted) == 4)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert_in_order(server.accepted, process.sealed)
     assert len(server.posts()) == 4 + 7
     stats = delivery.stats()
@@ -134,7 +129,7 @@ def test_a_wrong_key_is_told_and_loses_nothing(tmp_path: Path) -> None:
         until(lambda: delivery.stats()["is_misconfigured"])
         assert "CIRRON_API_KEY" in delivery.stats()["last_error"]
         server.faults = []
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
 
 
@@ -146,7 +141,7 @@ def test_a_refused_batch_does_not_keep_up_the_next(tmp_path: Path) -> None:
         delivery.start()
         for _ in range(3):
             delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == [process.sealed[0], process.sealed[2]]
     assert delivery.stats()["refused"] == 1
     assert "422" in delivery.stats()["last_error"]
@@ -156,7 +151,7 @@ def test_a_refused_batch_does_not_keep_up_the_next(tmp_path: Path) -> None:
         another = later.delivery(cirron_target(server.url))
         another.start()
         another.notify(later.seal())
-        assert another.finish(30)
+        assert another.finish(120)
     assert server.accepted == later.sealed
 
 
@@ -176,7 +171,7 @@ def test_a_batch_that_the_server_chokes_on_does_not_keep_up_all_others(tmp_path:
             delivery.notify(name)
         until(lambda: len(server.accepted) == 3)
         server.faults = []
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == [*process.sealed[1:], process.sealed[0]]
 
 
@@ -188,7 +183,7 @@ def test_a_lost_acknowledgement_costs_one_request(tmp_path: Path) -> None:
         delivery.start()
         for _ in range(5):
             delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     # The others do not wait for it, and keep their order.
     first, *others = server.accepted
     assert first == process.sealed[0]
@@ -247,13 +242,13 @@ def test_the_end_does_not_wait_for_what_was_told_to_come_later(tmp_path: Path) -
 
 
 def test_batches_evicted_before_they_were_sent_are_counted(tmp_path: Path) -> None:
-    process, port = Process(tmp_path, max_bytes=20_000), unused_port()
+    process, port = Process(tmp_path, max_bytes=20_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
     for _ in range(50):
         delivery.notify(process.seal(size=1000))
     with CirronServer().running(port) as server:
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert process.writer.drops.batches > 0
     stats = delivery.stats()
     assert stats["evicted"] + stats["sent_batches"] == 50
@@ -288,7 +283,7 @@ def test_nothing_counts_as_evicted_while_batches_are_on_their_way(tmp_path: Path
 
 
 def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
-    process, port = Process(tmp_path, max_bytes=60_000), unused_port()
+    process, port = Process(tmp_path, max_bytes=60_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"), most_names=5)
     delivery.start()
     for _ in range(80):
@@ -297,7 +292,7 @@ def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
     assert delivery._unnoted > 0
     until(lambda: sum(delivery.stats()[each] for each in ("waiting", "evicted")) == 80)
     with CirronServer().running(port) as server:
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     stats = delivery.stats()
     assert stats["evicted"] == process.writer.drops.batches > 0
     assert_in_order(server.accepted, process.sealed[stats["evicted"] :])
@@ -305,7 +300,7 @@ def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
 
 def test_batches_that_may_be_noted_wait_for_room_in_the_queue(tmp_path: Path) -> None:
     """The directory is not scanned for them: a batch that was not announced stays until the end."""
-    process, port = Process(tmp_path), unused_port()
+    process, port = Process(tmp_path), free_port()
     target = cirron_target(f"http://127.0.0.1:{port}")
     delivery = process.delivery(target, most_names=5, most_noted=100)
     delivery.start()
@@ -317,7 +312,7 @@ def test_batches_that_may_be_noted_wait_for_room_in_the_queue(tmp_path: Path) ->
     with CirronServer().running(port) as server:
         until(lambda: len(server.accepted) >= 40 and not delivery.stats()["waiting"])
         assert_in_order(server.accepted, process.sealed[:40])
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert_in_order(server.accepted, process.sealed)
     assert delivery.stats()["evicted"] == 0
 
@@ -328,12 +323,12 @@ def test_the_spool_removed_while_it_runs(tmp_path: Path) -> None:
         delivery = process.delivery(cirron_target(server.url))
         delivery.start()
         delivery.notify(process.seal())
-        until(lambda: len(server.accepted) == 1)
+        until(lambda: delivery.stats()["sent_batches"] == 1 and delivery._is_idle)  # all is written
         shutil.rmtree(tmp_path / "cirron")
         delivery.notify("00000000000000000001-gone.json")
         process.owner.ensure()
         delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
     assert delivery.stats()["evicted"] == 1
 
@@ -384,7 +379,7 @@ def test_what_the_thread_does_is_not_traced(tmp_path: Path) -> None:
     delivery = process.delivery(Target("v", io.StringIO()))
     delivery.start()
     delivery.notify(process.seal())
-    assert delivery.finish(30)
+    assert delivery.finish(120)
     assert seen == [True]
     assert get_value(_SUPPRESS_INSTRUMENTATION_KEY) is None
 
@@ -401,7 +396,7 @@ def test_the_key_is_neither_logged_nor_shown(
         delivery.start()
         for _ in range(2):
             delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     kept = [path.read_text() for path in process.paths.state.iterdir() if path.is_file()]
     assert "who is ***?" in caplog.text
     for text in (caplog.text, str(delivery.stats()), repr(delivery._target), *kept):
@@ -417,6 +412,6 @@ def test_names_that_are_not_there_are_no_trouble(tmp_path: Path) -> None:
         delivery.notify(name)
         until(lambda: server.accepted)
         delivery.notify(file_name(1, "f" * 32))
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
     assert delivery.stats()["evicted"] == 1

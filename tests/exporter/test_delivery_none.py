@@ -55,7 +55,7 @@ def test_the_last_try_sends_what_nobody_told_of(tmp_path: Path) -> None:
     with CirronServer().running() as server:
         delivery = delivery_to(tmp_path, cirron_target(server.url))
         delivery.start()
-        assert delivery.finish(30)
+        assert delivery.finish(120)
         assert sorted(server.accepted) == [f"{7 * number:032x}" for number in range(5)]
 
 
@@ -70,6 +70,6 @@ def test_more_than_is_remembered_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         delivery.notify(name)
     delivery.start()
     until(lambda: delivery.stats()["sent_batches"] == len(names))
-    assert delivery.finish(30)
+    assert delivery.finish(120)
     with Storage.open(url, create=False) as storage:
         assert storage.database.rows('SELECT count(*) FROM "TraceBatch"') == [(len(names),)]

@@ -36,7 +36,7 @@ def test_a_process_killed_while_it_sends_is_finished_by_another(tmp_path: Path) 
         delivery = process.delivery(cirron_target(server.url, "second"))
         delivery.start()
         until(lambda: len(set(server.accepted)) == 10)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert sorted(server.batches) == sorted(ids)
     twice = [each for each in ids if server.accepted.count(each) > 1]
     assert twice in ([], [ids[3]])  # that request was in flight
@@ -84,7 +84,7 @@ def test_what_is_recovered_meanwhile_is_sent_when_it_is_told_to_look(tmp_path: P
         dead.owner.release()
         delivery.rescan()
         until(lambda: server.accepted == dead.sealed)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
 
 
 def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
         delivery.start()
         until(lambda: len(server.accepted) == 22)
         assert len(delivery._leftovers.claimed) <= 4
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert sorted(server.accepted) == sorted(left)
 
 
@@ -121,13 +121,13 @@ def test_what_cannot_be_noted_is_sent_all_the_same(tmp_path: Path) -> None:
         until(lambda: len(server.accepted) == 3)
         assert "cannot be written" in delivery.stats()["last_error"]
         in_the_way.rmdir()
-        assert delivery.finish(30)
+        assert delivery.finish(120)
         process.owner.release()
         later = Process(tmp_path)
         second = later.delivery(cirron_target(server.url))
         second.start()
         until(lambda: process.owner.prefix in second._leftovers.settled)
-        assert second.finish(30)
+        assert second.finish(120)
     assert server.accepted == process.sealed
 
 
@@ -145,7 +145,7 @@ def test_the_cursor_of_an_owner_without_batches_is_removed(tmp_path: Path) -> No
         first.start()
         name = gone.seal()
         first.notify(name)
-        assert first.finish(30)
+        assert first.finish(120)
         gone.owner.release()
         path = cursor_path(gone.paths.state, first._target.key, gone.owner.prefix)
         later = Process(tmp_path)
@@ -153,12 +153,12 @@ def test_the_cursor_of_an_owner_without_batches_is_removed(tmp_path: Path) -> No
         second.start()
         until(lambda: second._leftovers.settled)
         assert path.exists()  # it tells that its batch was sent
-        assert second.finish(30)
+        assert second.finish(120)
         (gone.paths.spool / name).unlink()
         third = later.delivery(cirron_target(server.url))
         third.start()
         until(lambda: not path.exists())
-        assert third.finish(30)
+        assert third.finish(120)
     assert server.accepted == gone.sealed
 
 
@@ -171,7 +171,7 @@ def test_damaged_state_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFix
         cursor.with_name(cursor.name.replace("cursor-", "blobs-")).write_text("[]")
         delivery.start()
         delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert server.accepted == process.sealed
     assert len(list(process.paths.state.glob("*.bad"))) == 2
     assert "cannot be read" in caplog.text
@@ -205,7 +205,7 @@ def test_a_forked_child_leaves_the_parent_s_alone(tmp_path: Path) -> None:
             assert os.read(done, 10) == b"no"
             held.set()
             delivery.notify(process.seal())
-            assert delivery.finish(30)
+            assert delivery.finish(120)
             # The child lives, and does not keep the lease.
             assert claim_delivery(process.paths, delivery._target.key, process.owner.prefix)
         finally:

@@ -31,7 +31,7 @@ def test_a_line_a_batch(tmp_path: Path) -> None:
         delivery.start()
         delivery.notify(process.seal([process.snapshot("s", b"abc")]))
         delivery.notify(process.seal())
-        assert delivery.finish(30)
+        assert delivery.finish(120)
         print(*process.sealed)
     """
     run = subprocess.run(
@@ -118,7 +118,7 @@ def test_a_stream_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     second.start()
     second.notify(later.seal())
     until(lambda: process.sealed[0] in stream.getvalue())
-    assert second.finish(30)
+    assert second.finish(120)
     assert stream.getvalue().count("trace_batch") == 2
 
 

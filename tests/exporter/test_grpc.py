@@ -25,6 +25,7 @@ from cirron_otel.core.delivery.retry_policy import Backoff
 from cirron_otel.core.targets.otlp.config import OtlpCompression, OtlpConfig
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
+from tests.backends.process import free_port
 
 from .servers import (
     Certificates,
@@ -217,16 +218,10 @@ def test_waiting_beyond_the_deadline_is_pointless() -> None:
     assert stop.waits == []
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_nobody_listens() -> None:
     config = OtlpConfig(endpoint=f"127.0.0.1:{free_port()}", timeout=20)
     with (
-        Pusher(config, deadline=0.3, backoff=QUICK) as pusher,
+        Pusher(config, deadline=30, backoff=Backoff(first=60, longest=60)) as pusher,
         pytest.raises(UnreachableError) as caught,
     ):
         pusher.push(traces(1))
@@ -261,12 +256,15 @@ def test_a_server_that_does_not_answer_in_time_is_asked_again() -> None:
         hold.wait(60)
         return b""
 
+    stop = RecordedStop()
     with grpc_receiver(late, late) as server:
         try:
-            assert push(server, traces(3), timeout=0.2) == PushResult(3, requests=1)
+            result = push(server, traces(3), {"stop": stop}, timeout=0.5)
+            assert result == PushResult(3, requests=1)
         finally:
             hold.set()
-    assert len(server.calls) == 3
+    # On a busy machine, others than the first two may be too late.
+    assert 3 <= len(server.calls) <= len(stop.waits) + 1
 
 
 def test_an_attempt_ends_with_the_deadline() -> None:
@@ -379,7 +377,7 @@ def test_the_last_full_attempt_is_told() -> None:
     with grpc_receiver(fails(CODES.UNAVAILABLE, "restarting"), never, never) as server:
         try:
             with pytest.raises(UnreachableError, match=r"UNAVAILABLE \(restarting\)"):
-                push(server, traces(3), {"deadline": 0.5})
+                push(server, traces(3), {"deadline": 2})
         finally:
             hold.set()
 

@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -57,7 +56,7 @@ def raw_server(serve: Callable[[socket.socket, int], None]) -> Iterator[tuple[in
         yield listener.getsockname()[1], numbers
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    thread.join(180)
 
 
 def read_request(connection: socket.socket) -> bytes:
@@ -79,29 +78,25 @@ def test_a_body_that_drips_ends_at_the_deadline() -> None:
 
     def drip(connection: socket.socket, _: int) -> None:
         read_request(connection)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        while not over.wait(0.02):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        while not over.wait(0.02):  # that would take most of a year
             connection.sendall(b"x")
 
     with raw_server(drip) as (port, _):
         client = HttpClient(f"http://127.0.0.1:{port}")
-        begun = time.monotonic()
-        answer = client.request("GET", "/", {}, timeout=0.3)
-        assert time.monotonic() - begun < 5
+        answer = client.request("GET", "/", {}, timeout=2)
         over.set()
     assert answer.status == 200
     assert isinstance(answer.problem, AnswerTooLateError)
-    assert len(answer.content) < 1000
+    assert len(answer.content) < 1_000_000
     assert client._connection is None
 
 
 def test_silence_ends_before_the_deadline() -> None:
     hold = threading.Event()
     with http_receiver(Answer(hold=hold)) as server:
-        begun = time.monotonic()
         with pytest.raises(TimeoutError) as caught:
-            client_of(server).request("POST", "/", {}, b"x", timeout=60, silence=0.1)
-        assert time.monotonic() - begun < 30
+            client_of(server).request("POST", "/", {}, b"x", timeout=3600, silence=0.1)
         assert not isinstance(caught.value, AnswerTooLateError)
         hold.set()
 

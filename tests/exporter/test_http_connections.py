@@ -15,9 +15,11 @@ from cirron_otel.core.delivery.errors import (
     StoppedError,
     UnreachableError,
 )
+from cirron_otel.core.delivery.retry_policy import Backoff
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.pusher import Pusher
 from cirron_otel.errors import EndpointError, UsageError
+from tests.backends.process import free_port
 
 from .http_pushes import QUICK, push
 from .servers import (
@@ -29,18 +31,12 @@ from .servers import (
 )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_nobody_listens() -> None:
     config = OtlpConfig(
         OtlpProtocol.HTTP_PROTOBUF, f"http://127.0.0.1:{free_port()}/v1/traces?key=k1"
     )
     with (
-        Pusher(config, deadline=0.2, backoff=QUICK) as pusher,
+        Pusher(config, deadline=30, backoff=Backoff(first=60, longest=60)) as pusher,
         pytest.raises(UnreachableError) as caught,
     ):
         pusher.push(traces(1))
@@ -62,12 +58,15 @@ def test_no_such_host() -> None:
 
 def test_a_server_that_does_not_answer_in_time_is_asked_again() -> None:
     hold = threading.Event()
+    stop = RecordedStop()
     with http_receiver(Answer(hold=hold), Answer(hold=hold)) as server:
         try:
-            assert push(server, traces(3), timeout=0.1) == PushResult(3, requests=1)
+            result = push(server, traces(3), {"stop": stop}, timeout=0.5)
+            assert result == PushResult(3, requests=1)
         finally:
             hold.set()
-    assert len(server.posts) == 3
+    # On a busy machine, others than the first two may be too late.
+    assert 3 <= len(server.posts) <= len(stop.waits) + 1
 
 
 def test_an_attempt_ends_with_the_deadline() -> None:

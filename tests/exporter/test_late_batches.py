@@ -109,7 +109,7 @@ def test_it_is_stored(tmp_path: Path, is_told: bool) -> None:
     if not is_told:
         delivery.start()
     until(lambda: not looking.lacks(late))
-    assert delivery.finish(30)
+    assert delivery.finish(120)
     assert (delivery.stats()["sent_batches"], delivery.stats()["evicted"]) == (1, 0)
     with Storage.open(url, create=False) as storage:
         assert storage.database.rows('SELECT "name" FROM "TraceBatch"') == [(late,)]

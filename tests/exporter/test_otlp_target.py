@@ -160,7 +160,7 @@ def test_a_group_with_a_refused_batch_is_sent_one_by_one(tmp_path: Path) -> None
             delivery.start()
             for name in names:
                 delivery.notify(name)
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert [len(set(span_ids([post.body]))) for post in server.posts] == [4, 4, 1, 1, 1, 1]
     stats = delivery.stats()
     assert (stats["sent_batches"], stats["refused"]) == (3, 1)
@@ -182,7 +182,7 @@ def test_a_batch_that_the_server_chokes_on_is_found_in_its_group(tmp_path: Path)
         until(lambda: delivery.stats()["sent_batches"] == 4)
         assert delivery.stats()["waiting"] == 1
         server.answers.clear()
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert delivery.stats()["sent_batches"] == 5
     assert span_ids([server.posts[-1].body]) == [2]
 
@@ -197,7 +197,7 @@ def test_a_partial_success_is_counted(tmp_path: Path) -> None:
         for _ in range(2):
             delivery.notify(process.seal())
         until(lambda: delivery.stats()["sent_batches"])
-        assert delivery.finish(30)
+        assert delivery.finish(120)
     assert delivery.stats()["sent_batches"] == 2
     assert delivery.stats()["rejected_spans"] == 1
 
@@ -225,6 +225,6 @@ def test_both_protocols_in_a_delivery(tmp_path: Path) -> None:
             name = process.seal()
             for delivery in both:
                 delivery.notify(name)
-        assert [delivery.finish(30) for delivery in both] == [True, True]
+        assert [delivery.finish(120) for delivery in both] == [True, True]
     for bodies in ([call.body for call in calls.calls], [post.body for post in posts.posts]):
         assert sorted(span_ids(bodies)) == list(range(1, 11))

@@ -18,13 +18,13 @@ import os
 import pickle
 import random
 import signal
-import socket
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.backends.process import free_port
 from tests.frameworks import Program, programs_of
 
 _LIMIT_S = 240.0
@@ -70,9 +70,7 @@ def main() -> None:
 def _run(program: Program, tool: str, directory: Path) -> list[int]:
     """Run one process for each rank; -9 is the status of one that was killed at the time limit."""
     if program.ranks > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         os.environ |= {"WORLD_SIZE": str(program.ranks), "LOCAL_WORLD_SIZE": str(program.ranks)}
     pids = [_rank(program, tool, directory, rank) for rank in range(program.ranks)]
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):

@@ -18,8 +18,8 @@ from cirron_otel.core.spool.reader import SpoolReader
 from .machine import Machine, Unavailable, expect, traced
 
 _STEPS = 60
-_LOADING_S = 0.01
-_WAIT_S = 10
+_LOADING_S = 0.04
+_WAIT_S = 60
 
 
 class _SlowData(Dataset[Tensor]):

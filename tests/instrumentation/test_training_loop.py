@@ -182,10 +182,10 @@ def test_each_thread_has_its_own_loops_and_numbers(directory: Path) -> None:
     first, second = threading.Barrier(2), threading.Barrier(2)
 
     def train() -> None:
-        first.wait(10)
+        first.wait(120)
         loop = start()
         loop.begin_epoch()
-        second.wait(10)
+        second.wait(120)
         loop.end()
 
     threads = [threading.Thread(target=train) for _ in range(2)]
@@ -206,7 +206,7 @@ def test_a_loop_that_another_thread_ends_is_over_in_its_own(directory: Path) -> 
             loops.append(start())
             loops[-1].begin_epoch(number)
             started.set()
-            assert ended.wait(10)
+            assert ended.wait(120)
         loops[-1].end()
         loops.append(current_loop())  # type: ignore[arg-type]
 
@@ -214,7 +214,7 @@ def test_a_loop_that_another_thread_ends_is_over_in_its_own(directory: Path) -> 
     own.begin_epoch(7)
     thread = threading.Thread(target=train)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(120)
     loops[0].end()
     assert current_loop() is own
     ended.set()

@@ -29,7 +29,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"^epoch \d  loss (\S+)$", re.MULTILINE)
 
 
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 180.0) -> None:
     """Wait until something holds; `seconds` is far more than it takes."""
     end = time.monotonic() + seconds
     while not holds():
@@ -77,7 +77,7 @@ class Job:
 
     def trace_id(self) -> str:
         """The trace of it all, once it has ended well."""
-        assert self._process.wait(120) == 0, self.said()
+        assert self._process.wait(400) == 0, self.said()
         [found] = re.findall(r"^trace ([0-9a-f]{32})$", self.said(), re.MULTILINE)
         return str(found)
 
@@ -192,7 +192,8 @@ class Example:
     def job(self, command: str = "python train.py") -> Iterator[Job]:
         """The orchestrator at work; `command` is what it runs, as the page says it."""
         command = self.mine(block(f"python orchestrator.py {command}"))
-        job = Job(command, self.directory, environment(**self.variables))
+        variables = environment(CIRRON_EXIT_TIMEOUT="120", **self.variables)
+        job = Job(command, self.directory, variables)
         try:
             yield job
         finally:

@@ -114,7 +114,7 @@ def stored(folder: Path) -> Counter[str]:
 
 
 def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not what():
         assert time.monotonic() < deadline, "nothing gets on"
         time.sleep(0.1)

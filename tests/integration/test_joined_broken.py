@@ -30,8 +30,8 @@ BATCHES = STEPS * EPOCHS
 SERVED = "GET /features"
 GIVEN_UP = "Failed to export"
 """In the log of the service: its SDK has dropped a batch."""
-IMPATIENT = {"OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-"""A service's stock SDK sends every 200 ms, and gives a batch up after a second."""
+IMPATIENT = {"OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_EXPORTER_OTLP_TIMEOUT": "5"}
+"""A service's stock SDK sends every 200 ms, and gives a batch up after five seconds."""
 PROMPT = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
 """A stock SDK sends every 200 ms. It gives nothing up that a busy machine delays."""
 

@@ -47,6 +47,8 @@ from .test_services import converted, is_synthetic, parents_of
 pytestmark = [pytest.mark.backends, pytest.mark.torch, pytest.mark.slow]
 UP = ["GET /features", "GET", "data_load", "step", "epoch", "cirron.session", "nightly training"]
 CLIENT, SERVER = 3, 2
+SLOW_NS = 200_000_000
+"""From how long on a span is slow in the queries of the page."""
 Span = dict[str, Any]
 
 
@@ -77,11 +79,15 @@ class Finished:
         some = self.named("SELECT")
         return [each for each in some if "pg_sleep" in told(each)["db.statement"]]
 
-    def slow_steps(self) -> list[tuple[int, int, str]]:
-        """The epoch, the number and the id of each step that waited, in that order."""
+    def slow_requests(self) -> list[Span]:
+        """The requests that the page's queries find: on a busy machine, also other ones."""
+        return [each for each in self.named("GET /features") if took(each) > SLOW_NS]
+
+    def steps_of(self, spans: list[Span]) -> list[tuple[int, int, str]]:
+        """The epoch, the number and the id of the step above each span, in that order."""
         found = []
-        for statement in self.slow_statements():
-            _, _, _, step, epoch, *_ = self.way(statement)
+        for span in spans:
+            step, epoch = [each for each in self.way(span) if each["name"] in ("step", "epoch")]
             found.append((number(epoch), number(step), step["spanId"]))
         return found
 
@@ -89,6 +95,11 @@ class Finished:
 def told(span: Span) -> dict[str, Any]:
     """A span's attributes."""
     return {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
+
+
+def took(span: Span) -> int:
+    """How long a span took, in ns."""
+    return int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
 
 
 def number(span: Span) -> int:
@@ -114,11 +125,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
             with made.service(), made.job() as job:
                 trace_id = job.trace_id()
             recorded = {span.span_id.hex() for span in converted(made.directory / ".cirron")}
-            count = len(recorded) + 1 + 2 * STEPS * EPOCHS + EPOCHS
             # All of it, and long before a collector would give up to wait for a span's parent.
             jaeger.wait_for_trace(trace_id, recorded, seconds=45)
-            spans = jaeger.wait_for_trace(trace_id, count, seconds=45)
-            by_id = {span["spanId"]: span for span in spans}
+
+            def others() -> int:
+                """How many are not the trainer's, which also announces its open scopes."""
+                shown = jaeger.get_trace(trace_id)
+                return sum(service_of(span) != "trainer" for span in shown)
+
+            until(lambda: others() == 1 + 2 * STEPS * EPOCHS + EPOCHS, seconds=45)
+            by_id = {span["spanId"]: span for span in jaeger.get_trace(trace_id)}
             yield Finished(made, jaeger, traces, trace_id, by_id)
 
 
@@ -158,9 +174,6 @@ def test_the_spool_of_the_job_converts_to_the_same(finished: Finished) -> None:
 
 
 def test_a_slow_service_shows_in_the_data_load_of_its_step(finished: Finished) -> None:
-    def took(span: Span) -> int:
-        return int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
-
     [slept] = re.findall(r"SLOW_SECONDS=(\S+)", PAGE)
     statements = finished.slow_statements()
     assert len(statements) == EPOCHS
@@ -183,10 +196,11 @@ def test_jaeger_leads_from_a_slow_request_to_its_step(finished: Finished) -> Non
     printed = finished.example.run(block("curl -fsSG http://localhost:16686"))
     lines = [line.partition("  ")[2] for line in printed.splitlines()]
     [shown] = [text for text in blocks("text") if re.match(r"\d+ ms  GET", text)]
-    assert lines == [line.partition("  ")[2] for line in shown.splitlines()]
+    assert {line.partition("  ")[2] for line in shown.splitlines()} <= set(lines)
     said = re.findall(r"step (\d+)  <  epoch (\d+)", printed)
-    steps = [(epoch, step) for epoch, step, _ in finished.slow_steps()]
+    steps = [(epoch, step) for epoch, step, _ in finished.steps_of(finished.slow_requests())]
     assert [(int(epoch), int(step)) for step, epoch in said] == steps
+    assert len(lines) == len(steps)
 
 
 def test_tempo_leads_from_a_slow_request_to_its_step(finished: Finished) -> None:
@@ -196,37 +210,41 @@ def test_tempo_leads_from_a_slow_request_to_its_step(finished: Finished) -> None
     [found] = finished.tempo.wait_for_search(up)
     steps = {span["spanID"]: told(span) for span in found["spanSet"]["spans"]}
     assert {(span_id, int(said["cirron.index"])) for span_id, said in steps.items()} == {
-        (span_id, step) for _, step, span_id in finished.slow_steps()
+        (span_id, step) for _, step, span_id in finished.steps_of(finished.slow_requests())
     }
     assert {said["service.name"] for said in steps.values()} == {"trainer"}
     [found] = finished.tempo.wait_for_search(down)
     statements = {span["spanID"] for span in found["spanSet"]["spans"]}
-    assert statements == {span["spanId"] for span in finished.slow_statements()}
+    assert statements == {
+        span["spanId"] for span in finished.named("SELECT") if took(span) > SLOW_NS
+    }
+    assert statements >= {span["spanId"] for span in finished.slow_statements()}
     [alone] = re.findall(r"`(\{[^`]*\})`", PAGE)
     [found] = finished.tempo.wait_for_search(" ".join(alone.split()))
     assert found["traceID"] == finished.trace_id
-    assert found["spanSet"]["matched"] == EPOCHS
+    assert found["spanSet"]["matched"] == len(finished.slow_requests())
 
 
 def check_sql(rows: Any, finished: Finished) -> None:
     """Both statements of the page, by what runs them."""
     slow, waited = blocks("sql")
-    truth = {(epoch, step) for epoch, step, _ in finished.slow_steps()}
+    truth = sorted(finished.steps_of(finished.slow_requests()))
     found = [tuple(row) for row in rows(slow)]
-    assert {(row[3], row[4]) for row in found} == truth
-    assert len(found) == EPOCHS
+    assert sorted((row[3], row[4]) for row in found) == [step[:2] for step in truth]
+    slept = {step[:2] for step in finished.steps_of(finished.slow_statements())}
+    assert len(slept) == EPOCHS
     [session] = finished.named("cirron.session")
     [own_id] = [
         each["value"]["stringValue"]
         for each in session["resource"]["attributes"]
         if each["key"] == "cirron.run.id"
     ]
-    for took, run_id, rank, _, _, lasted in found:
+    for taken, run_id, rank, epoch, step, lasted in found:
         assert (run_id, rank) == (own_id, 0)
-        assert lasted >= took >= 600
+        assert lasted >= taken >= (600 if (epoch, step) in slept else 200)
     most = [tuple(row) for row in rows(waited)]
     assert len(most) == 10
-    assert truth <= {row[:2] for row in most}
+    assert slept <= {row[:2] for row in most}
     assert all(0 <= row[3] <= 100 for row in most)
 
 
@@ -234,7 +252,8 @@ def test_sql_leads_from_a_slow_request_to_its_step(finished: Finished, tmp_path:
     path = finished.example.directory / "joined.db"
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
         # It is stored beside being sent on.
-        until(lambda: len(database.execute(blocks("sql")[0]).fetchall()) == EPOCHS)
+        found = finished.slow_requests()
+        until(lambda: len(database.execute(blocks("sql")[0]).fetchall()) == len(found))
         check_sql(lambda statement: database.execute(statement).fetchall(), finished)
     database.close()
 

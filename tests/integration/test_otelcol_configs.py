@@ -194,7 +194,7 @@ class TestAgent:
             sent |= send(http, application.trace())
             assert post(agent, "logs", logs.SerializeToString()) == 200
             wait_for([sink], sent)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not sink.records and time.monotonic() < deadline:
                 time.sleep(0.02)
         assert sink.ids() == sent

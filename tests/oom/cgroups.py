@@ -47,7 +47,7 @@ def enter(group: MemoryCgroup) -> None:
 
 
 def _remove(directory: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while True:
         try:
             directory.rmdir()

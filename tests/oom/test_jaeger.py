@@ -29,7 +29,7 @@ def test_the_error_is_on_its_scope(where: str, jaeger: run.Jaeger, tmp_path: Pat
         [sys.executable, str(PROGRAMS / "training.py"), str(tmp_path), where, "uncaught"],
         env=environment(
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{jaeger.otlp_grpc}",
-            OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OMP_NUM_THREADS="1",
+            OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OMP_NUM_THREADS="1", CIRRON_EXIT_TIMEOUT="120",
         ),
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip

@@ -183,7 +183,7 @@ def test_a_pipe_gives_its_lines_as_they_come() -> None:
     def produce() -> None:
         with os.fdopen(writing, "wb", 0) as out:
             out.write(line("a" * 100))
-            first.wait(30)
+            first.wait(180)
             out.write(line("b"))
 
     producer = threading.Thread(target=produce)

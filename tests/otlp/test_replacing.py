@@ -93,7 +93,7 @@ def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
         assert len(only(target)) == 2
         time.sleep(0.1)
         child.send_signal(signal.SIGINT)
-        child.wait(30)
+        child.wait(120)
     assert only(target) == ["out.jsonl"]
     assert target.read_bytes() == b"old"
 

@@ -83,9 +83,9 @@ class Store:
     def eventually(self, what: str, target: Path, traces: int) -> dict[str, Any]:
         """Return the report once a search finds `traces` traces: the search index is delayed.
 
-        After a minute, the last report is returned.
+        After three minutes, the last report is returned.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         number = 0
         while True:
             number += 1

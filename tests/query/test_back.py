@@ -251,7 +251,7 @@ def test_reports_and_exports_read_backends_too(
     assert difference["a"]["steps"] == difference["b"]["steps"] > 0
     # If another test has sent the same spans, Jaeger has them twice, or is still storing them.
     whole = (len(spans), 2 * len(spans))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     accepted = 0
     while accepted not in whole and time.monotonic() < deadline:
         accepted = cirron_otel(

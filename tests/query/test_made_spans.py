@@ -116,7 +116,7 @@ def check(store: Store, made: TracesData) -> None:
     address = parse_address(store.address("session=none"), {})
     with QueryClient(address) as client:
         backend: Backend = (Tempo if store.name == "tempo" else Jaeger)(address, client)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while True:
             trace = backend.trace(spans[0].trace_id)
             if trace is not None and len(list(spans_in([trace.data]))) == len(spans):

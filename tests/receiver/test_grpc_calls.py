@@ -27,7 +27,8 @@ def test_a_call_that_ends_before_its_answer(how: str) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.hold = asyncio.Event()
         channel = server.channel()
-        call = channel.unary_unary(TRACES)(traces(9), timeout=1.5 if how == "deadline" else 60)
+        await channel.channel_ready()
+        call = channel.unary_unary(TRACES)(traces(9), timeout=3 if how == "deadline" else 300)
         await until(lambda: intake.waiting == 1)
         assert intake.in_flight == len(traces(9))
         if how == "cancel":

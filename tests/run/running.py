@@ -35,6 +35,8 @@ def run(
 def start_to_end(
     words: list[str], directory: Path, env: dict[str, str] | None = None, **more: Any
 ) -> subprocess.CompletedProcess[str]:
+    if any("ENDPOINT" in name for name in env or {}):
+        env = {"CIRRON_EXIT_TIMEOUT": "120", **(env or {})}  # on a slow machine, too, all is sent
     done = subprocess.run(
         words, cwd=directory, env=environment(OMP_NUM_THREADS="1", **(env or {})),
         capture_output=True, text=True, timeout=300, check=False, **more,

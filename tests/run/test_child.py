@@ -166,7 +166,7 @@ class Running:
         return self.process.stdout.readline().strip()
 
     def end(self) -> str:
-        out, _ = self.process.communicate("\n", timeout=60)
+        out, _ = self.process.communicate("\n", timeout=180)
         return out.strip()
 
 
@@ -207,7 +207,7 @@ def test_at_a_terminal_it_is_a_job_like_any(tmp_path: Path) -> None:
     """Ctrl-C reaches the command once; Ctrl-Z stops both, and `fg` lets both go on."""
     done = subprocess.run(
         program("terminal", *command("-q", "--", *program("signalled"))),
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == [

@@ -54,11 +54,17 @@ def samples(spool: Spool) -> list[dict[str, Any]]:
     return [mark for mark in spool.marks if mark["name"] in NAMES]
 
 
-def train(seconds: float = 1.0, seen: Callable[[], object] = lambda: None) -> None:
-    """Steps of four short phases."""
-    until = time.monotonic() + seconds
+def sampled(count: int) -> Callable[[], bool]:
+    """Whether so many samples have been taken since this call."""
+    before = ci.health()["sampling"]["samples"]
+    return lambda: ci.health()["sampling"]["samples"] >= before + count
+
+
+def train(count: int = 80, seen: Callable[[], object] = lambda: None) -> None:
+    """Steps of four short phases, until so many samples have been taken."""
+    is_over = sampled(count)
     for _ in ci.epochs(range(2)):
-        for _ in ci.batches(iter(lambda: time.monotonic() < until, False)):
+        for _ in ci.batches(iter(lambda: not is_over(), False)):
             for name in ("data_load", "forward", "backward", "optimizer_step"):
                 with ci.scope(name):
                     seen()
@@ -87,7 +93,7 @@ def test_each_mark_is_on_its_scope_and_listed(
 
 
 def test_the_scope_is_the_innermost_one(tmp_path: Path) -> None:
-    spool = record(tmp_path, lambda: train(2.0, lambda: time.sleep(0.003)))
+    spool = record(tmp_path, lambda: train(150, lambda: time.sleep(0.003)))
     spans = {span["id"]: span for span in spool.spans}
     marks = samples(spool)
     on_phases = 0
@@ -106,7 +112,7 @@ def test_the_scope_is_the_innermost_one(tmp_path: Path) -> None:
 def test_a_long_scope_gets_the_samples_although_the_flush_has_taken_it(tmp_path: Path) -> None:
     def work() -> None:
         with ci.scope("outer"), ci.scope("inner"):
-            time.sleep(0.3)
+            until(sampled(15))
 
     spool = record(tmp_path, work)
     inner = spool.session.one("inner")
@@ -120,9 +126,9 @@ def test_after_a_scope_its_parent_gets_them(tmp_path: Path) -> None:
                 with ci.scope("inner"):
                     pass
             ci.flush()
-            time.sleep(0.3)
+            until(sampled(15))
         ci.flush()
-        time.sleep(0.3)
+        until(sampled(15))
 
     spool = record(tmp_path, work)
     outer = spool.session.one("outer")
@@ -148,7 +154,7 @@ def test_no_scope_is_kept_alive(tmp_path: Path) -> None:
             until(lambda: scopes[0]() is None)
             assert ci.health()["sampling"]["samples"] < before[0] + 100
 
-    record(tmp_path, work)
+    record(tmp_path, work, sample_interval=0.2)
 
 
 class TestTrainingThread:

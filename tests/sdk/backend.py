@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +12,12 @@ from typing import Any, Self
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tests.backends.process import free_port
+
 KEY = "cirron_secret_0123456789"
 TAKE, LOSE, HOLD, GARBAGE, SLOW = "take", "lose", "hold", "garbage", "slow"
-"""Answers besides status codes: accept; accept and hang up; accept and say nothing until `mood`
-changes; accept with bytes that are no HTTP; accept a little later."""
+"""Answers besides status codes: accept; accept and hang up, at one request with spans; accept and
+say nothing until `mood` changes; accept with bytes that are no HTTP; accept a little later."""
 
 PROTOBUF = "application/x-protobuf"
 
@@ -65,8 +66,7 @@ class Backend:
     @classmethod
     def down(cls) -> Self:
         """One that is not there: nobody listens at its port until it is `again`."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return cls(int(listener.getsockname()[1]))
+        return cls(free_port())
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
@@ -114,8 +114,12 @@ class _Handler(BaseHTTPRequestHandler):
                 backend.metrics += [body] if is_taken else []
             else:
                 backend.requests += 1
-                ids = otlp_ids if is_otlp else _cirron_ids
-                backend.taken += [ids(body)] if is_taken else []
+                ids = (otlp_ids if is_otlp else _cirron_ids)(body)
+                backend.taken += [ids] if is_taken else []
+                if mood == LOSE and ids:
+                    backend.mood = TAKE  # not by the test: the sender may be quicker
+                elif mood == LOSE:
+                    mood = TAKE
             if mood == HOLD:
                 backend.changed.wait_for(lambda: backend.mood != HOLD, 60)
             elif mood == SLOW:

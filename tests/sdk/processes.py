@@ -39,7 +39,7 @@ def start(
 
 
 def run(
-    program: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 120
+    program: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; its exit code is for the caller to judge."""
     process = start(
@@ -53,7 +53,7 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 180.0) -> None:
     """Wait until something holds; `seconds` is far more than it takes."""
     end = time.monotonic() + seconds
     while not holds():
@@ -93,8 +93,8 @@ class Agent:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if not line:
-            self.popen.wait(60)
-            self._listener.join(10)
+            self.popen.wait(180)
+            self._listener.join(60)
             raise AssertionError(f"exit code {self.popen.returncode}: {''.join(self.said)}")
         return json.loads(line)
 
@@ -102,11 +102,11 @@ class Agent:
         """Let it come to its end; its exit code."""
         assert self.popen.stdin is not None
         self.popen.stdin.close()
-        return self.popen.wait(60)
+        return self.popen.wait(180)
 
     def kill(self) -> None:
         self.popen.send_signal(signal.SIGKILL)
-        self.popen.wait(60)
+        self.popen.wait(180)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class Agent:
         traceback: TracebackType | None,
     ) -> None:
         self.kill()
-        self._listener.join(10)
+        self._listener.join(60)
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if stream is not None:
                 stream.close()

@@ -141,10 +141,10 @@ assert ci.shutdown()
             try:
                 with opened(tmp_path, shutdown_timeout=0.2):
                     train()
-                    assert ci.flush()
+                    assert ci.flush(120)
                     for _ in range(20):
                         train()
-                        assert ci.flush()
+                        assert ci.flush(120)
                     ci.shutdown(timeout=0.2)
             finally:
                 release.set()

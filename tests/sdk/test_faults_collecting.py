@@ -198,3 +198,54 @@ def test_marks_on_scopes_begun_while_the_flush_thread_takes(
     by_name = {span.name: span for span in spans}
     assert early.id in by_name["late"].mark_ids
     assert "early" not in {row.name for row in marks}
+
+
+def test_a_span_of_others_that_ends_around_a_scope_while_the_flush_thread_takes(
+    session: OpenSession, meanwhile: Callable[[OpenSession, Callable[[], None]], None]
+) -> None:
+    """The journal has the scope, because its mark is taken, and the span that is its parent."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    tracer = provider.get_tracer("server")
+
+    def serve() -> None:
+        with tracer.start_as_current_span("request"), Scope("answer"):
+            mark("length", 3)
+
+    meanwhile(session, serve)
+    told = {row.name: row for row in session.collect().open}
+    assert told["answer"].parent_id == told["request"].id
+    assert told["request"].end_ns >= told["answer"].end_ns > 0
+    found = session.collect()  # both go into this batch
+    assert {row.name for row in found.closed} == {"request", "answer"}
+    (request,) = [row for row in found.batches[0].rows()[0] if row.name == "request"]
+    assert request.id == told["request"].id
+    assert request.thread_id == told["request"].thread_id
+
+
+def test_a_scope_that_ends_before_one_in_it(session: OpenSession) -> None:
+    """If the batch with its record is not sealed, the journal has the record."""
+    outer = Scope("outer").__enter__()
+    inner = Scope("inner").__enter__()
+    outer.end()
+    found = session.collect()
+    (told,) = [row for row in found.open if row.name == "inner"]
+    (ended,) = [row for row in found.closed if row.name == "outer"]
+    assert told.parent_id == ended.id
+    assert ended.end_ns
+    inner.end()
+
+
+def test_a_span_of_others_that_ends_before_a_scope_in_it(session: OpenSession) -> None:
+    """The journal has it until the batch with its record is sealed, and no longer."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    with provider.get_tracer("server").start_as_current_span("request"):
+        inner = Scope("inner").__enter__()
+    found = session.collect()
+    assert [row.name for row in found.closed] == ["request"]
+    assert "inner" in {row.name for row in found.open}
+    found = session.collect()
+    assert "inner" in {row.name for row in found.open}
+    assert "request" not in {row.name for row in (*found.open, *found.closed)}
+    inner.end()

@@ -32,7 +32,7 @@ def leave(
             process.send_signal(number)
         if way.endswith("goes on") or way.startswith("ignored"):
             (directory / "go on").touch()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
     return process.returncode, out.splitlines(), err
@@ -134,7 +134,8 @@ def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["end", "default"])
 def test_the_last_batch_reaches_the_backend(tmp_path: Path, how: str, way: Environment) -> None:
     with Backend.running() as backend:
-        code, _, err = leave(tmp_path, how, signal.SIGTERM * (how == "default"), way(backend))
+        env = way(backend) | {"CIRRON_EXIT_TIMEOUT": "120"}
+        code, _, err = leave(tmp_path, how, signal.SIGTERM * (how == "default"), env)
         assert code == (0 if how == "end" else -signal.SIGTERM), err
     assert sorted(backend.span_ids) == sorted(check(tmp_path).spans)
 
@@ -174,7 +175,7 @@ def test_signals_at_any_moment(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
             for place, process in processes.items():
                 try:
-                    _, err = process.communicate(timeout=60)
+                    _, err = process.communicate(timeout=180)
                 finally:
                     process.kill()
                 assert process.returncode == -signal.SIGTERM, err

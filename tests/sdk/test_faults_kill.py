@@ -38,7 +38,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     halves = [start("killed", *places[part::2], stdout=pipe, stderr=pipe) for part in range(2)]
     pids: list[int] = []
     for half in halves:
-        out, err = half.communicate(timeout=120)
+        out, err = half.communicate(timeout=400)
         assert half.returncode == 0, err
         pids += json.loads(out)
     assert len(set(pids)) == PROCESSES

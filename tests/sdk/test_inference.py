@@ -424,7 +424,7 @@ def test_as_an_async_context_manager_and_an_error_inside(session: OpenSession) -
 
 def test_one_context_manager_entered_by_many(session: OpenSession) -> None:
     serve = inference()
-    meet = threading.Barrier(4, timeout=30)
+    meet = threading.Barrier(4, timeout=120)
 
     def call(number: int) -> None:
         with serve, serve as inner:

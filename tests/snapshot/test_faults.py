@@ -115,7 +115,7 @@ def test_a_disk_that_does_not_answer_holds_shutdown_up_for_its_timeout_only(
         begun = time.monotonic()
         assert not profiler.flush(0.2)
         assert not profiler.shutdown(1.0)
-        assert time.monotonic() - begun < 60
+        assert time.monotonic() - begun < 300  # the disk would take for ever
         release(pipe)
     assert len(epochs(tmp_path)) == 1
     assert snapshots(tmp_path) == []

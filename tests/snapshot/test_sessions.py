@@ -230,7 +230,9 @@ class TestFiles:
 
         def look() -> None:
             nonlocal looked
-            while not is_over.wait(0.002):
+            is_last = False
+            while not is_last:
+                is_last = is_over.wait(0.002)
                 for record in snapshots(tmp_path):
                     if record["blob_uri"] is None:
                         continue  # too many wait

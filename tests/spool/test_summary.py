@@ -210,7 +210,9 @@ class TestTrees:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(batches(), batches())
 def test_no_batch_is_too_odd(tmp_path_factory: pytest.TempPathFactory, one: Any, two: Any) -> None:

@@ -28,7 +28,9 @@ OURS = sorted((Path(cirron_otel.tools.cli.__file__).parent / "recording" / "spoo
 VECTORS = Path(strategies.__file__).parent / "vectors"
 
 SHARED = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

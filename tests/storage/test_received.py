@@ -118,7 +118,9 @@ def expected_names(requests: Iterable[Request]) -> Counter[str]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     st.lists(REQUESTS, min_size=1, max_size=6, unique=True),

@@ -109,7 +109,7 @@ def test_what_waits_for_a_lock_is_interrupted(postgres_url: str) -> None:
         while not _waits(other):
             time.sleep(0.01)
         target.interrupt()
-        thread.join(30)
+        thread.join(180)
     assert [type(error) for error in raised] == [StoppedError]
     target.close()
 

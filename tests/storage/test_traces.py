@@ -136,7 +136,9 @@ def forests(draw: st.DrawFn) -> tuple[dict[int, int | None], list[list[int]]]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(forest=forests())
 def test_any_forest(shared_storage: Storage, forest: Any) -> None:

@@ -57,4 +57,4 @@ class Peer:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=180)

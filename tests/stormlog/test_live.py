@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("programs") / "record_session.py"
 
 
-def record(peer: Peer, sink: Path, steps: int = 3) -> None:
+def record(peer: Peer, sink: Path, steps: int = 10) -> None:
     done = run_in(STORMLOG[f"stormlog-{peer.version}"], [PROGRAM, sink, str(steps)])
     assert done.returncode == 0, done.stderr
 

@@ -21,8 +21,11 @@ PHASES = ["data_load", "forward", "backward", "optimizer_step"]
 class Model(nn.Module):
     """A layer that does as it is told at some of its calls."""
 
-    def __init__(self, slow: tuple[int, ...] = (), bad: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, slow: tuple[int, ...] = (), bad: tuple[int, ...] = (), seconds: float = 0.2
+    ) -> None:
         super().__init__()
+        self.seconds = seconds
         self.layer = nn.Linear(4, 1)
         self.slow, self.bad, self.calls = slow, bad, -1
 
@@ -30,7 +33,7 @@ class Model(nn.Module):
         self.calls += 1
         ci.mark("call", self.calls)
         if self.calls in self.slow:
-            time.sleep(0.2)
+            time.sleep(self.seconds)
         if self.calls in self.bad:
             raise ValueError("told to")
         return self.layer(x)
@@ -79,19 +82,20 @@ def test_what_is_left_out_is_in_the_steps_figures(tmp_path: Path) -> None:
         if step.children:
             assert rest + covered == length
     slow = steps[9].record
-    assert slow["end_ns"] - slow["start_ns"] >= 200_000_000
-    assert slow["attrs"]["unattributed_ns"] < 100_000_000  # it was in a phase, recorded or not
+    in_phases = slow["end_ns"] - slow["start_ns"] - slow["attrs"]["unattributed_ns"]
+    assert in_phases >= 200_000_000  # recorded or not
 
 
 def test_slow_and_failed_steps_keep_their_inside(tmp_path: Path) -> None:
-    steps, _ = steps_of(tmp_path, Model((12,), (18,)), detail_every=1_000, detail_slow_factor=20.0)
+    model = Model((12,), (18,), seconds=2.0)  # for a busy machine
+    steps, _ = steps_of(tmp_path, model, detail_every=1_000, detail_slow_factor=20.0)
     whole = detailed(steps)
     assert {12, 18} <= set(whole)
     assert set(range(5, STEPS)) - set(whole), "some step is neither"
     slow, failed = steps[12], steps[18]
     assert [child.name for child in slow.children] == PHASES
     forward = slow.children[1].record
-    assert forward["end_ns"] - forward["start_ns"] >= 200_000_000
+    assert forward["end_ns"] - forward["start_ns"] >= 2_000_000_000
     assert forward["attrs"] == {"module": "Model"}
     assert [child.name for child in failed.children] == ["data_load", "forward", "optimizer_step"]
     assert failed.children[1].record["otel"]["status"]["code"] == 2

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.backends.process import free_port
 from tests.sdk.processes import environment
 from tests.torch.loops import every
 from tests.torch.peers import TRACEML
@@ -110,9 +111,7 @@ def _calls(events: dict[str, Any]) -> dict[str, int]:
 @contextlib.contextmanager
 def _server(directory: Path) -> Iterator[int]:
     """`traceml serve`, and the port on which it listens; what it has is stored behind it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [TRACEML.make().with_name("traceml"), "serve", "--run-name", _RUN_NAME]
     with (directory / "server.txt").open("w") as log:
         process = subprocess.Popen(
@@ -123,10 +122,21 @@ def _server(directory: Path) -> Iterator[int]:
             stderr=log,
         )
         try:
+            _wait_for(process, port)
             yield port
         finally:
             process.terminate()
             process.wait(120)
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until the server listens: what is sent to it earlier is lost."""
+    end = time.monotonic() + _WAIT_S
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 10):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("`traceml serve` does not listen")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
 import torch
 
+from tests.backends.process import free_port
 from tests.torch.loops import Loop, every
 from tests.torch.tools import TOOLS, run
 
@@ -38,9 +38,7 @@ def main() -> None:
 def _run(loop: Loop, tool: str, directory: Path) -> list[int]:
     """One process a rank; -9 for one that did not come to an end."""
     if loop.ranks > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         os.environ["WORLD_SIZE"] = str(loop.ranks)
     pids = [_rank(loop, tool, directory, rank) for rank in range(loop.ranks)]
     for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):

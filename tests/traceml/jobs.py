@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.backends import process
 from tests.environments import Environment
 
 PROGRAM = Path(__file__).with_name("programs") / "train.py"
@@ -18,15 +20,11 @@ _FORGOTTEN = ("OTEL_", "CIRRON_", "PYTHON", "TRACEML_")
 
 
 def free_port() -> int:
-    """Return a port that is free at both addresses."""
+    """Return a port that is free at both addresses, and that no one else is given at the first."""
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port: int = one.getsockname()[1]
-            try:
-                with socket.create_server((AGGREGATOR_HOST, port)):
-                    return port
-            except OSError:
-                continue
+        port = process.free_port()
+        with contextlib.suppress(OSError), socket.create_server((AGGREGATOR_HOST, port)):
+            return port
 
 
 class Job(NamedTuple):
@@ -76,7 +74,7 @@ class RunningJob:
                 env=variables_of(folder, variables),
             )  # fmt: skip
 
-    def wait(self, timeout: float = 180) -> Job:
+    def wait(self, timeout: float = 400) -> Job:
         """Wait for its end."""
         code = self.process.wait(timeout)
         losses = self.folder / "losses.json"

@@ -11,14 +11,18 @@ from typing import Self
 
 
 class RecordingProxy:
-    """Passes connections on to `target`, and writes what each peer sent to a file of its own."""
+    """Passes connections on to `target`, and writes what each peer sent to a file of its own.
 
-    def __init__(self, folder: Path, target: tuple[str, int], port: int = 0) -> None:
+    A peer waits until the target listens. Without a target, the bytes are only recorded.
+    """
+
+    def __init__(self, folder: Path, target: tuple[str, int] | None, port: int = 0) -> None:
         """Listen on `port` of 127.0.0.1; `folder` receives `connection-<number>.frames`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._target = folder, target
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
+        self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -34,9 +38,10 @@ class RecordingProxy:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._accepting.join(10)
+        self._is_over.set()
+        self._accepting.join(60)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     @property
     def recordings(self) -> list[Path]:
@@ -54,12 +59,20 @@ class RecordingProxy:
 
     def _pass_on(self, peer: socket.socket, path: Path) -> None:
         with peer, path.open("wb") as file, contextlib.ExitStack() as stack:
-            target = None
-            with contextlib.suppress(OSError):
-                target = stack.enter_context(socket.create_connection(self._target, 5))
+            target = None if self._target is None else stack.enter_context(self._connected())
             with contextlib.suppress(OSError):
                 while data := peer.recv(65536):
                     file.write(data)
                     file.flush()
                     if target is not None:
                         target.sendall(data)
+
+    def _connected(self) -> socket.socket:
+        """Return a connection to the target, once it listens."""
+        assert self._target is not None
+        while True:
+            try:
+                return socket.create_connection(self._target, 60)
+            except OSError:
+                if self._is_over.wait(0.05):
+                    raise

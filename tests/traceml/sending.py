@@ -88,8 +88,8 @@ def _pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Wait until the receiver closes the connection; return False if it does not within 20 s."""
-    connection.settimeout(20)
+    """Wait until the receiver closes the connection; return False if that takes 2 minutes."""
+    connection.settimeout(120)
     try:
         return connection.recv(1) == b""
     except ConnectionError:

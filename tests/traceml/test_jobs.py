@@ -178,7 +178,11 @@ class TestJobs:
     def test_a_job_does_not_notice_that_the_collector_is_killed(
         self, version: str, tmp_path: Path
     ) -> None:
-        steps, variables = 250, {"PAUSE_S": "0.03"}
+        steps, gates = 250, tmp_path / "gates"
+        gates.mkdir()
+        for gate in ("50", "200"):
+            (gates / gate).touch()
+        variables = {"PAUSE_S": "0.03", "GATES": str(gates)}
         port = free_port()
         options = ("--traceml", f"127.0.0.1:{port}",
                    "--traceml-forward", f"{AGGREGATOR_HOST}:{port}")  # fmt: skip
@@ -188,8 +192,10 @@ class TestJobs:
             )
             until(lambda: stored_steps(tmp_path / "data"))
             here.kill()
-        time.sleep(1.5)
+        (gates / "50").unlink()
+        time.sleep(6.0)  # it takes 4.5 s until step 200, and sends twice in a second
         with serving(tmp_path / "data", *options) as here:
+            (gates / "200").unlink()
             done = job.wait()
             until(lambda: (0, steps) in stored_steps(tmp_path / "data"))
             missing = count(here, "missing_steps_total")

@@ -54,8 +54,9 @@ class JournalState(Struct):
     open: list[JournalSpan]
     """Scopes that have started: span records with `end_ns` 0 and no `mark_ids`."""
     closed: list[JournalSpan]
-    """Complete spans: those that go into `next_batch` and were open in an earlier journal, and
-    those that have ended and wait (for a device, for example) to go into a later batch."""
+    """Complete spans: those that go into `next_batch` and were open in an earlier journal or are
+    around an open scope, and those that have ended and wait (for a device, for example) to go into
+    a later batch. They may be in a sealed batch already."""
     oom_kills: OomKillCounter | None = None
     """The OOM kills in the process's cgroup when the session began; None if unknown."""
 

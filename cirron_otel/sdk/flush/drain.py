@@ -16,7 +16,7 @@ from typing import Any
 from ..tracing import buffers as buf
 from ..tracing.buffers import MarkEntry
 from ..tracing.enclosing import EnclosingSpan
-from ..tracing.foreign_spans import Ended
+from ..tracing.foreign_spans import Ended, OpenForeignSpan
 from ..tracing.open_scopes import end_of
 from ..tracing.scope import Scope
 from ..tracing.step_places import StepPlaces
@@ -41,6 +41,8 @@ class Drained:
     """The open scopes, with the number of flushes that have seen each of them open."""
     late: dict[Scope, None]
     """Scopes that began after the drain and must be in the journal; they stay in the buffers."""
+    still: dict[EnclosingSpan, OpenForeignSpan]
+    """The spans of other libraries that are open after the drain."""
     is_last: bool
     snapshots: list[Any] = field(default_factory=list)
     """Snapshots whose records can be created: `snapshots.TakenSnapshot`."""

@@ -18,7 +18,8 @@ from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
 from ..tracing.buffers import MarkEntry, forget_newest
 from ..tracing.clock import now, wall, wall_now
-from ..tracing.foreign_spans import ForeignSpans, foreign_row
+from ..tracing.enclosing import EnclosingSpan
+from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
 from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
@@ -73,8 +74,8 @@ class FlushResult:
     open: list[SpanRow] = field(default_factory=list)
     """Records of the open scopes."""
     closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` whose spans were open at an earlier flush, or that an earlier batch
-    refers to."""
+    """Records in `batches` whose spans were open at an earlier flush or are around an open scope,
+    or that an earlier batch refers to."""
     ended: list[Scope] = field(default_factory=list)
     """The scopes in `batches`, if the builder is set to retain them."""
     points: list[MarkEntry] = field(default_factory=list)
@@ -187,8 +188,10 @@ class FlushBuilder:
         default = default_trace(drained.ended, self._origin.segments.trace)
         foreign = sorted(self._foreign_rows(drained, default), key=span_order)
         result = FlushResult()
+        around = self._around(drained)
         # Most scopes in the journal are still open, so this set is usually empty.
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
+        journalled_ids |= {each.id for each in around if each not in drained.late}
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
@@ -199,7 +202,7 @@ class FlushBuilder:
             if scope in drained.open or scope in drained.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
                 change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
-        self._add_open(drained, result)
+        self._add_open(drained, around, result)
         if self.retains_records:
             result.ended, result.points = drained.ended, drained.marks.copy()
         change.spans += sum(batch.span_count for batch in result.batches)
@@ -222,6 +225,8 @@ class FlushBuilder:
             self._open = drained.open
             self._mark_ids, self._announced = change.mark_ids, change.announced
             self._journalled = {row.id for row in result.open}
+            for _, begun in drained.foreign:
+                begun.seen.is_recorded = True
             if drained.is_last:
                 self._foreign.open.clear()
                 forget_newest()
@@ -282,12 +287,14 @@ class FlushBuilder:
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
         late = drain.late(ended)
+        open_foreign = [] if is_last else list(self._foreign.open.values())
         marks = drain.marks
         if self._thinner is not None:
             ended, marks = self._thinner.filter(
                 ended, marks, is_last, drain.waiting | held if held else drain.waiting
             )
-        return Drained(ended, drain.foreign, marks, still, late, is_last, drain.snapshots)
+        begun = {each.seen: each for each in open_foreign}
+        return Drained(ended, drain.foreign, marks, still, late, begun, is_last, drain.snapshots)
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End all open scopes, the session last."""
@@ -406,7 +413,27 @@ class FlushBuilder:
             record["trace_id"] = scope._trace.trace_id.hex()
         return record
 
-    def _add_open(self, drained: Drained, result: FlushResult) -> None:
+    def _around(self, drained: Drained) -> dict[Any, None]:
+        """Return the ended spans around the scopes that the journal contains, but for sealed ones.
+
+        They are in the batches of this flush, or will be in those of the next one.
+        """
+        outermost = (None, NO_SESSION, self._origin.session)
+        found: dict[Any, None] = {}
+        for scope in (*drained.open, *drained.late):
+            each: Any = scope._above
+            while each not in outermost and each not in found:
+                found[each] = None
+                each = each._above
+
+        def has_ended(each: Any) -> bool:
+            if type(each) is EnclosingSpan:
+                return each not in drained.still and not each.is_recorded
+            return bool(each._end)
+
+        return {each: None for each in found if each._id and has_ended(each)}
+
+    def _add_open(self, drained: Drained, around: dict[Any, None], result: FlushResult) -> None:
         session_trace = self._origin.session._trace
         for scope in (*drained.open, *drained.late):
             try:
@@ -421,8 +448,14 @@ class FlushBuilder:
             until = scope._end or getattr(scope, "_until", 0)
             row.end_ns = wall(until) if until else 0
             result.open.append(row)
-        for begun in () if drained.is_last else list(self._foreign.open.values()):
+        if drained.is_last:
+            return
+        taken = {begun.seen for _, begun in drained.foreign}
+        ended = [each for each in around if type(each) is EnclosingSpan and each not in taken]
+        left = drained.still | {each: OpenForeignSpan(each.span, each) for each in ended}
+        for seen, begun in left.items():
             row_or_none = self._foreign_row(begun.span, begun, session_trace)
             if row_or_none is not None:
-                row_or_none.end_ns = 0
+                if seen in drained.still:
+                    row_or_none.end_ns = 0
                 result.open.append(row_or_none)

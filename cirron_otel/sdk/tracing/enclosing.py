@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from opentelemetry.trace import SpanContext
@@ -20,7 +21,7 @@ class EnclosingSpan(RecordedScope):
     depend on depth or name apply only to scopes.
     """
 
-    __slots__ = ("has_phase", "span")
+    __slots__ = ("has_phase", "is_recorded", "span")
 
     _folded = _is_detailed = _rest = None
 
@@ -30,6 +31,8 @@ class EnclosingSpan(RecordedScope):
         self.span = span
         self.has_phase = False
         """Whether a phase ran in the span."""
+        self.is_recorded = False
+        """Whether a batch of an earlier flush contains the span."""
         self._above = parent
         self._depth = parent._depth
         self._name, self._index, self._attrs = "", None, None
@@ -37,7 +40,7 @@ class EnclosingSpan(RecordedScope):
         self._trace = _trace_of(context, parent._trace)
         began = getattr(span, "start_time", None)
         self._start = began - ANCHOR if began else now()
-        self._thread = 0
+        self._thread = threading.get_ident()
         self._extras = self._token = None
 
     @property

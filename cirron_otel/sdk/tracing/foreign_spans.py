@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,6 @@ class OpenForeignSpan:
 
     span: Any
     seen: EnclosingSpan
-    thread_id: int
 
     @property
     def above(self) -> Any:
@@ -61,7 +59,7 @@ class ForeignSpans:
             return
         parent = innermost(context)
         enclosing = EnclosingSpan(span, parent)
-        begun = OpenForeignSpan(span, enclosing, threading.get_ident())
+        begun = OpenForeignSpan(span, enclosing)
         setattr(span, SEEN, enclosing)
         inside = None if type(parent) is EnclosingSpan else parent._inside
         if inside is not None:
@@ -78,9 +76,7 @@ class ForeignSpans:
         begun = self.open.pop((span_context.trace_id, span_context.span_id), None)
         if begun is None:
             if state.session._start:
-                begun = OpenForeignSpan(
-                    span, EnclosingSpan(span, state.session), threading.get_ident()
-                )
+                begun = OpenForeignSpan(span, EnclosingSpan(span, state.session))
             else:
                 return
         inside = begun.above._inside
@@ -113,7 +109,7 @@ def foreign_row(
         None,
         None,
         None,
-        begun.thread_id,
+        begun.seen._thread,
         pid,
         rank,
         plain_attributes(span.attributes),

@@ -65,10 +65,11 @@ def train(rank: int, directory: str, kind: str, fault: str, port: str) -> None:
 def main() -> None:
     import socket
 
-    with socket.socket() as found:
+    with socket.socket() as found:  # kept until the end: no one else is given the port
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
-    mp.spawn(train, (*sys.argv[1:4], port), nprocs=2)
+        mp.spawn(train, (*sys.argv[1:4], port), nprocs=2)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def _waiting_loop(config: dict[str, Any]) -> None:
 
 
 def _wait_for(path: Path) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not path.exists() and time.monotonic() < end:
         time.sleep(0.05)
 
@@ -199,7 +199,10 @@ def _killed_loop(config: dict[str, Any]) -> None:
     for number, (loss, _) in enumerate(_steps({**config, "epochs": 1})):
         _report_checkpoint({"loss": loss}, number)
     if is_first:
-        time.sleep(3.0)  # the records are in the spool, and Ray has the checkpoint
+        import cirron_otel as ci
+
+        ray.train.get_all_reported_checkpoints()  # returns when Ray has stored them
+        ci.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -557,7 +557,7 @@ def threads() -> dict[str, Any]:
     import cirron_otel as ci
 
     inputs, _ = _data()
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
 
     class Waiting(StandardScaler):  # type: ignore[misc]
         def fit(self, *args: Any, **kwargs: Any) -> Any:

@@ -15,16 +15,22 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import cirron_otel as ci
 
-PAUSE_S = 0.2
-END_S = 0.6
+PAUSE, END = 10, 30
+"""So many samples are taken before each batch, and before the loader notices its end."""
 
 
 class Slow(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[torch.Tensor]:
         for _ in range(3):
-            time.sleep(PAUSE_S)
+            wait_for(PAUSE)
             yield torch.ones(4)
-        time.sleep(END_S)
+        wait_for(END)
+
+
+def wait_for(samples: int) -> None:
+    before = ci.health()["sampling"]["samples"]
+    while ci.health()["sampling"]["samples"] < before + samples:
+        time.sleep(0.01)
 
 
 def main() -> None:

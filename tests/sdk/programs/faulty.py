@@ -265,7 +265,7 @@ def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]
             setattr(owner, attribute, value)
     report["hits"], report["took"] = broken.hits, time.monotonic() - begun
     report["said"] = what_was_said()
-    for _ in range(100):  # a thread of an exporter may be between the error and its report
+    for _ in range(3000):  # a thread of an exporter may be between the error and its report
         if report["said"] or not report["hits"]:
             break
         time.sleep(0.01)

@@ -1,7 +1,8 @@
 """A small training loop under TraceML: `train.py STEPS [SLOW_RANK]`.
 
 The rank SLOW_RANK sleeps 4 ms in each forward pass. With `BOTH=1` the job is also recorded by this
-package. Rank 0 writes the losses of all steps to the file LOSSES, as a JSON list.
+package. Rank 0 writes the losses of all steps to the file LOSSES, as a JSON list. If GATES is a
+directory, the steps whose numbers are the names of files there wait until these are removed.
 """
 
 import json
@@ -49,7 +50,10 @@ def main() -> None:
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.01)
     items = torch.utils.data.TensorDataset(torch.randn(4 * STEPS, 16), torch.randn(4 * STEPS, 1))
     losses = []
-    for inputs, targets in torch.utils.data.DataLoader(items, batch_size=4):
+    gates = os.environ.get("GATES")
+    for number, (inputs, targets) in enumerate(torch.utils.data.DataLoader(items, batch_size=4)):
+        while gates and Path(gates, str(number)).exists():
+            time.sleep(0.05)
         with traceml.trace_step(trained):
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(trained(inputs), targets)

@@ -1,7 +1,7 @@
-"""A job whose loading is slow for a while: `changing.py DIRECTORY [PAUSE]`.
+"""A job whose loading is slow for a while: `changing.py DIRECTORY [SEEN [stall]]`.
 
-It waits until the file DIRECTORY/go appears. After its steps it stalls for PAUSE seconds in a
-scope `exchange`, and goes on.
+With the directory SEEN, each state lasts until a file there says that the follower has reported it,
+such as `appeared INPUT_BOUND`. With `stall`, it then stalls in a scope `exchange`, and goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import cirron_otel as ci
 
 WORK, SLOW = 0.03, 0.05
-CALM, BUSY = 50, 50
+STEPS = 50
 
 
 def steps(count: int, loading: float) -> None:
@@ -25,17 +25,27 @@ def steps(count: int, loading: float) -> None:
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
-    pause = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-    ci.profile(output_dir=str(directory), frameworks="none")
-    steps(CALM, 0)
-    steps(BUSY, SLOW)
-    steps(CALM, 0)
-    if pause:
+    directory, *words = sys.argv[1:]
+
+    def is_seen(event: str) -> bool:
+        return not words or Path(words[0], event).exists()
+
+    ci.profile(output_dir=directory, frameworks="none")
+    steps(STEPS, 0)
+    steps(STEPS, SLOW)
+    while not is_seen("appeared INPUT_BOUND"):
+        steps(5, SLOW)
+    steps(STEPS, 0)
+    while not is_seen("gone INPUT_BOUND"):
+        steps(5, 0)
+    if "stall" in words:
         for _ in ci.batches(range(1)):
             with ci.scope("exchange"):
-                time.sleep(pause)
-        steps(CALM, 0)
+                while not is_seen("appeared STALLED"):
+                    time.sleep(0.1)
+        steps(STEPS, 0)
+        while not is_seen("gone STALLED"):
+            steps(5, 0)
     ci.shutdown()
 
 

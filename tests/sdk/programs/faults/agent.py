@@ -68,12 +68,16 @@ def kill_flush() -> int:
     """Kill the flush thread, and wait until it has run again."""
     before = ci.health()
     strike()
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+    begun = struck = time.monotonic()
+    while time.monotonic() < begun + 180:
         now = ci.health()
         is_back = now["flush"]["count"] > before["flush"]["count"] and now["flush"]["is_alive"]
         if now["flush_restart_count"] > before["flush_restart_count"] and is_back:
             return int(now["flush_restart_count"])
+        is_unharmed = now["flush_restart_count"] == before["flush_restart_count"]
+        if is_unharmed and time.monotonic() > struck + 20:
+            strike()  # the first one fell into a destructor, which ignores it
+            struck = time.monotonic()
         time.sleep(0.01)
     raise TimeoutError("the flush thread did not come back")
 
@@ -104,7 +108,7 @@ def end_flush() -> None:
 
     Pipeline._died = dying
     strike()
-    thread.join(60)
+    thread.join(180)
     assert flusher() is None
 
 

@@ -30,7 +30,7 @@ def watched(what: str, real: Any) -> Any:
     def write(*arguments: Any) -> Any:
         writes[what] += 1
         if what == "batch" and writes[what] == 1:
-            may_go_on.wait(60)
+            may_go_on.wait(300)
         is_at = writes[what] == number
         if is_at and when == f"before the {what}":
             die()

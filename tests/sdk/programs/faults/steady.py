@@ -1,7 +1,7 @@
 """Records at a steady rate. Arguments: directory, records a second, seconds.
 
-The pace is kept by absolute deadlines; a machine that cannot keep it records less. It prints what
-`volume.py` prints.
+The pace is kept by absolute deadlines; a machine that cannot keep it records less, and still rests.
+It prints what `volume.py` prints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with ci.scope("t"):
                 with ci.scope(f"{name}/a"):
                     ci.mark(f"{name}/a", 0.5)
             number += 1
-        time.sleep(max(begun + (turn + 1) * SLICE_S - time.monotonic(), 0.0))
+        time.sleep(max(begun + (turn + 1) * SLICE_S - time.monotonic(), SLICE_S / 5))
 took = time.monotonic() - begun
 is_done = ci.shutdown(timeout=60)
 said = {
