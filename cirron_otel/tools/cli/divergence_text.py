@@ -64,6 +64,11 @@ def replica_texts(found: ReplicaDivergence) -> tuple[str, str]:
         f" {_step(first)} on{in_tensor}{_distance(first)}"
     )
     cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
+    if found.is_from_start:
+        cause = (
+            "the gradients are averaged, but the ranks began with other weights: these were not"
+            " broadcast, or a rank has loaded others"
+        )
     if len(found.odd) == len(usual):
         cause += "; the weights do not show which of the ranks is at fault"
     return difference, cause
