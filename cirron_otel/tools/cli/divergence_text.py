@@ -112,7 +112,7 @@ def _equality(comparison: RunComparison) -> str:
 
 def _except(comparison: RunComparison) -> str:
     """Return the generators of random numbers that differ without effect."""
-    if all(each.generators is None for each in comparison.ranks):
+    if not any(each.generators is not None or each.had_effectless for each in comparison.ranks):
         return ""
     idle = sorted({printable(name) for each in comparison.ranks for name in each.idle})
     named = f" ({', '.join(idle)})" if idle else ""
