@@ -1,8 +1,8 @@
 """The choice of a rank's first difference, which need not be the first digest that differs.
 
 A generator of random numbers that no program seeds differs in every run, mostly Python's own, and
-has no effect on a program that does not use it. A training that is resumed in the middle of an epoch
-may restore its generators only when it has fetched a batch.
+has no effect on a program that does not use it. A training that is resumed in the middle of an
+epoch may restore its generators only when it has fetched a batch.
 """
 
 from __future__ import annotations
