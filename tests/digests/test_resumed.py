@@ -231,7 +231,8 @@ def test_a_trainer_in_the_middle_of_an_epoch(accumulation: int, tmp_path: Path) 
     def train(folder: Path, callbacks: Any = (), checkpoint: str | None = None) -> None:
         options = transformers.TrainingArguments(
             str(tmp_path / "checkpoints" / folder.name), num_train_epochs=3,
-            per_device_train_batch_size=4, gradient_accumulation_steps=accumulation, save_steps=stop,
+            per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
+            save_steps=stop,
             remove_unused_columns=False, report_to=[], disable_tqdm=True, logging_strategy="no",
             use_cpu=True, seed=1,
         )  # fmt: skip
