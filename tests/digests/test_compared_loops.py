@@ -12,6 +12,8 @@ import torch
 from tests.dgrr.traces import command
 from tests.digests.loops import AT, LOOPS, STEPS, Loop, traced
 
+from .conftest import Recorded
+
 
 def compiled(loop: Loop) -> Any:
     """A model that Dynamo has compiled."""
@@ -26,29 +28,30 @@ def compiled(loop: Loop) -> Any:
     return model
 
 
-ALL = LOOPS | {"compiled": compiled}
-
-
 def scale(model: Any, *_: Any) -> None:
     next(model.parameters()).grad.mul_(2)
 
 
-def record(folder: Path, name: str, loop: Loop) -> Path:
-    with traced(folder, digest="tensors"):
-        ALL[name](loop)
-    return folder
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_loops_of_every_kind(name: str, tmp_path: Path) -> None:
-    first = record(tmp_path / "a", name, Loop())
-    again = record(tmp_path / "b", name, Loop())
-    scaled = record(tmp_path / "c", name, Loop(scale, "backward"))
+def check(first: Path, again: Path, scaled: Path, tensor: str) -> None:
     document = json.loads(command("diff", first, again, "--json")[1])
     assert document["divergence"] is None
     assert document["digests"]["identical"] is True
     assert document["digests"]["compared"] == STEPS
     found = json.loads(command("diff", first, scaled, "--json")[1])["divergence"]
-    tensor = "weight" if name in ("gan", "lbfgs") else "0.weight"
     assert (found["step"], found["quantity"], found["tensor"]) == (AT, "grads", tensor)
     assert found["ulp"] > 0
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_of_every_kind(name: str, recorded: Recorded) -> None:
+    tensor = "weight" if name in ("gan", "lbfgs") else "0.weight"
+    check(recorded(name), recorded(name, "again"), recorded(name, "scaled"), tensor)
+
+
+def test_a_compiled_model(tmp_path: Path) -> None:
+    names = ("first", "again", "scaled")
+    for name in names:
+        loop = Loop(scale, "backward") if name == "scaled" else Loop()
+        with traced(tmp_path / name, digest="tensors"):
+            compiled(loop)
+    check(*[tmp_path / name for name in names], "0.weight")

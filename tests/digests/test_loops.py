@@ -18,6 +18,7 @@ from cirron_otel.core.spool.reader import SpoolReader
 from tests.sdk.processes import environment
 
 from . import recompute
+from .conftest import Recorded
 from .loops import AT, LOOPS, STEPS, Loop, plain, traced
 from .reading import digests, first_difference, values
 
@@ -47,9 +48,9 @@ def _run(directory: Path, name: str, loop: Loop | None = None, **options: Any) -
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_quantities_of_each_step(name: str, tmp_path: Path) -> None:
-    _run(tmp_path, name)
-    found = digests(tmp_path)
+def test_the_quantities_of_each_step(name: str, recorded: Recorded) -> None:
+    directory = recorded(name)
+    found = digests(directory)
     for step in range(STEPS):
         marks = [
             (each.mark.quantity, each.mark.occurrence) for each in found if each.mark.step == step
@@ -63,14 +64,12 @@ def test_the_quantities_of_each_step(name: str, tmp_path: Path) -> None:
         assert each.span["id"] == spans[each.mark.step]
         assert each.span["name"] in ("step", "batch")
         assert each.mark.failed is None
-    assert [each.code for each in verify_spool(SpoolReader(tmp_path))] == []
+    assert [each.code for each in verify_spool(SpoolReader(directory))] == []
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_run_can_be_repeated(name: str, tmp_path: Path) -> None:
-    _run(tmp_path / "a", name)
-    _run(tmp_path / "b", name)
-    assert first_difference(tmp_path / "a", tmp_path / "b") is None
+def test_a_run_can_be_repeated(name: str, recorded: Recorded) -> None:
+    assert first_difference(recorded(name), recorded(name, "again")) is None
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -93,26 +92,18 @@ def test_losses_and_weights_are_the_same_without_digests(name: str, tmp_path: Pa
         assert python == found[0][3]
 
 
-def _scale_gradient(model: Any, *_: Any) -> None:
-    next(model.parameters()).grad.mul_(1.0000001)
-
-
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_scaled_gradient_is_found(name: str, tmp_path: Path) -> None:
-    _run(tmp_path / "a", name)
-    _run(tmp_path / "b", name, Loop(_scale_gradient, "backward"))
-    found = first_difference(tmp_path / "a", tmp_path / "b")
+def test_a_scaled_gradient_is_found(name: str, recorded: Recorded) -> None:
+    found = first_difference(recorded(name), recorded(name, "scaled"))
     assert found is not None
     assert found[:2] == (AT, "grads")
-    assert _differing(tmp_path, found) == ["weight" if name in ("gan", "lbfgs") else "0.weight"]
+    names = _differing(recorded(name), recorded(name, "scaled"), found)
+    assert names == ["weight" if name in ("gan", "lbfgs") else "0.weight"]
 
 
-def _differing(directory: Path, key: tuple[int, str, int]) -> list[str]:
-    """The tensors of a quantity that differ between the runs a and b."""
-    one, other = (
-        next(each.tensors for each in digests(directory / run) if each.key == key)
-        for run in ("a", "b")
-    )
+def _differing(a: Path, b: Path, key: tuple[int, str, int]) -> list[str]:
+    """The tensors of a quantity that differ between two runs."""
+    one, other = (next(each.tensors for each in digests(run) if each.key == key) for run in (a, b))
     assert list(one) == list(other)
     return [name for name in one if one[name].digest != other[name].digest]
 
@@ -157,23 +148,21 @@ FAULTS: dict[str, tuple[Callable[..., None], str, tuple[int, str], list[str]]] =
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str, tmp_path: Path) -> None:
+def test_a_fault_is_found(fault: str, recorded: Recorded, tmp_path: Path) -> None:
     plant, where, expected, tensors = FAULTS[fault]
-    _run(tmp_path / "a", "plain")
-    _run(tmp_path / "b", "plain", Loop(plant, where))
-    found = first_difference(tmp_path / "a", tmp_path / "b")
+    _run(tmp_path, "plain", Loop(plant, where))
+    found = first_difference(recorded("plain"), tmp_path)
     assert found is not None
     assert found[:2] == expected
-    assert _differing(tmp_path, found)[: len(tensors)] == tensors
+    assert _differing(recorded("plain"), tmp_path, found)[: len(tensors)] == tensors
 
 
-def test_a_changed_sample_is_found_in_its_batch(tmp_path: Path) -> None:
-    _run(tmp_path / "a", "plain")
-    _run(tmp_path / "b", "plain", Loop(_sample, "begin"))
-    found = first_difference(tmp_path / "a", tmp_path / "b")
+def test_a_changed_sample_is_found_in_its_batch(recorded: Recorded, tmp_path: Path) -> None:
+    _run(tmp_path, "plain", Loop(_sample, "begin"))
+    found = first_difference(recorded("plain"), tmp_path)
     assert found is not None
     assert found[1] == "batch"
-    assert _differing(tmp_path, found) == ["0"]
+    assert _differing(recorded("plain"), tmp_path, found) == ["0"]
 
 
 # --- what is digested -----------------------------------------------------------------------------
@@ -189,9 +178,8 @@ def test_the_loss_has_its_bits(tmp_path: Path) -> None:
     ]
 
 
-def test_the_quantity_is_the_digest_of_its_tensors(tmp_path: Path) -> None:
-    _run(tmp_path, "plain")
-    for each in digests(tmp_path):
+def test_the_quantity_is_the_digest_of_its_tensors(recorded: Recorded) -> None:
+    for each in digests(recorded("plain")):
         pairs = [(name, bytes.fromhex(record.digest)) for name, record in each.tensors.items()]
         assert recompute.quantity_digest(pairs).hex() == each.mark.digest
 
@@ -227,11 +215,10 @@ def test_names_and_values_of_the_tensors(tmp_path: Path) -> None:
     assert "group0.betas.1" in last["optimizer"]
 
 
-def test_each_session_has_the_names(tmp_path: Path) -> None:
+def test_each_session_has_the_names(recorded: Recorded) -> None:
     """A layout is written once, and its names are in the first mark that has it."""
-    _run(tmp_path, "plain")
     seen: set[str] = set()
-    for each in digests(tmp_path):
+    for each in digests(recorded("plain")):
         assert each.mark.tensors is not None
         assert ("names" in each.mark.tensors) == (each.mark.tensors["layout"] not in seen)
         seen.add(each.mark.tensors["layout"])
@@ -336,45 +323,3 @@ def test_an_optimizer_without_a_known_model(tmp_path: Path) -> None:
             optimizer.step()
     found = {each.mark.quantity: list(each.tensors) for each in digests(tmp_path)}
     assert found["grads"] == found["weights"] == ["group0.0"]
-
-
-def test_unusual_parameters(tmp_path: Path) -> None:
-    """Tied, empty, complex, bfloat16 and frozen float8 tensors, and sparse gradients."""
-
-    class Unusual(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(5, 3, sparse=True)
-            self.tied = self.embedding
-            self.nothing = torch.nn.Parameter(torch.empty(0, 3))
-            self.wave = torch.nn.Parameter(torch.randn(3, dtype=torch.complex64))
-            self.short = torch.nn.Parameter(torch.randn(3).bfloat16())
-            eighth = torch.randn(3).to(torch.float8_e4m3fn)
-            self.register_buffer("eighth", eighth)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found = self.embedding(x) * self.wave.abs() * self.short + self.nothing.sum()
-            return (found * self.eighth.float()).sum()
-
-    for run in ("a", "b"):
-        torch.manual_seed(1)
-        model = Unusual()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        with traced(tmp_path / run, digest="tensors", digest_keep="0..2"):
-            for _ in range(3):
-                optimizer.zero_grad()
-                model(torch.tensor([1, 2, 2])).backward()
-                optimizer.step()
-    assert first_difference(tmp_path / "a", tmp_path / "b") is None
-    assert ci.health()["swallowed_errors"] == {}
-    found = {each.mark.quantity: each for each in digests(tmp_path / "a")}
-    assert list(found["weights"].tensors) == [
-        "nothing", "wave", "short", "embedding.weight", "eighth",
-    ]  # fmt: skip
-    assert set(found["grads"].tensors) == {"nothing", "wave", "short", "embedding.weight"}
-    for each in digests(tmp_path / "a"):
-        assert each.mark.blob_uri is not None
-        data = Path(each.mark.blob_uri.removeprefix("file://")).read_bytes()
-        for name, description, parts in recompute.tensors_of(data):
-            digest = recompute.tensor_digest(description, *parts).hex()
-            assert digest == each.tensors[name].digest

@@ -67,7 +67,7 @@ def test_kept_files_live_as_long_as_their_batch(tmp_path: Path) -> None:
 
 
 def test_the_command_sets_the_options(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```py\n(import torch.*?)```", TEXT, re.DOTALL)
+    (program,) = re.findall(r"```py\n(import torch\n\n.{,40}profile.*?)```", TEXT, re.DOTALL)
     (tmp_path / "train.py").write_text(program.replace('ci.profile(digest="tensors")\n', ""))
     command = ["run", "--digest", "step", "--digest-every", "3", "--digest-keep", "1", "--quiet"]
     subprocess.run(
@@ -97,7 +97,7 @@ def test_wrong_values_are_usage_errors(option: str, value: str, expected: str) -
 
 
 def test_the_program_of_the_page(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```py\n(import torch.*?)```", TEXT, re.DOTALL)
+    (program,) = re.findall(r"```py\n(import torch\n\n.{,40}profile.*?)```", TEXT, re.DOTALL)
     subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120, env=environment()
     )

@@ -45,6 +45,10 @@ class Step:
     index: int | None
     quantities: list[Quantity] = field(default_factory=list)
 
+    def tensors(self, quantity: str) -> Values:
+        """The tensors of the first digest of a quantity."""
+        return next(each.tensors for each in self.quantities if each.name == quantity)
+
     def tensor(self, quantity: str, name: str, occurrence: int = 0) -> list[float]:
         return next(
             each.tensors[name]
@@ -60,6 +64,8 @@ class Session:
     rank: int | None = 0
     steps: list[Step] = field(default_factory=list)
     pid: int = 1
+    is_sharded: bool = False
+    """Whether the digests are those of parts of sharded tensors."""
 
 
 def values(*names: object) -> list[float]:
@@ -170,6 +176,8 @@ def _marks(
         attrs: dict[str, Any] = {"step": step.number, "occurrence": each.occurrence}
         if each.name == "loss":
             attrs |= {"bits": f"{bits(each.tensors['loss'][0]):08x}", "dtype": "float32"}
+        if recorded.is_sharded:
+            attrs["sharded"] = True
         if tensors:
             attrs["tensors"] = _tensors(each.tensors, records, named)
         joined = b"".join(

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.dgrr.traces import command
 from tests.divergence.spools import Session, changed, from_step, record, session
 
@@ -61,11 +63,129 @@ def test_groups_of_replicas(tmp_path: Path) -> None:
     recorded = ranks(4)
     for each in recorded[2:]:
         for step in each.steps:
+            step.tensor("grads", "fc.weight")[0] += 1
             step.tensor("weights", "fc.weight")[0] += 1
     recorded[3] = changed(recorded[3], from_step(20, "weights", "fc.weight"))
     found = report(record(tmp_path, *recorded))
     assert found["groups"] == [[0, 1], [2, 3]]
     assert [(each["ranks"], each["step"]) for each in found["divergences"]] == [([2, 3], 20)]
+
+
+def apart(recorded: Session, *quantities: str, first: int = 0) -> None:
+    """Let quantities differ by rank from a step on."""
+    for step in recorded.steps[first:]:
+        for quantity in quantities:
+            for numbers in step.tensors(quantity).values():
+                numbers[0] += recorded.pid
+
+
+def constant(recorded: Session, quantity: str, until: int = 30) -> None:
+    """Let a quantity have the values of the first step, up to another one."""
+    for step in recorded.steps[1:until]:
+        for name, numbers in step.tensors(quantity).items():
+            numbers[:] = recorded.steps[0].tensor(quantity, name)
+
+
+def test_replicas_that_begin_with_other_weights(tmp_path: Path) -> None:
+    """Equal gradients in steps with different gradients show that they are averaged."""
+    recorded = [changed(each, lambda rank: apart(rank, "weights")) for each in ranks(2)]
+    (found,) = report(record(tmp_path / "two", *recorded))["divergences"]
+    assert found == {
+        "rank": 1, "step": 0, "epoch": 0, "index": 0, "quantity": "weights", "tensor": "fc.weight",
+        "ulp": found["ulp"], "ranks": [0, 1], "odd": [1],
+    }  # fmt: skip
+    text = " ".join(command("report", tmp_path / "two")[1].split())
+    assert (
+        "DIVERGED: the weights of rank 1 differ from those of rank 0 from step 0 (epoch 0" in text
+    )
+    assert "the gradients are averaged, but the ranks began with other weights" in text
+    # Without digests of tensors, these might be buffers.
+    assert report(record(tmp_path / "step", *recorded, tensors=False)) is None
+    many = [changed(each, lambda rank: apart(rank, "weights")) for each in ranks(4)]
+    (found,) = report(record(tmp_path / "many", *many))["divergences"]
+    assert (found["step"], found["odd"]) == (0, [1, 2, 3])
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_one_of_many_begins_with_other_weights(tmp_path: Path, odd: int, tensors: bool) -> None:
+    recorded = ranks(4)
+    recorded[odd] = changed(recorded[odd], lambda rank: apart(rank, "weights"))
+    found = report(record(tmp_path, *recorded, tensors=tensors))
+    assert found["groups"] == [[0, 1, 2, 3]]
+    (found,) = found["divergences"]
+    assert (found["step"], found["odd"], found["rank"]) == (0, [odd], odd)
+    assert found["tensor"] == ("fc.weight" if tensors else None)
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_stages_of_a_pipeline_are_not_compared(tmp_path: Path, tensors: bool) -> None:
+    def stage(recorded: Session) -> None:
+        apart(recorded, "grads")
+        constant(recorded, "weights", until=3)
+        apart(recorded, "weights", first=3)
+
+    recorded = [changed(each, stage) for each in ranks(4)]
+    assert report(record(tmp_path / "stages", *recorded, tensors=tensors)) is None
+    # Two stages with two replicas each.
+    for pair in (recorded[:2], recorded[2:]):
+        for quantity in ("grads", "weights"):
+            for step, other in zip(pair[0].steps, pair[1].steps, strict=True):
+                step.tensors(quantity).update(other.tensors(quantity))
+    found = report(record(tmp_path / "pairs", *recorded, tensors=tensors))
+    assert (found["groups"], found["divergences"]) == ([[0, 1], [2, 3]], [])
+    wrong = [*recorded[:3], changed(recorded[3], from_step(9, "weights", "fc.bias"))]
+    (found,) = report(record(tmp_path / "wrong", *wrong, tensors=tensors))["divergences"]
+    assert (found["step"], found["ranks"]) == (9, [2, 3])
+
+
+def test_gradients_that_do_not_change_are_no_evidence(tmp_path: Path) -> None:
+    def zero(recorded: Session) -> None:
+        constant(recorded, "grads")
+        apart(recorded, "weights")
+
+    assert report(record(tmp_path, *[changed(each, zero) for each in ranks(3)])) is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_averaged_weights(tmp_path: Path, first: bool) -> None:
+    """Each rank has its own gradients; the weights are averaged in each step, or are not."""
+
+    def own(recorded: Session) -> None:
+        apart(recorded, "grads")
+        constant(recorded, "weights", until=3)
+        if not first:
+            apart(recorded, "weights", first=3)
+
+    recorded = [changed(each, own) for each in ranks(3)]
+    found = report(record(tmp_path / "equal", *recorded))
+    expected = {"groups": [[0, 1, 2]], "compared": 30, "divergences": []}
+    assert found == (expected if first else None)
+    recorded[1] = changed(recorded[1], from_step(20, "weights", "fc.bias"))
+    found = report(record(tmp_path / "wrong", *recorded))
+    assert (found and found["divergences"][0]["step"]) == (20 if first else None)
+
+
+def test_shards_with_equal_gradients(tmp_path: Path) -> None:
+    recorded = [changed(each, lambda rank: apart(rank, "weights")) for each in ranks(3)]
+    for each in recorded:
+        each.is_sharded = True
+    assert report(record(tmp_path / "apart", *recorded)) is None
+    # Replicas of shards have equal weights in two steps with different weights.
+    replicas = ranks(3)
+    replicas[1] = changed(replicas[1], from_step(20, "weights", "fc.bias"))
+    for each in replicas:
+        each.is_sharded = True
+    (found,) = report(record(tmp_path / "replicas", *replicas))["divergences"]
+    assert (found["step"], found["odd"]) == (20, [1])
+
+
+def test_a_rank_that_ends_early(tmp_path: Path) -> None:
+    recorded = [changed(each, own_buffers) for each in ranks(3)]
+    recorded[1] = changed(recorded[1], from_step(17, "weights", "fc.bias"))
+    del recorded[2].steps[24:]
+    (found,) = report(record(tmp_path, *recorded))["divergences"]
+    assert (found["step"], found["odd"]) == (17, [1])
 
 
 def own_buffers(recorded: Session) -> None:

@@ -44,6 +44,8 @@ class DigestMark(NamedTuple):
     """The URI of the file that contains the tensors."""
     failed: str | None
     """The reason why tensors are missing."""
+    is_sharded: bool
+    """Whether a tensor is the process's part of a sharded one."""
 
 
 class Layout(NamedTuple):
@@ -90,6 +92,7 @@ def digest_mark(name: object, value: object, attrs: object) -> DigestMark | None
         quantity, step, occurrence, str(value), _bits(attrs.get("bits")),
         _text(attrs.get("dtype")), tensors if isinstance(tensors, Mapping) else None,
         _text(attrs.get("blob_uri")), _text(attrs.get("failed")),
+        attrs.get("sharded") is True,
     )  # fmt: skip
 
 

@@ -75,6 +75,8 @@ class DigestCapture:
         self.descriptions: list[str] = []
         self.dtypes: list[str] = []
         self.shapes: list[list[int]] = []
+        self.is_sharded = False
+        """Whether one of the tensors is this process's part of a sharded one."""
         self.failed: list[str] = []
         """The tensors that could not be read, and why."""
         self.sums: list[tuple[list[int], Arrival]] = []
@@ -90,6 +92,7 @@ class DigestCapture:
         self.descriptions.append(subject.description)
         self.dtypes.append(subject.dtype)
         self.shapes.append(subject.shape)
+        self.is_sharded = self.is_sharded or subject.is_shard
 
     def fail(self, name: str, error: Exception) -> None:
         """Record that a tensor is left out."""

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from .tensors import is_flattened
+
 _COMPRESSED = {
     "sparse_csr": ("crow_indices", "col_indices"),
     "sparse_bsr": ("crow_indices", "col_indices"),
@@ -31,6 +33,8 @@ class Subject:
     dtype: str
     """The dtype of its numbers."""
     shape: list[int]
+    is_shard: bool = False
+    """Whether the tensor is this process's part of a sharded one."""
     parts: dict[str, Any] = field(default_factory=dict)
     """The dense tensors by name, "" for a tensor in one piece. Empty on the meta device."""
 
@@ -46,13 +50,15 @@ class Subject:
 def subject_of(name: str, tensor: Any) -> Subject:
     """Return a tensor's parts. Reads and changes no element. Raises the errors of the tensor."""
     torch = sys.modules["torch"]
+    is_shard = is_flattened(tensor)
     tensor = tensor.detach()
     if type(tensor) is not torch.Tensor and hasattr(tensor, "placements"):
+        is_shard = not all(each.is_replicate() for each in tensor.placements)
         tensor = tensor.to_local()
         to_wait = getattr(tensor, "wait", None)  # of a collective that has not ended
         tensor = tensor if to_wait is None else to_wait()
     dtype, shape = dtype_of(tensor), list(map(_size, tensor.shape))
-    subject = Subject(name, f"{dtype} {_shape(shape)}", _number_dtype(tensor), shape)
+    subject = Subject(name, f"{dtype} {_shape(shape)}", _number_dtype(tensor), shape, is_shard)
     if tensor.device.type == "meta":
         return subject
     layout, parts = _parts(torch, tensor, 0)

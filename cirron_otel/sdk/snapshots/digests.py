@@ -132,6 +132,8 @@ class Digests:
             if not self._is_kept(step):
                 self._release(capture)
             attrs: dict[str, Any] = {"step": step, "occurrence": occurrence}
+            if capture.is_sharded:
+                attrs["sharded"] = True
             value = Deferred(lambda: self._read(scope, quantity, occurrence, capture, attrs))
             buffers = local.b
             ring = buffers.marks

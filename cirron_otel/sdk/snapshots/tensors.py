@@ -152,12 +152,17 @@ def _local(tensor: Any, parameter: Any, attrs: dict[str, Any]) -> Any:
         attrs["shard"] = ", ".join(map(str, tensor.placements))
         attrs["global_shape"] = [int(size) for size in tensor.shape]
         return tensor.to_local()
-    fields = getattr(parameter, "__dict__", {})
-    if "_fsdp_flattened" in fields or "_fqns" in fields:
+    if is_flattened(parameter):
         attrs["shard"] = "FullyShardedDataParallel"
-        if "_fqns" in fields:
-            attrs["flattened"] = [str(name) for name in fields["_fqns"]]
+        if "_fqns" in parameter.__dict__:
+            attrs["flattened"] = [str(name) for name in parameter._fqns]
     return tensor
+
+
+def is_flattened(parameter: Any) -> bool:
+    """Return whether FSDP 1 has made a parameter part of a flat one, or the flat one itself."""
+    fields = getattr(parameter, "__dict__", {})
+    return "_fsdp_flattened" in fields or "_fqns" in fields
 
 
 def _look_at(tensor: Any, subject: Subject) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from opentelemetry.context.context import Context
 
-from ..session.errors import record_error
+from ..session.errors import record_error, report_problem
 from .buffers import hooks, local
 from .clock import now
 from .phase import LOOP_KEY, LoopFetches
@@ -27,20 +28,24 @@ _get = CONTEXT.get
 _set = CONTEXT.set
 
 
-def epochs(iterable: Iterable[T], name: str = EPOCH) -> Iterator[T]:
-    """Yield each item of `iterable` inside a scope `epoch`, numbered from 0."""
-    return _numbered(iterable, name)
+def epochs(iterable: Iterable[T], name: str = EPOCH, *, start: int = 0) -> Iterator[T]:
+    """Yield each item of `iterable` inside a scope `epoch`, numbered from `start`.
 
-
-def batches(iterable: Iterable[T], name: str = STEP) -> Iterator[T]:
-    """Yield each item of `iterable` inside a scope `step`, numbered from 0.
-
-    cirron-sdk names the scope `batch`; pass `name="batch"` to keep that.
+    A training that is resumed passes the number of its first epoch as `start`.
     """
-    return _numbered(iterable, name)
+    return _numbered(iterable, name, start)
 
 
-def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915 - inlined, see below
+def batches(iterable: Iterable[T], name: str = STEP, *, start: int = 0) -> Iterator[T]:
+    """Yield each item of `iterable` inside a scope `step`, numbered from `start`.
+
+    A training that is resumed in the middle of an epoch passes the number of its first batch as
+    `start`. cirron-sdk names the scope `batch`; pass `name="batch"` to keep that.
+    """
+    return _numbered(iterable, name, start)
+
+
+def _numbered(iterable: Iterable[T], name: str, first: int) -> Iterator[T]:  # noqa: PLR0915 - inlined, see below
     """Open a scope for each item, from when it is yielded until the next one is requested.
 
     An iteration is the hottest path, so the code of `Scope.__enter__` and `__exit__` is inlined,
@@ -70,7 +75,7 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
         _set(fetching)
     new, clock = Scope.__new__, now
     scope: Any = None
-    index = 0
+    index = first if type(first) is int else _checked(first)
     begun = 0
     try:
         for item in iterable:
@@ -143,6 +148,18 @@ def _numbered(iterable: Iterable[T], name: str) -> Iterator[T]:  # noqa: PLR0915
         _leave(scope, base)
         if batch is not None:
             batch.over(base)
+
+
+def _checked(index: Any) -> int:
+    """Return a number as an integer; 0 for an object that is none, which is reported."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        report_problem(
+            "start", f"start is no whole number but of the type {type(index).__name__}: the loop is"
+            " numbered from 0; pass an int to ci.epochs and ci.batches",
+        )  # fmt: skip
+        return 0
 
 
 def _meet_session() -> None:

@@ -68,6 +68,11 @@ def replica_texts(found: ReplicaDivergence) -> tuple[str, str]:
         f" {_step(first)} on{in_tensor}{_distance(first)}"
     )
     cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
+    if found.is_from_start:
+        cause = (
+            "the gradients are averaged, but the ranks began with other weights: these were not"
+            " broadcast, or a rank has loaded others"
+        )
     if len(found.odd) == len(usual):
         cause += "; the weights do not show which of the ranks is at fault"
     return difference, cause
@@ -111,7 +116,7 @@ def _equality(comparison: RunComparison) -> str:
 
 def _except(comparison: RunComparison) -> str:
     """Return the generators of random numbers that differ without effect."""
-    if all(each.generators is None for each in comparison.ranks):
+    if not any(each.generators is not None or each.had_effectless for each in comparison.ranks):
         return ""
     idle = sorted({printable(name) for each in comparison.ranks for name in each.idle})
     named = f" ({', '.join(idle)})" if idle else ""

@@ -94,7 +94,11 @@ class RankComparison:
     at_end: ObservedPair = (None, None)
     """The states of the generators in the step of `results`, and in the last one."""
     idle: list[str] = field(default_factory=list)
-    """The generators that differ without effect, because neither run uses them."""
+    """The generators that differ without effect: neither run uses them, or they are restored."""
+    is_lasting: bool = False
+    """Whether the generators also differ in a step after that of `generators`."""
+    had_effectless: bool = False
+    """Whether the generators differed in steps in which nothing else did, and then were equal."""
 
     def observe(self, a: ObservedStep, b: ObservedStep, tolerance: int = 0) -> None:
         """Compare the same step of both runs."""
@@ -103,7 +107,11 @@ class RankComparison:
         states = _generators(a), _generators(b)
         self.at_end = states
         found = first_difference(a, b, tolerance)
+        if found is None and self.generators is not None and self.results is None:
+            # As if a resumed training restores its generators only after the fetch of a batch.
+            self.generators, self.is_lasting, self.had_effectless = None, False, True
         if found is not None and found.quantity == RNG:
+            self.is_lasting = self.generators is not None
             if self.generators is None or found.step < self.generators.step:
                 self.generators = found
             found = first_difference(a, b, tolerance, after=found.place)

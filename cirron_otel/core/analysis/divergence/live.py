@@ -94,7 +94,8 @@ class LiveComparison:
         if rank.first is not None:
             return None
         self._hold(rank, {number: mark for _, number, mark in marks})
-        is_decided = rank.generators is not None and rank.generators.step != rank.start
+        generators = rank.generators
+        is_decided = rank.is_lasting and generators is not None and generators.step != rank.start
         return self._settled(rank) if is_decided or rank.results is not None else None
 
     def _settled(self, rank: RankComparison) -> Divergence | None:

@@ -20,7 +20,8 @@ DIGESTS, TRACE = 0, 1
 """The sources of steps: marks with digests, and records of a DGRR trace."""
 
 # `turn` counts the steps of a session that have the same epoch and index, as in a second training
-# of the same process. `attempt` counts the sessions: a restarted job repeats steps.
+# of the same process. `attempt` counts the sessions: a restarted job repeats steps. The first step
+# of a session has digests; steps before it are batches that a resumed training has skipped.
 _TABLE: Final = """
 CREATE TABLE digest_step (
     no INTEGER PRIMARY KEY, source INTEGER, rank INTEGER, epoch TEXT, idx TEXT, turn INTEGER,
@@ -42,13 +43,20 @@ scope AS (
     FROM span JOIN member USING (no) LEFT JOIN digest_epoch ON digest_epoch.parent = span.parent
     WHERE span.id IN (SELECT id FROM digested) OR span.no IN (SELECT no FROM step)
 ),
+begun AS (
+    SELECT session, rank, min(start_ns) AS start_ns FROM scope WHERE id IN (SELECT id FROM digested)
+    GROUP BY 1, 2
+),
 turned AS (
-    SELECT *,
-        row_number() OVER (PARTITION BY coalesce(rank, 0) ORDER BY start_ns, no) - 1 AS step,
+    SELECT scope.*,
+        row_number() OVER (PARTITION BY coalesce(scope.rank, 0) ORDER BY scope.start_ns, no) - 1
+            AS step,
         row_number() OVER (
-            PARTITION BY coalesce(rank, 0), session, epoch, idx ORDER BY start_ns, no
+            PARTITION BY coalesce(scope.rank, 0), scope.session, epoch, idx
+            ORDER BY scope.start_ns, no
         ) AS turn
-    FROM scope
+    FROM scope LEFT JOIN begun ON begun.session = scope.session AND begun.rank IS scope.rank
+    WHERE begun.start_ns IS NULL OR scope.start_ns >= begun.start_ns
 ),
 counted AS (
     SELECT *,

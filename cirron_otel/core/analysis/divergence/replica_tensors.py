@@ -1,99 +1,176 @@
-"""Replicas that have buffers of their own, such as the statistics of BatchNorm with DDP.
+"""Replicas of which the weights differ in the first step: compared tensor by tensor.
 
-Their weights are never equal as a whole. Ranks with equal gradients in the first step are replicas
-in the tensors that are equal then. A difference of weights lasts, so bisection finds its step.
+Buffers may differ by rank, such as the statistics of BatchNorm with DDP. The parameters, and the
+tensors that are equal in the first step, should be equal. A difference lasts, so bisection finds
+its step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ...records.digest_marks import WEIGHTS
+from ...records.digest_marks import GRADS, PREFIX, WEIGHTS
 from .comparing import Divergence
 from .observed_steps import Observation
+from .rank_states import Rank
 from .tensors import RunDigests
 
+# The steps from the first one with weights on.
 _STEPS: Final = """
-SELECT min(no), count(*), max(no) - min(no) + 1, max(attempts) FROM digest_step
-WHERE source = 0 AND rank IS ?
+WITH begun (first) AS (
+    SELECT min(digest_step.no) FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
+    WHERE source = 0 AND rank IS ?1 AND mark.name = 'digest.weights'
+)
+SELECT first, count(*), max(no) - first + 1, max(attempts) FROM digest_step CROSS JOIN begun
+WHERE source = 0 AND rank IS ?1 AND no >= first
 """
 _MARKS: Final = """
 SELECT epoch, idx, step, mark.value, mark.file, mark.position FROM digest_step
 CROSS JOIN mark ON mark.span = digest_step.span
-WHERE digest_step.no = ? AND mark.name = 'digest.weights' ORDER BY mark.ts_ns, mark.no
+WHERE digest_step.no = ? AND mark.name = ? ORDER BY mark.ts_ns, mark.no
 """
 Row = tuple[Any, ...]
 Name = tuple[int, str]
 """The occurrence of the weights in the step, and the name of a tensor."""
 
 
+@dataclass(slots=True)
+class TensorDivergence:
+    """The first step at which tensors of replicas differ that should be equal."""
+
+    first: Divergence
+    odd: list[Rank]
+    is_from_start: bool
+
+
 class TensorReplicas:
-    """Two ranks, `usual` and `odd`, that are compared tensor by tensor."""
+    """Ranks that are compared tensor by tensor."""
 
-    def __init__(self, digests: RunDigests, usual: int | None, odd: int | None) -> None:
-        self._digests, self._ranks = digests, (usual, odd)
-        rows = [next(digests.index.rows(_STEPS, rank)) for rank in self._ranks]
-        self._first = [row[0] for row in rows]
-        is_simple = all(row[1] == row[2] and row[3] == 1 for row in rows)
-        self.steps: int = rows[0][1] if is_simple and rows[0][1] == rows[1][1] else 0
-        """The number of steps; 0 if the ranks have different numbers of steps, or repeat some."""
-        self._shared = self._equal(0) if self.steps else set()
+    def __init__(self, digests: RunDigests, ranks: list[Rank]) -> None:
+        self._digests, self._ranks = digests, ranks
+        rows = {rank: next(digests.index.rows(_STEPS, rank)) for rank in ranks}
+        self._first = {rank: row[0] for rank, row in rows.items()}
+        self.steps: int = min(row[1] for row in rows.values())
+        """The number of steps that all ranks have; 1 if ranks have repeated steps."""
+        if any(row[1] != row[2] or row[3] > 1 for row in rows.values()):
+            self.steps = 1
+        self._parameters = set[Name]()
+        """The tensors that have gradients."""
 
-    @property
-    def are_replicas(self) -> bool:
-        """Whether tensors of the ranks are equal in the first step."""
-        return bool(self._shared)
+    @classmethod
+    def create(cls, digests: RunDigests, ranks: list[Rank]) -> TensorReplicas | None:
+        """Return the comparison of ranks with equal gradients.
 
-    def divergence(self) -> Divergence | None:
-        """Return the first step in which a tensor differs that was equal in the first step."""
-        low, high = 0, self.steps - 1
-        if self._shared <= self._equal(high):
+        None without digests of tensors, and if the ranks do not begin with the same step.
+        """
+        tensors = cls(digests, ranks)
+        if len({tensors._step(rank, 0) for rank in ranks}) > 1:
+            return None
+        if len({tensors._step(rank, tensors.steps - 1) for rank in ranks}) > 1:
+            tensors.steps = 1
+        tensors._parameters = tensors._with_gradients(ranks[0])
+        return tensors if tensors._parameters else None
+
+    def divergence(self) -> TensorDivergence | None:
+        """Return the first difference of the ranks; None if there is none."""
+        usual = self._usual()
+        found = [
+            (place, rank)
+            for rank in self._ranks
+            if rank != usual and (place := self._first_difference(usual, rank)) is not None
+        ]
+        if not found:
+            return None
+        place = min(at for at, _ in found)
+        odd = [rank for at, rank in found if at == place]
+        first = self._difference(usual, odd[0], place)
+        if place and len(odd) == len(self._ranks) - 1 > 1:
+            odd = [usual]  # the ranks that differ from it are equal to each other
+        return None if first is None else TensorDivergence(first, odd, place == 0)
+
+    def _usual(self) -> Rank:
+        """Return the first of the ranks whose parameters most ranks have in the first step."""
+        parameters = {}
+        for rank in self._ranks:
+            tensors = self._tensors(rank, 0)
+            parameters[rank] = tuple(tensors.get(name) for name in sorted(self._parameters))
+        counts = Counter(parameters.values())
+        most = max(counts.values())
+        return next(rank for rank in self._ranks if counts[parameters[rank]] == most)
+
+    def _first_difference(self, usual: Rank, odd: Rank) -> int | None:
+        """Return the place of the first step in which two ranks differ."""
+        expected = self._parameters | self._equal(usual, odd, 0)
+        low, high = -1, self.steps - 1
+        if expected <= self._equal(usual, odd, high, expected):
             return None
         while high - low > 1:
             middle = (low + high) // 2
-            if self._shared <= self._equal(middle):
+            if expected <= self._equal(usual, odd, middle, expected):
                 low = middle
             else:
                 high = middle
-        return self._divergence_at(high)
+        return high
 
-    def _divergence_at(self, place: int) -> Divergence | None:
-        usual, odd = (list(self._rows(side, place)) for side in (0, 1))
-        for occurrence, (one, other) in enumerate(zip(usual, odd, strict=False)):
-            equal = self._equal_tensors(one, other)
-            shared = {name for number, name in self._shared if number == occurrence}
-            if shared - equal:
+    def _difference(self, usual: Rank, odd: Rank, place: int) -> Divergence | None:
+        expected = self._parameters | self._equal(usual, odd, 0)
+        pairs = zip(self._rows(usual, place), self._rows(odd, place), strict=False)
+        for occurrence, (one, other) in enumerate(pairs):
+            first, second = self._tensors_of(one), self._tensors_of(other)
+            names = {name for number, name in expected if number == occurrence}
+            if any(first.get(name) != second.get(name) for name in names):
                 epoch, number, step, *_ = other
                 sides = _observation(one), _observation(other)
                 return Divergence(
-                    self._ranks[1], step, epoch, number, WEIGHTS, a=sides[0].value,
-                    b=sides[1].value, sides=sides, only=frozenset(shared),
+                    odd, step, epoch, number, WEIGHTS, a=sides[0].value, b=sides[1].value,
+                    sides=sides, only=frozenset(names),
                 )  # fmt: skip
         return None
 
-    def _equal(self, place: int) -> set[Name]:
-        """Return the tensors that are equal in a step; all shared ones if it has no weights."""
-        pairs = list(zip(self._rows(0, place), self._rows(1, place), strict=False))
-        if not pairs and place:
-            return self._shared
+    def _with_gradients(self, rank: Rank) -> set[Name]:
+        """Return the tensors that have gradients in the first step of a rank."""
+        named = [set(self._tensors_of(row)) for row in self._rows(rank, 0, GRADS)]
+        weights = [set(self._tensors_of(row)) for row in self._rows(rank, 0)]
+        if len(named) != len(weights):  # several gradients for one update
+            named = [set().union(*named)] * len(weights)
         return {
             (occurrence, name)
-            for occurrence, pair in enumerate(pairs)
-            for name in self._equal_tensors(*pair)
+            for occurrence, (names, present) in enumerate(zip(named, weights, strict=True))
+            for name in names & present
         }
 
-    def _equal_tensors(self, one: Row, other: Row) -> set[str]:
-        tensors = []
-        for row in (one, other):
-            mark = self._digests.mark(_observation(row))
-            found = None if mark is None else self._digests.tensors(mark)
-            tensors.append({each.name: each.digest for each in found or ()})
-        first, second = tensors
-        return {name for name, digest in first.items() if second.get(name) == digest}
+    def _equal(
+        self, usual: Rank, odd: Rank, place: int, otherwise: Iterable[Name] = ()
+    ) -> set[Name]:
+        """Return the tensors that are equal in a step; `otherwise` if a rank has no weights."""
+        one, other = self._tensors(usual, place), self._tensors(odd, place)
+        if not one or not other:
+            return set(otherwise)
+        return {name for name, digest in one.items() if other.get(name) == digest}
 
-    def _rows(self, side: int, place: int) -> Iterator[Row]:
-        return self._digests.index.rows(_MARKS, self._first[side] + place)
+    def _tensors(self, rank: Rank, place: int) -> dict[Name, str]:
+        return {
+            (occurrence, name): digest
+            for occurrence, row in enumerate(self._rows(rank, place))
+            for name, digest in self._tensors_of(row).items()
+        }
+
+    def _tensors_of(self, row: Row) -> dict[str, str]:
+        mark = self._digests.mark(_observation(row))
+        found = None if mark is None else self._digests.tensors(mark)
+        return {each.name: each.digest for each in found or ()}
+
+    def _step(self, rank: Rank, place: int) -> Row | None:
+        """Return the numbers of a step."""
+        rows = self._rows(rank, place)
+        return rows[0][:2] if rows else None
+
+    def _rows(self, rank: Rank, place: int, quantity: str = WEIGHTS) -> list[Row]:
+        number = self._first[rank] + place
+        return list(self._digests.index.rows(_MARKS, number, PREFIX + quantity))
 
 
 def _observation(row: Row) -> Observation:

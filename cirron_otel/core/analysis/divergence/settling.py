@@ -1,7 +1,8 @@
 """The choice of a rank's first difference, which need not be the first digest that differs.
 
 A generator of random numbers that no program seeds differs in every run, mostly Python's own, and
-has no effect on a program that does not use it.
+has no effect on a program that does not use it. A training that is resumed in the middle of an
+epoch may restore its generators only when it has fetched a batch.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def _first(rank: RankComparison, a: DigestSource, b: DigestSource) -> Divergence
         name for name in _differing(before) if all(x.get(name) == y.get(name) for x, y in
         zip(before, after, strict=True))
     }  # fmt: skip
-    if _differing(before) - idle:
+    restored = _differing(before) - _differing(after)
+    if _differing(before) - idle - restored:
         return generators
-    rank.idle = sorted(idle)
+    rank.idle = sorted(idle | restored)
     if results is not None:
         now = _states(rank.at_results, a, b)
         if now is not None and _differing(now) - idle:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ....errors import InputError
 from ....ulp import FORMATS, ulp_distance
@@ -13,14 +13,13 @@ from ...records.verbatim import mark_records, record_at
 from ...spool.blobs import blob_key
 from ...spool.paths import SpoolPaths
 from ...spool.reader import SpoolReader
-from ...targets.objects.tensors import TensorFile
 from ..index import SpoolIndex
 from .comparing import Divergence
+from .kept_tensors import kept_distance
 from .observed_steps import Observation
 
 _FILE: Final = "SELECT name FROM file WHERE no = ?"
 _LAYOUT: Final = "SELECT file, position FROM tensor_layout WHERE layout = ?"
-_PIECE: Final = 1 << 16
 
 
 class TensorDifference(NamedTuple):
@@ -142,59 +141,3 @@ def _farthest(a: TensorDigest, b: TensorDigest) -> int | None:
     ]
     known = [each for each in distances if each is not None]
     return max(known, default=0) or None if len(known) == len(distances) else None
-
-
-class KeptDistance(NamedTuple):
-    """The largest distance of all elements of a tensor."""
-
-    ulp: int | None
-
-
-def kept_distance(a: Path, b: Path, name: str) -> KeptDistance | None:
-    """Return the largest distance of a tensor's elements in two files.
-
-    None if the files do not have it with the same dtype and shape, or cannot be read.
-    """
-    try:
-        with a.open("rb") as one, b.open("rb") as other:
-            return _distance_in(one, other, name)
-    except (OSError, InputError):
-        return None
-
-
-_DTYPES: Final = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
-    "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "C64": "float32",
-}  # fmt: skip
-
-
-def _distance_in(a: BinaryIO, b: BinaryIO, name: str) -> KeptDistance | None:
-    first, second = TensorFile(a).tensors.get(name), TensorFile(b).tensors.get(name)
-    if first is None or second is None or first[:2] != second[:2]:
-        return None
-    dtype = _DTYPES.get(first.dtype)
-    if dtype is None:
-        return None
-    size, farthest = FORMATS[dtype].bits // 8, 0
-    for one, other in _pieces(a, first.start, b, second.start, first.size):
-        if one == other:
-            continue
-        for at in range(0, len(one), size):
-            x, y = (int.from_bytes(each[at : at + size], "little") for each in (one, other))
-            distance = ulp_distance(x, y, dtype)
-            if distance is None:
-                return KeptDistance(None)
-            farthest = max(farthest, distance)
-    return KeptDistance(farthest)
-
-
-def _pieces(
-    a: BinaryIO, start_a: int, b: BinaryIO, start_b: int, size: int
-) -> Iterator[tuple[bytes, bytes]]:
-    a.seek(start_a)
-    b.seek(start_b)
-    while size > 0:
-        length = min(size, _PIECE)
-        yield a.read(length), b.read(length)
-        size -= length

@@ -48,8 +48,10 @@ class TensorFile:
     def __init__(self, file: BinaryIO) -> None:
         """Read the header. Raises InputError if it is invalid, and OSError if reading fails."""
         self._file = file
-        self.tensors = _header(file)
+        self.tensors, metadata = _header(file)
         """The tensors by name."""
+        self.metadata: dict[str, str] = _texts(metadata)
+        """The texts of the header's `__metadata__`."""
 
     def find(self, name: str) -> str | None:
         """Return the name that the file uses for the tensor `name` of a record; None if missing.
@@ -77,7 +79,8 @@ class TensorFile:
         )
 
 
-def _header(file: BinaryIO) -> dict[str, Tensor]:
+def _header(file: BinaryIO) -> tuple[dict[str, Tensor], object]:
+    """Return the entries of the tensors by name, and that of the metadata."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
     if size < 10 or not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
@@ -90,11 +93,13 @@ def _header(file: BinaryIO) -> dict[str, Tensor]:
     if not isinstance(header, dict):
         raise InputError("the snapshot file's header is not a JSON object")
     begin, room = 8 + length, size - 8 - length
-    return {
-        name: _tensor(name, entry, begin, room)
-        for name, entry in header.items()
-        if name != RESERVED
-    }
+    metadata = header.pop(RESERVED, None)
+    return {name: _tensor(name, each, begin, room) for name, each in header.items()}, metadata
+
+
+def _texts(metadata: object) -> dict[str, str]:
+    entries = metadata.items() if isinstance(metadata, dict) else ()
+    return {name: text for name, text in entries if isinstance(text, str)}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,9 +21,7 @@ from .kinds import BACKWARD, LOAD
 from .loaders import Ahead
 from .torch_state import TorchState
 from .trackers import Trackers
-
-_MOST_WAITING = 256
-"""Maximum number of digests that wait for their step."""
+from .waiting_digests import WaitingDigests
 
 
 class _OpenStep(threading.local):
@@ -41,8 +39,7 @@ class _OpenStep(threading.local):
     """The time, and the states of the random number generators, as the next step begins."""
 
     def __init__(self) -> None:
-        self.waiting: list[Any] = []
-        """Digests of a step that is not known yet."""
+        self.waiting = WaitingDigests()
         self.occurrences: dict[str, int] = {}
 
 
@@ -137,13 +134,15 @@ class StepDigests:
         if scope is not None and scope is opened.scope:
             self._digest(scope, BATCH, lambda: batch_tensors(batch))
             return
-        if scope is None or scope is not opened.expected:
+        loop = CONTEXT.get().get(LOOP_KEY)
+        is_same_item = scope is None and loop is not None and len(loop.scopes) > 1
+        if not is_same_item and (scope is None or scope is not opened.expected):
             if opened.expected is not None and opened.expected._id:
                 self._enter(opened.expected)
-            self._forget_waiting()
-            opened.rng, opened.expected = rng, scope
+            opened.waiting.discard()
+            opened.rng, opened.expected = None, scope
         # The program may open its own step for the batch, which then replaces the expected one.
-        self._digest(None, BATCH, lambda: batch_tensors(batch))
+        self._digest(None, BATCH, lambda: batch_tensors(batch), rng, batch)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         import torch  # noqa: PLC0415
@@ -292,9 +291,13 @@ class StepDigests:
         return OptimizerTensors(optimizer, models)
 
     def _digest(
-        self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]]
-    ) -> None:
-        """Digest a quantity of the step `scope`; None: of the step that is entered next."""
+        self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]],
+        rng: Any = None, batch: Any = None,
+    ) -> None:  # fmt: skip
+        """Digest a quantity of the step `scope`; None: of the step that is entered next.
+
+        `rng` contains the states of the generators before `batch` was fetched.
+        """
         opened = self._open
         if scope is not None:
             self._enter(scope)
@@ -308,35 +311,31 @@ class StepDigests:
             self._put(taken)
             innermost = self._trackers.t.open or scope
             innermost._overhead += now() - begun
-        elif len(opened.waiting) < _MOST_WAITING:
-            opened.waiting.append(taken)
         else:
-            state.digests.discard(taken)
+            opened.waiting.add(taken, rng, batch)
 
     def _enter(self, scope: Any) -> None:
         """Continue with the step `scope`, which is a new one or the open one."""
         opened = self._open
         if scope is not opened.scope:
+            is_of_program = opened.expected is not None and scope is not opened.expected
+            begun = 0 if is_of_program else scope._start
+            opened.waiting.discard_skipped(begun, is_decided=scope is opened.expected)
             opened.scope, opened.number = scope, self._begun
             self._begun += 1
             opened.expected = None
             opened.occurrences.clear()
             opened.at = scope._start
-            if opened.rng is not None:
-                begun, states = opened.rng
+            rng = opened.waiting.rng or opened.rng
+            if rng is not None:
+                begun, states = rng
                 used = self._generators.used(states)
                 taken = state.digests.take(RNG, used, (opened.number,))
                 if taken is not None:
                     self._put(taken, begun)
             opened.rng = None
-        for taken in opened.waiting:
+        for taken in opened.waiting.take():
             self._put(taken)
-        opened.waiting.clear()
-
-    def _forget_waiting(self) -> None:
-        for taken in self._open.waiting:
-            state.digests.discard(taken)
-        self._open.waiting.clear()
 
     def _put(self, taken: Any, begun: int = 0) -> None:
         """Make the mark of a digest of the open step, which was taken at `begun`."""

@@ -14,19 +14,28 @@ _OBJECTS = 64
 _DEPTH = 4
 
 
-class FetchedBatch:
-    """A fetched batch, represented by weak references to its tensors."""
+class BatchTensors:
+    """A batch, represented by weak references to its tensors."""
 
-    __slots__ = ("load", "tensors")
+    __slots__ = ("tensors",)
 
-    def __init__(self, load: Phase, fetched: Any) -> None:
-        self.load = load
-        self.tensors = [weakref.ref(each) for each in _tensors_in(fetched)]
+    def __init__(self, batch: Any) -> None:
+        self.tensors = [weakref.ref(each) for each in _tensors_in(batch)]
 
     @property
     def is_alive(self) -> bool:
         """Whether the program still references a part of the batch."""
         return any(each() is not None for each in self.tensors)
+
+
+class FetchedBatch(BatchTensors):
+    """A fetched batch of a pass."""
+
+    __slots__ = ("load",)
+
+    def __init__(self, load: Phase, fetched: Any) -> None:
+        super().__init__(fetched)
+        self.load = load
 
     def contains_any(self, tensors: list[Any]) -> bool:
         """Return whether any of `tensors` is in this batch, or shares memory with this batch."""
