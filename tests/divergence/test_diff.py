@@ -302,7 +302,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
 
 
 def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
-    """Marks that only look like digests or traces are compared as texts, or not at all."""
+    """Marks that only look like digests or traces are the program's own, and not compared."""
     odd: list[tuple[str, Any, Any]] = [
         ("digest.weights", 5, {}), ("digest.loss", "x", {"bits": "zz", "dtype": 5, "step": 1}),
         ("digest.loss", "0" * 32, {"bits": "1" * 40, "dtype": "float32", "step": 1}),
@@ -310,6 +310,7 @@ def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
         ("digest.grads", "1" * 32, {"step": 1, "tensors": {"layout": 7, "names": 8}}),
         ("digest.grads", "2" * 32, [1]), ("digest.", "3", None), ("dgrr.step", "text", {}),
         ("dgrr.step", 1.0, {"step_id": "1"}), ("digest.made up", "4", {"step": 0}),
+        ("digest.time", "4" * 8, {}), ("digest.rng", "4", {"step": 0}),
     ]  # fmt: skip
     paths = []
     for name in "ab":
@@ -318,7 +319,7 @@ def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
         batch = json.loads(file.read_text())
         steps = [each["id"] for each in batch["spans"] if each["name"] == "step"]
         for number, (mark, value, attrs) in enumerate(odd):
-            text = f"{value}{name}" if value == "4" else value
+            text = f"{value}{name}" if str(value).startswith("4") else value
             batch["marks"].append({
                 "id": f"{number:032x}", "span_id": steps[number % 3], "name": mark,
                 "value_type": "string", "value": text, "attrs": attrs, "kind": "point",
@@ -326,8 +327,15 @@ def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:
             })  # fmt: skip
         file.write_text(json.dumps(batch))
         paths.append(path)
-    found = diff(*paths)[1]["divergence"]
-    assert (found["step"], found["quantity"]) == (0, "made up")
+    _, document = diff(*paths)
+    assert (document["divergence"], document["digests"]["identical"]) == (None, True)
+    code, out, _ = command("report", paths[0], "--json")
+    listed = {each["name"]: each["count"] for each in json.loads(out)["marks"]}
+    assert code == 0
+    own = {"digest.made up", "digest.time", "digest.", "digest.rng", "digest.weights"}
+    assert own <= listed.keys()
+    assert (listed["digest.loss"], listed["digest.grads"]) == (1, 1)
+    assert "digest.optimizer" not in listed
 
 
 def test_an_extra_draw_without_effect(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import TargetError
 from ...ids import is_id
 from ...semconv import HW_ID
-from ..records.digest_marks import LOSS, PREFIX, digest_mark
+from ..records.digest_marks import MARK_NAMES, digest_mark
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, rows_of, shown
 from ..records.trace_marks import TRACE_STEP, trace_step
@@ -46,8 +46,9 @@ CREATE TABLE sample (
 CREATE TABLE trace_step (
     file INTEGER, position INTEGER, step_id TEXT, numbers BLOB, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
-CREATE TABLE loss_bits (
-    file INTEGER, position INTEGER, dtype TEXT, bits TEXT, PRIMARY KEY (file, position)
+CREATE TABLE digest (
+    file INTEGER, position INTEGER, quantity TEXT, dtype TEXT, bits TEXT,
+    PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
 CREATE TABLE tensor_layout (layout TEXT PRIMARY KEY, file INTEGER, position INTEGER) WITHOUT ROWID;
 CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
@@ -75,11 +76,10 @@ _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TRACE_STEP = "INSERT INTO trace_step VALUES (?, ?, ?, ?)"
-_ADD_LOSS_BITS = "INSERT INTO loss_bits VALUES (?, ?, ?, ?)"
+_ADD_DIGEST = "INSERT INTO digest VALUES (?, ?, ?, ?, ?)"
 _ADD_LAYOUT = "INSERT OR IGNORE INTO tensor_layout VALUES (?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
-_LOSS_DIGEST = PREFIX + LOSS
 _NAMES_TEXT = b'"names"'
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
@@ -152,7 +152,7 @@ class SpoolIndex:
             add(_ADD_MARK, _mark_rows(number, rows))
             add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_TRACE_STEP, _trace_steps(number, rows))
-            add(_ADD_LOSS_BITS, _loss_bits(number, rows))
+            add(_ADD_DIGEST, _digests(number, rows))
             add(_ADD_LAYOUT, _layouts(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
@@ -265,18 +265,19 @@ def _trace_steps(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
                 yield file, position, str(step.step_id), step.numbers
 
 
-def _loss_bits(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
+def _digests(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for position, mark in enumerate(rows.marks):
-        if mark.name == _LOSS_DIGEST:
+        if mark.name in MARK_NAMES:
             digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None and digest.bits is not None:
-                yield file, position, digest.dtype, f"{digest.bits:x}"
+            if digest is not None:
+                bits = None if digest.bits is None else f"{digest.bits:x}"
+                yield file, position, digest.quantity, digest.dtype, bits
 
 
 def _layouts(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     """Yield the marks that name the tensors of a layout."""
     for position, mark in enumerate(rows.marks):
-        if mark.name is not None and mark.name.startswith(PREFIX) and mark.may_have(_NAMES_TEXT):
+        if mark.name in MARK_NAMES and mark.may_have(_NAMES_TEXT):
             digest = digest_mark(mark.name, mark.value, mark.attributes)
             if digest is not None and digest.tensors is not None and "names" in digest.tensors:
                 yield shown(digest.tensors.get("layout")), file, position

@@ -33,10 +33,12 @@ SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
 FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
 LEFT JOIN span AS c ON c.id = b.parent
 WHERE mark.name IS NOT 'cirron.overhead_ns'
-AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'digest.?*')
 AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
 AND NOT EXISTS (
     SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
+)
+AND NOT EXISTS (
+    SELECT 1 FROM digest WHERE digest.file = mark.file AND digest.position = mark.position
 );
 """
 _MARKS_OF_RUN = """

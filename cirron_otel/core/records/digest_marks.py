@@ -16,6 +16,8 @@ RNG, BATCH, LOSS, GRADS = "rng", "batch", "loss", "grads"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"
 QUANTITIES: Final = (RNG, BATCH, LOSS, GRADS, WEIGHTS, OPTIMIZER)
 """The quantities of a step, in causal order."""
+MARK_NAMES: Final = frozenset(PREFIX + quantity for quantity in QUANTITIES)
+"""The names of marks that carry digests."""
 DIGEST_BYTES: Final = 16
 NUMBERS: Final = 4
 """The number of a tensor's numbers in its record."""

@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from ....ulp import FORMATS, bits_of_double
-from ...records.digest_marks import PREFIX
 from ...records.trace_marks import trace_numbers
 from ..epochs import create_epoch_table
 from ..index import SpoolIndex
@@ -28,15 +27,15 @@ CREATE TABLE digest_step (
     attempt INTEGER, attempts INTEGER, step INTEGER, start_ns INTEGER, span BLOB, mark INTEGER
 );
 """
-_HAS_DIGESTS: Final = "SELECT 1 FROM mark WHERE name GLOB 'digest.?*' LIMIT 1"
+_HAS_DIGESTS: Final = "SELECT 1 FROM digest LIMIT 1"
 _HAS_TRACE: Final = "SELECT 1 FROM trace_step LIMIT 1"
 _PARENTS: Final = """
-SELECT parent FROM span WHERE id IN (SELECT span FROM mark WHERE name GLOB 'digest.?*')
+SELECT parent FROM span WHERE id IN (SELECT span FROM mark CROSS JOIN digest USING (file, position))
 UNION SELECT parent FROM step
 """
 _STEPS: Final = """
 INSERT INTO digest_step
-WITH digested (id) AS (SELECT DISTINCT span FROM mark WHERE name GLOB 'digest.?*'),
+WITH digested (id) AS (SELECT DISTINCT span FROM mark CROSS JOIN digest USING (file, position)),
 scope AS (
     SELECT span.no, span.id, span.rank, digest_epoch.epoch, span.idx, span.start_ns,
         member.session
@@ -81,11 +80,10 @@ ORDER BY coalesce(rank, 0), length(step_id), step_id, turn
 """
 _DIGESTS: Final = """
 SELECT digest_step.no, source, rank, epoch, idx, turn, attempt, attempts, step,
-    mark.name, mark.value, mark.file, mark.position, mark.ts_ns, mark.no,
-    loss_bits.dtype, loss_bits.bits
+    quantity, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, dtype, bits
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-LEFT JOIN loss_bits ON loss_bits.file = mark.file AND loss_bits.position = mark.position
-WHERE source = 0 AND mark.name GLOB 'digest.?*' AND digest_step.no BETWEEN ? AND ?
+CROSS JOIN digest USING (file, position)
+WHERE source = 0 AND digest_step.no BETWEEN ? AND ?
 ORDER BY digest_step.no
 """
 _TRACE: Final = """
@@ -218,10 +216,10 @@ def _steps(index: SpoolIndex, first: int, last: int) -> Iterator[ObservedStep]:
 
 
 def _of_mark(row: tuple[Any, ...]) -> Observation:
-    name, value, file, position = row[9:13]
+    quantity, value, file, position = row[9:13]
     dtype, bits = row[15:17]
     numbers = numbers_of(dtype, None if bits is None else int(bits, 16))
-    return Observation(name.removeprefix(PREFIX), value, file, position, numbers)
+    return Observation(quantity, value, file, position, numbers)
 
 
 def numbers_of(dtype: str | None, bits: int | None) -> tuple[ExactNumber, ...]:

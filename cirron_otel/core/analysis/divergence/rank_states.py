@@ -16,7 +16,8 @@ _STATES: Final = """
 SELECT length(epoch), epoch, length(idx), idx, turn, rank, step, mark.value, mark.file,
     mark.position
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-WHERE source = 0 AND attempt = attempts AND mark.name = ?
+CROSS JOIN digest USING (file, position)
+WHERE source = 0 AND attempt = attempts AND quantity = ?
 ORDER BY 1, 2, 3, 4, 5, 6, mark.ts_ns, mark.no
 """
 Rank = int | None
@@ -47,7 +48,7 @@ class StepState(NamedTuple):
 
 def step_states(digests: RunDigests, quantity: str) -> Iterator[StepState]:
     """Yield the steps in which several ranks have a quantity, in order."""
-    rows = digests.index.rows(_STATES, f"digest.{quantity}")
+    rows = digests.index.rows(_STATES, quantity)
     for key, group in groupby(rows, key=lambda row: row[:5]):
         ranks = [
             _rank_state(rank, quantity, list(some))

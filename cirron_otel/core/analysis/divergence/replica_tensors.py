@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...records.digest_marks import GRADS, PREFIX, WEIGHTS
+from ...records.digest_marks import GRADS, WEIGHTS
 from .comparing import Divergence
 from .observed_steps import Observation
 from .rank_states import Rank
@@ -22,15 +22,16 @@ from .tensors import RunDigests
 _STEPS: Final = """
 WITH begun (first) AS (
     SELECT min(digest_step.no) FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-    WHERE source = 0 AND rank IS ?1 AND mark.name = 'digest.weights'
+    CROSS JOIN digest USING (file, position)
+    WHERE source = 0 AND rank IS ?1 AND quantity = 'weights'
 )
 SELECT first, count(*), max(no) - first + 1, max(attempts) FROM digest_step CROSS JOIN begun
 WHERE source = 0 AND rank IS ?1 AND no >= first
 """
 _MARKS: Final = """
 SELECT epoch, idx, step, mark.value, mark.file, mark.position FROM digest_step
-CROSS JOIN mark ON mark.span = digest_step.span
-WHERE digest_step.no = ? AND mark.name = ? ORDER BY mark.ts_ns, mark.no
+CROSS JOIN mark ON mark.span = digest_step.span CROSS JOIN digest USING (file, position)
+WHERE digest_step.no = ? AND quantity = ? ORDER BY mark.ts_ns, mark.no
 """
 Row = tuple[Any, ...]
 Name = tuple[int, str]
@@ -170,7 +171,7 @@ class TensorReplicas:
 
     def _rows(self, rank: Rank, place: int, quantity: str = WEIGHTS) -> list[Row]:
         number = self._first[rank] + place
-        return list(self._digests.index.rows(_MARKS, number, PREFIX + quantity))
+        return list(self._digests.index.rows(_MARKS, number, quantity))
 
 
 def _observation(row: Row) -> Observation:
