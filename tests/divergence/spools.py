@@ -34,6 +34,8 @@ class Quantity:
     name: str
     tensors: Values
     occurrence: int = 0
+    failed: str | None = None
+    """The reason why tensors are missing."""
 
 
 @dataclass
@@ -176,6 +178,8 @@ def _marks(
         attrs: dict[str, Any] = {"step": step.number, "occurrence": each.occurrence}
         if each.name == "loss":
             attrs |= {"bits": f"{bits(each.tensors['loss'][0]):08x}", "dtype": "float32"}
+        if each.failed is not None:
+            attrs["failed"] = each.failed
         if recorded.is_sharded:
             attrs["sharded"] = True
         if tensors:

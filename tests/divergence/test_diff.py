@@ -146,9 +146,11 @@ def test_a_resumed_run_is_compared_by_the_steps_that_both_have(tmp_path: Path) -
     rank = document["digests"]["ranks"][0]
     assert (rank["compared"], rank["only_a"], rank["only_b"]) == (15, 15, 0)
     assert document["digests"]["identical"] is False
-    assert "IDENTICAL: the 15 steps of 1 rank that both runs have are equal; A has 15 more" in text(
-        *sides
+    assert (
+        "EQUAL SO FAR: the 15 steps of 1 rank that both runs have are equal; A has 15 more"
+        in joined(*sides)
     )
+    assert command("diff", *sides, "--fail-on", "divergence")[0] == 0
     drawn = changed(resumed, from_step(0, "rng", "torch"))
     _, document = diff(sides[0], record(tmp_path / "c", drawn))
     assert document["divergence"]["step"] == 15
@@ -235,6 +237,48 @@ def test_a_step_that_does_other_work(tmp_path: Path) -> None:
     found = diff(*sides)[1]["divergence"]
     assert (found["step"], found["quantity"], found["tensor"]) == (6, "grads", None)
     assert "A has grads, and B has nothing more" in joined(*sides)
+
+
+def fail(number: int, quantity: str) -> Change:
+    """A digest that could not be taken completely, and so has another value."""
+
+    def change(recorded: Session) -> None:
+        step = recorded.steps[number]
+        for each in step.quantities:
+            if each.name == quantity:
+                each.tensors.popitem()
+                each.failed = "targets: RuntimeError: no"
+
+    return change
+
+
+@pytest.mark.parametrize("quantity", ["rng", "batch", "loss", "optimizer"])
+def test_digests_that_could_not_be_taken(
+    runs: Callable[..., tuple[int, Any]], tmp_path: Path, quantity: str
+) -> None:
+    failing = changed(session(), fail(0, "rng")) if quantity == "loss" else session()
+    change = (lambda _: None) if quantity == "loss" else fail(7, quantity)
+    _, document = runs(change, a=failing)
+    assert (document["divergence"], document["digests"]["identical"]) == (None, False)
+    assert (document["digests"]["failed"], document["digests"]["ranks"][0]["failed"]) == (1, 1)
+    sides = tmp_path / "a", tmp_path / "b"
+    assert (
+        "EQUAL, except for 1 digest that could not be taken: the others of 30 steps of 1 rank are"
+        " equal" in joined(*sides)
+    )
+    code, _, problem = command("diff", *sides, "--fail-on", "divergence")
+    assert (code, "lacks 1 digest" in problem) == (1, True)
+    assert command("diff", *sides)[0] == 0
+
+
+def test_a_difference_after_a_digest_that_could_not_be_taken(tmp_path: Path) -> None:
+    wrong = changed(session(), fail(12, "batch"), from_step(12, "loss", "loss"))
+    sides = record(tmp_path / "a", session()), record(tmp_path / "b", wrong)
+    assert diff(*sides)[1]["divergence"]["quantity"] == "loss"
+    text_of = joined(*sides)
+    assert "rng of this step is equal; batch could not be digested" in text_of
+    assert "1 digest could not be taken, and is not compared" in text_of
+    assert command("diff", *sides, "--fail-on", "divergence")[0] == 6
 
 
 def test_runs_without_digests(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from cirron_otel.core.analysis.sessions import assign_sessions
 from cirron_otel.core.analysis.step_tables import create_step_tables
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.divergence.spools import Session, changed, from_step, record, session
-from tests.divergence.test_diff import diff, idle
+from tests.divergence.test_diff import diff, fail, idle
 
 
 @contextlib.contextmanager
@@ -78,6 +78,7 @@ def followed(a: Path, b: Path, count: int = 20) -> tuple[list[Divergence], Any]:
         (idle,),
         (idle, from_step(21, "weights", "fc.bias")),
         (idle, from_step(17, "rng", "torch")),
+        (fail(7, "batch"), fail(8, "grads"), from_step(12, "loss", "loss")),
     ],
 )
 def test_it_agrees_with_diff(

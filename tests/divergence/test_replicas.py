@@ -10,6 +10,7 @@ import pytest
 
 from tests.dgrr.traces import command
 from tests.divergence.spools import Session, changed, from_step, record, session
+from tests.divergence.test_diff import fail
 
 
 def report(path: Path) -> Any:
@@ -207,3 +208,23 @@ def test_replicas_with_buffers_of_their_own(tmp_path: Path) -> None:
     zero = changed(recorded[0], from_step(8, "weights", "fc.bias"))
     (found,) = report(record(tmp_path / "zero", zero, *recorded[1:]))["divergences"]
     assert (found["step"], found["odd"]) == (8, [0])
+
+
+@pytest.mark.parametrize(("step", "replicas"), [(9, [0, 1, 2]), (0, [0, 2])])
+def test_digests_that_could_not_be_taken_are_no_difference(
+    tmp_path: Path, step: int, replicas: list[int]
+) -> None:
+    recorded = ranks(3)
+    recorded[1] = changed(recorded[1], fail(step, "weights"))
+    assert report(record(tmp_path, *recorded)) == {
+        "groups": [replicas], "compared": 30, "divergences": [],
+    }  # fmt: skip
+
+
+def test_digests_of_tensors_that_could_not_be_taken_are_no_difference(tmp_path: Path) -> None:
+    recorded = [changed(each, lambda rank: apart(rank, "weights", first=1)) for each in ranks(2)]
+    for each in recorded:
+        each.steps[0].tensor("weights", "norm.mean")[0] += each.pid
+    recorded[1] = changed(recorded[1], fail(29, "weights"))
+    (found,) = report(record(tmp_path, *recorded))["divergences"]
+    assert found["step"] == 1

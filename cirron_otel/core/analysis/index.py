@@ -47,7 +47,7 @@ CREATE TABLE trace_step (
     file INTEGER, position INTEGER, step_id TEXT, numbers BLOB, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
 CREATE TABLE digest (
-    file INTEGER, position INTEGER, quantity TEXT, dtype TEXT, bits TEXT,
+    file INTEGER, position INTEGER, quantity TEXT, dtype TEXT, bits TEXT, is_failed INTEGER,
     PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
 CREATE TABLE tensor_layout (layout TEXT PRIMARY KEY, file INTEGER, position INTEGER) WITHOUT ROWID;
@@ -76,7 +76,7 @@ _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TRACE_STEP = "INSERT INTO trace_step VALUES (?, ?, ?, ?)"
-_ADD_DIGEST = "INSERT INTO digest VALUES (?, ?, ?, ?, ?)"
+_ADD_DIGEST = "INSERT INTO digest VALUES (?, ?, ?, ?, ?, ?)"
 _ADD_LAYOUT = "INSERT OR IGNORE INTO tensor_layout VALUES (?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
@@ -271,7 +271,8 @@ def _digests(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             digest = digest_mark(mark.name, mark.value, mark.attributes)
             if digest is not None:
                 bits = None if digest.bits is None else f"{digest.bits:x}"
-                yield file, position, digest.quantity, digest.dtype, bits
+                is_failed = digest.failed is not None
+                yield file, position, digest.quantity, digest.dtype, bits, is_failed
 
 
 def _layouts(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -143,16 +143,26 @@ def diff(
             output.result(f"and up to {left_out:,} more series of marks")
     if _has_failed(fail_on, comparison, change):
         return FAILED_VERDICT
-    if fail_on == _DIVERGENCE and not comparison.compared:
-        output.message("warning: --fail-on divergence has compared no step")
-        return 1
-    return max(a.code, b.code)
+    code = _warn_of_gaps(comparison) if fail_on == _DIVERGENCE else 0
+    return max(a.code, b.code, code)
 
 
 def _has_failed(fail_on: str | None, comparison: RunComparison, change: StepChange) -> bool:
     if fail_on == _DIVERGENCE:
         return comparison.first is not None
     return fail_on is not None and change.is_failure and fail_on in ("warn", change.severity)
+
+
+def _warn_of_gaps(comparison: RunComparison) -> int:
+    """Warn if the comparison leaves open whether the runs diverge; return the exit code, 0 or 1."""
+    gaps = []
+    if not comparison.compared:
+        gaps.append("has compared no step")
+    if comparison.failed:
+        gaps.append(f"lacks {count(comparison.failed, 'digest')} that could not be taken")
+    for each in gaps:
+        output.message(f"warning: --fail-on divergence {each}")
+    return 1 if gaps else 0
 
 
 def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:

@@ -24,7 +24,7 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
         yield from wrapped(_reason(comparison), "NOT COMPARED: ", "  ")
         return
     if first is None:
-        yield from wrapped(_equality(comparison), "IDENTICAL: ", "  ")
+        yield from wrapped(_equality(comparison), _headline(comparison), "  ")
         return
     yield from divergence_lines(first)
     differing = sum(each.differing for each in comparison.ranks)
@@ -33,6 +33,10 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
         yield f"  {differing:,} of {steps} differ"
     else:
         yield f"  apart from rng, the {steps} are equal"
+    if comparison.failed:
+        verb = "is" if comparison.failed == 1 else "are"
+        digests = count(comparison.failed, "digest")
+        yield f"  {digests} could not be taken, and {verb} not compared"
     others = [each for each in comparison.ranks if each.first not in (None, first)]
     for each in others[:_MOST_RANKS]:
         if each.first is not None:
@@ -103,15 +107,31 @@ def _distance(found: Divergence) -> str:
     return "" if found.ulp is None else f", {found.ulp:,} ULP apart"
 
 
+def _headline(comparison: RunComparison) -> str:
+    """Return the first words on two runs without a difference."""
+    if comparison.is_identical:
+        return "IDENTICAL: "
+    if not comparison.is_complete:
+        return "EQUAL SO FAR: "
+    return f"EQUAL, except for {_failed(comparison)}: "
+
+
+def _failed(comparison: RunComparison) -> str:
+    return f"{count(comparison.failed, 'digest')} that could not be taken"
+
+
 def _equality(comparison: RunComparison) -> str:
     ranks = comparison.ranks
     of = f" of {count(len(ranks), 'rank')}" if ranks[0].rank is not None else ""
     steps = count(comparison.compared, "step")
-    if comparison.is_complete:
+    if comparison.is_identical:
         return f"all {steps}{of} are equal{_except(comparison)}"
+    if comparison.is_complete:
+        return f"the others of {steps}{of} are equal{_except(comparison)}"
     only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
     more = " and ".join(f"{name} has {number:,} more" for name, number in only.items() if number)
-    return f"the {steps}{of} that both runs have are equal{_except(comparison)}; {more}"
+    failed = f", except for {_failed(comparison)}" if comparison.failed else ""
+    return f"the {steps}{of} that both runs have are equal{_except(comparison)}{failed}; {more}"
 
 
 def _except(comparison: RunComparison) -> str:

@@ -40,6 +40,8 @@ class Divergence:
     """The values of both runs, as text; None in a run without the quantity."""
     equal: list[str] = field(default_factory=list)
     """The quantities of the step that are equal up to here, in order."""
+    failed: list[str] = field(default_factory=list)
+    """The quantities up to here of which a run has no complete digest."""
     place: int = 0
     """The number of the quantity in the step, from 0."""
     sides: ObservedPair = (None, None)
@@ -82,6 +84,8 @@ class RankComparison:
     only_a: int = 0
     only_b: int = 0
     """The numbers of steps that only one of the runs has."""
+    failed: int = 0
+    """The number of digests of compared steps that a run could not take completely."""
     first: Divergence | None = None
     """The first difference, set by `settle`."""
     generators: Divergence | None = None
@@ -103,6 +107,7 @@ class RankComparison:
     def observe(self, a: ObservedStep, b: ObservedStep, tolerance: int = 0) -> None:
         """Compare the same step of both runs."""
         self.compared += 1
+        self.failed += sum(map(_is_failed, a.observations, b.observations))
         self.start = a.step if self.start is None else min(self.start, a.step)
         states = _generators(a), _generators(b)
         self.at_end = states
@@ -124,7 +129,7 @@ class RankComparison:
         """Return the comparison as a JSON object."""
         return {
             "rank": self.rank, "compared": self.compared, "differing": self.differing,
-            "only_a": self.only_a, "only_b": self.only_b,
+            "only_a": self.only_a, "only_b": self.only_b, "failed": self.failed,
             "divergence": None if self.first is None else self.first.to_json(),
         }  # fmt: skip
 
@@ -142,6 +147,11 @@ class RunComparison:
         return sum(each.compared for each in self.ranks)
 
     @property
+    def failed(self) -> int:
+        """The number of digests of compared steps that a run could not take completely."""
+        return sum(each.failed for each in self.ranks)
+
+    @property
     def first(self) -> Divergence | None:
         """The earliest difference of all ranks: by step, then by cause, then by rank."""
         found = [each.first for each in self.ranks if each.first is not None]
@@ -154,14 +164,16 @@ class RunComparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether both runs have the same steps, and no difference in any."""
-        return bool(self.compared) and self.is_complete and self.first is None
+        """Whether both runs have the same steps, and all of their digests, which are equal."""
+        is_equal = bool(self.compared) and self.first is None
+        return is_equal and self.is_complete and not self.failed
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object, without the first difference."""
         return {
             "identical": self.is_identical,
             "compared": self.compared,
+            "failed": self.failed,
             "ranks": [each.to_json() for each in self.ranks],
         }
 
@@ -211,11 +223,15 @@ def first_difference(
 ) -> Divergence | None:
     """Return the first quantity of a step that differs, in the order of observation.
 
-    Quantities up to the place `after` count as equal.
+    Quantities up to the place `after` count as equal, as do those without a complete digest.
     """
     equal: list[str] = []
+    failed: list[str] = []
     for place, (one, other) in enumerate(zip_longest(a.observations, b.observations)):
         if one is not None and other is not None and one.quantity == other.quantity:
+            if _is_failed(one, other):
+                failed.append(one.quantity)
+                continue
             found = None if place <= after else _difference(one, other, tolerance)
             if found is None:
                 equal += [one.quantity] if place > after else []
@@ -226,9 +242,14 @@ def first_difference(
             quantity = "" if present is None else present.quantity
             found = _Difference(None, None, one and one.value, None)
         return Divergence(
-            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, place, (one, other)
+            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, failed, place, (one, other)
         )
     return None
+
+
+def _is_failed(a: Observation, b: Observation) -> bool:
+    """Return whether two digests of a quantity cannot be compared."""
+    return a.quantity == b.quantity and (a.is_failed or b.is_failed)
 
 
 class _Difference(NamedTuple):

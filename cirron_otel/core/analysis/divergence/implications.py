@@ -28,9 +28,15 @@ def implication(divergence: Divergence) -> str:
         a, b = ("nothing more" if each is None else each for each in names)
         return f"the runs do different work in this step: A has {a}, and B has {b}"
     equal = [each for each in QUANTITIES if each in divergence.equal]
+    failed = [each for each in QUANTITIES if each in divergence.failed]
     cause = _CAUSES.get(divergence.quantity, "a cause outside the known quantities")
-    if not equal:
-        return cause
-    *most, last = equal
-    listed = f"{', '.join(most)} and {last}" if most else last
-    return f"{cause}; {listed} of this step {'are' if most else 'is'} equal"
+    if equal:
+        cause += f"; {_listed(equal)} of this step {'are' if equal[1:] else 'is'} equal"
+    if failed:
+        cause += f"; {_listed(failed)} could not be digested"
+    return cause
+
+
+def _listed(names: list[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

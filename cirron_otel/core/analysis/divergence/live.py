@@ -132,7 +132,14 @@ def _observed(
     key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]]
 ) -> ObservedStep:
     observations = [
-        Observation(mark.quantity, mark.digest, 0, number, numbers_of(mark.dtype, mark.bits))
+        Observation(
+            mark.quantity,
+            mark.digest,
+            0,
+            number,
+            numbers_of(mark.dtype, mark.bits),
+            mark.failed is not None,
+        )
         for _, number, mark in marks
     ]
     return ObservedStep(

@@ -80,7 +80,7 @@ ORDER BY coalesce(rank, 0), length(step_id), step_id, turn
 """
 _DIGESTS: Final = """
 SELECT digest_step.no, source, rank, epoch, idx, turn, attempt, attempts, step,
-    quantity, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, dtype, bits
+    quantity, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, dtype, bits, is_failed
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
 CROSS JOIN digest USING (file, position)
 WHERE source = 0 AND digest_step.no BETWEEN ? AND ?
@@ -116,6 +116,8 @@ class Observation(NamedTuple):
     """The position of the mark in its batch."""
     numbers: tuple[ExactNumber, ...] = ()
     """The numbers that are the quantity; empty if it is known by its digest only."""
+    is_failed: bool = False
+    """Whether tensors are missing from the digest, so that equal ones prove nothing."""
 
 
 class StepKey(NamedTuple):
@@ -217,9 +219,9 @@ def _steps(index: SpoolIndex, first: int, last: int) -> Iterator[ObservedStep]:
 
 def _of_mark(row: tuple[Any, ...]) -> Observation:
     quantity, value, file, position = row[9:13]
-    dtype, bits = row[15:17]
+    dtype, bits, is_failed = row[15:18]
     numbers = numbers_of(dtype, None if bits is None else int(bits, 16))
-    return Observation(quantity, value, file, position, numbers)
+    return Observation(quantity, value, file, position, numbers, bool(is_failed))
 
 
 def numbers_of(dtype: str | None, bits: int | None) -> tuple[ExactNumber, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, NamedTuple
 
 from .observed_steps import Observation
@@ -13,12 +13,12 @@ MAX_RANKS: Final = 1000
 """The most ranks that are compared."""
 # A step that a restarted job repeated counts in its last attempt.
 _STATES: Final = """
-SELECT length(epoch), epoch, length(idx), idx, turn, rank, step, mark.value, mark.file,
+SELECT length(epoch), epoch, length(idx), idx, turn, rank, step, is_failed, mark.value, mark.file,
     mark.position
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
 CROSS JOIN digest USING (file, position)
 WHERE source = 0 AND attempt = attempts AND quantity = ?
-ORDER BY 1, 2, 3, 4, 5, 6, mark.ts_ns, mark.no
+ORDER BY 1, 2, 3, 4, 5, rank, mark.ts_ns, mark.no
 """
 Rank = int | None
 Values = tuple[str | None, ...]
@@ -47,18 +47,22 @@ class StepState(NamedTuple):
 
 
 def step_states(digests: RunDigests, quantity: str) -> Iterator[StepState]:
-    """Yield the steps in which several ranks have a quantity, in order."""
+    """Yield the steps in which several ranks have complete digests of a quantity, in order."""
     rows = digests.index.rows(_STATES, quantity)
     for key, group in groupby(rows, key=lambda row: row[:5]):
-        ranks = [
+        states = (
             _rank_state(rank, quantity, list(some))
             for rank, some in groupby(group, key=lambda row: row[5])
-        ][:MAX_RANKS]
+        )
+        ranks = list(islice((each for each in states if each is not None), MAX_RANKS))
         if len(ranks) > 1:
             yield StepState(key[1], key[3], ranks)
 
 
-def _rank_state(rank: Rank, quantity: str, rows: list[tuple[Any, ...]]) -> RankState:
+def _rank_state(rank: Rank, quantity: str, rows: list[tuple[Any, ...]]) -> RankState | None:
+    """Return the digests of a rank; None if one of them could not be taken completely."""
+    if any(row[7] for row in rows):
+        return None
     observations = [Observation(quantity, value, file, place) for *_, value, file, place in rows]
     return RankState(rank, rows[0][6], tuple(observations))
 

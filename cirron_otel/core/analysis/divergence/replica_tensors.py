@@ -29,7 +29,7 @@ SELECT first, count(*), max(no) - first + 1, max(attempts) FROM digest_step CROS
 WHERE source = 0 AND rank IS ?1 AND no >= first
 """
 _MARKS: Final = """
-SELECT epoch, idx, step, mark.value, mark.file, mark.position FROM digest_step
+SELECT epoch, idx, step, mark.value, mark.file, mark.position, is_failed FROM digest_step
 CROSS JOIN mark ON mark.span = digest_step.span CROSS JOIN digest USING (file, position)
 WHERE digest_step.no = ? AND quantity = ? ORDER BY mark.ts_ns, mark.no
 """
@@ -106,6 +106,8 @@ class TensorReplicas:
         """Return the place of the first step in which two ranks differ."""
         expected = self._parameters | self._equal(usual, odd, 0)
         low, high = -1, self.steps - 1
+        while high > 0 and not (self._tensors(usual, high) and self._tensors(odd, high)):
+            high -= 1  # the last step may lack digests
         if expected <= self._equal(usual, odd, high, expected):
             return None
         while high - low > 1:
@@ -146,16 +148,22 @@ class TensorReplicas:
     def _equal(
         self, usual: Rank, odd: Rank, place: int, otherwise: Iterable[Name] = ()
     ) -> set[Name]:
-        """Return the tensors that are equal in a step; `otherwise` if a rank has no weights."""
+        """Return the tensors that are equal in a step.
+
+        `otherwise` if a rank has no complete digests of its weights.
+        """
         one, other = self._tensors(usual, place), self._tensors(odd, place)
         if not one or not other:
             return set(otherwise)
         return {name for name, digest in one.items() if other.get(name) == digest}
 
     def _tensors(self, rank: Rank, place: int) -> dict[Name, str]:
+        rows = self._rows(rank, place)
+        if any(is_failed for *_, is_failed in rows):
+            return {}
         return {
             (occurrence, name): digest
-            for occurrence, row in enumerate(self._rows(rank, place))
+            for occurrence, row in enumerate(rows)
             for name, digest in self._tensors_of(row).items()
         }
 

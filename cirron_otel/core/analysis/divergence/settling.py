@@ -52,12 +52,12 @@ _States = tuple[dict[str, str], dict[str, str]]
 
 
 def _states(pair: ObservedPair, a: DigestSource, b: DigestSource) -> _States | None:
-    """Return the digests of the generators of both runs by name; None if one has none."""
+    """Return the digests of the generators of both runs by name; None if some are not known."""
     sides = []
     for observation, source in zip(pair, (a, b), strict=True):
         mark = None if observation is None else source.mark(observation)
         tensors: list[TensorDigest] | None = None if mark is None else source.tensors(mark)
-        if tensors is None:
+        if tensors is None or (mark is not None and mark.failed is not None):
             return None
         sides.append({each.name: each.digest for each in tensors})
     return sides[0], sides[1]
