@@ -12,7 +12,7 @@ import pytest
 
 from cirron_otel.core.analysis.divergence.comparing import compare_runs
 from cirron_otel.core.analysis.divergence.observed_steps import DIGESTS, Observation, ObservedStep
-from tests.dgrr.traces import ANSWERS, CLEAN, DRIFT, RECORDINGS, command
+from tests.dgrr.traces import ANSWERS, CLEAN, DRIFT, RECORDINGS, command, dgrr
 from tests.divergence.spools import Session, changed, from_step, moved, record, session
 
 Change = Callable[[Session], None]
@@ -291,6 +291,44 @@ def test_runs_without_digests(tmp_path: Path) -> None:
     assert any(line.startswith("NOT COMPARED: A has no digests") for line in text(a, b))
     code, _, problem = command("diff", a, b, "--fail-on", "divergence")
     assert (code, "compared no step" in problem) == (1, True)
+
+
+def drop(path: Path, count: int) -> None:
+    """Let the session of a recorded run have dropped marks."""
+    (file,) = (path / "spool").iterdir()
+    batch = json.loads(file.read_text())
+    (root,) = (each for each in batch["spans"] if each["name"] == "cirron.session")
+    root["attrs"]["drops.marks_buffer_full"] = count
+    file.write_text(json.dumps(batch))
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_marks_that_were_dropped(tmp_path: Path, every: int) -> None:
+    sides = record(tmp_path / "a", session()), record(tmp_path / "b", session(), every=every)
+    drop(sides[1], 1_234)
+    _, document = diff(*sides)
+    assert (document["divergence"], document["digests"]["identical"]) == (None, False)
+    assert document["digests"]["dropped"] == {"a": 0, "b": 1_234}
+    lines = joined(*sides)
+    assert f"EQUAL SO FAR: the {30 // every} steps of 1 rank that both runs have are equal" in lines
+    assert "B dropped 1,234 marks while recording" in lines
+    code, _, problem = command("diff", *sides, "--fail-on", "divergence")
+    assert (code, "B dropped 1,234 marks" in problem) == (1, True)
+
+
+def test_a_trace_that_ends_early_diverges(tmp_path: Path) -> None:
+    short = tmp_path / "short.dgrr"
+    assert command("dgrr", "rollback", "--trace", CLEAN, "--step", 40, "--out", short)[0] == 0
+    code, compared = dgrr("compare", "--a", CLEAN, "--b", short)
+    assert (code, compared["diverged"]) == (4, True)
+    for sides, side in (((CLEAN, short), "B"), ((short, CLEAN), "A")):
+        traces = [f"dgrr:{each}" for each in sides]
+        _, document = diff(*traces)
+        found = document["divergence"]
+        assert (found["step"], found["quantity"], found["ulp"]) == (compared["step"], "loss", None)
+        assert document["digests"]["identical"] is False
+        assert f"{side} has no such step" in joined(*traces)
+        assert command("diff", *traces, "--fail-on", "divergence")[0] == 6
 
 
 def test_traces_take_the_same_path() -> None:

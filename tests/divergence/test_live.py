@@ -20,7 +20,7 @@ from cirron_otel.core.analysis.sessions import assign_sessions
 from cirron_otel.core.analysis.step_tables import create_step_tables
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.divergence.spools import Session, changed, from_step, record, session
-from tests.divergence.test_diff import diff, fail, idle
+from tests.divergence.test_diff import diff, drop, fail, idle
 
 
 @contextlib.contextmanager
@@ -127,6 +127,15 @@ def test_a_run_that_is_longer_or_shorter(tmp_path: Path) -> None:
         found, document = followed(*sides)
         assert found == []
         assert document == diff(*sides)[1]["digests"]
+
+
+def test_marks_that_were_dropped(tmp_path: Path) -> None:
+    sides = record(tmp_path / "a", session()), record(tmp_path / "b", session(), every=3)
+    for path, count in zip(sides, (5, 7), strict=True):
+        drop(path, count)
+    found, document = followed(*sides)
+    assert found == []
+    assert document == diff(*sides)[1]["digests"]
 
 
 def test_numbers_that_begin_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .diagnose import FAILED_VERDICT
-from .divergence_text import comparison_lines
+from .divergence_text import comparison_lines, drop_texts
 from .parameters import PlacesCommand, from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
@@ -160,6 +160,7 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
         gaps.append("has compared no step")
     if comparison.failed:
         gaps.append(f"lacks {count(comparison.failed, 'digest')} that could not be taken")
+    gaps += [f"may lack digests: {each}" for each in drop_texts(comparison)]
     for each in gaps:
         output.message(f"warning: --fail-on divergence {each}")
     return 1 if gaps else 0
@@ -168,6 +169,7 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
 def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     """Compare the digests of two runs."""
     from ...core.analysis.divergence.comparing import compare_runs
+    from ...core.analysis.divergence.dropped_marks import dropped_marks
     from ...core.analysis.divergence.observed_steps import observed_steps
     from ...core.analysis.divergence.settling import settle
 
@@ -175,6 +177,7 @@ def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     comparison = compare_runs(
         observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
     )
+    comparison.dropped = dropped_marks(a.digests), dropped_marks(b.digests)
     for rank in comparison.ranks:
         settle(rank, *sides)
     return comparison

@@ -31,6 +31,8 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
     steps = count(comparison.compared, "compared step")
     if differing:
         yield f"  {differing:,} of {steps} differ"
+    elif first.missing_from is not None:
+        yield f"  the {steps} are equal"
     else:
         yield f"  apart from rng, the {steps} are equal"
     if comparison.failed:
@@ -111,7 +113,7 @@ def _headline(comparison: RunComparison) -> str:
     """Return the first words on two runs without a difference."""
     if comparison.is_identical:
         return "IDENTICAL: "
-    if not comparison.is_complete:
+    if not comparison.is_complete or not comparison.failed:
         return "EQUAL SO FAR: "
     return f"EQUAL, except for {_failed(comparison)}: "
 
@@ -126,12 +128,28 @@ def _equality(comparison: RunComparison) -> str:
     steps = count(comparison.compared, "step")
     if comparison.is_identical:
         return f"all {steps}{of} are equal{_except(comparison)}"
-    if comparison.is_complete:
-        return f"the others of {steps}{of} are equal{_except(comparison)}"
-    only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
-    more = " and ".join(f"{name} has {number:,} more" for name, number in only.items() if number)
+    limits = "".join(f"; {each}" for each in _limits(comparison))
+    if comparison.is_complete and comparison.failed:
+        return f"the others of {steps}{of} are equal{_except(comparison)}{limits}"
     failed = f", except for {_failed(comparison)}" if comparison.failed else ""
-    return f"the {steps}{of} that both runs have are equal{_except(comparison)}{failed}; {more}"
+    return f"the {steps}{of} that both runs have are equal{_except(comparison)}{failed}{limits}"
+
+
+def _limits(comparison: RunComparison) -> Iterator[str]:
+    """Yield what keeps runs with equal steps from being identical, apart from failed digests."""
+    ranks = comparison.ranks
+    only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
+    more = [f"{name} has {number:,} more" for name, number in only.items() if number]
+    if more:
+        yield " and ".join(more)
+    yield from drop_texts(comparison)
+
+
+def drop_texts(comparison: RunComparison) -> Iterator[str]:
+    """Yield the marks that each run lost, if any."""
+    for name, number in zip("AB", comparison.dropped, strict=True):
+        if number:
+            yield f"{name} dropped {count(number, 'mark')} while recording, digests perhaps too"
 
 
 def _except(comparison: RunComparison) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ....ulp import FORMATS, ulp_distance
 from ...records.digest_marks import RNG, TensorDigest
 from .numbers import number_text
-from .observed_steps import Observation, ObservedStep
+from .observed_steps import TRACE, Observation, ObservedStep
 
 ObservedPair = tuple[Observation | None, Observation | None]
 """The same quantity in A and in B."""
@@ -40,6 +40,8 @@ class Divergence:
     """The values of both runs, as text; None in a run without the quantity."""
     equal: list[str] = field(default_factory=list)
     """The quantities of the step that are equal up to here, in order."""
+    missing_from: str | None = None
+    """`A` or `B` if that trace does not have the step."""
     failed: list[str] = field(default_factory=list)
     """The quantities up to here of which a run has no complete digest."""
     place: int = 0
@@ -125,6 +127,21 @@ class RankComparison:
             if self.results is None or found.step < self.results.step:
                 self.results, self.at_results = found, states
 
+    def miss(self, a: ObservedStep | None, b: ObservedStep | None) -> None:
+        """Count a step that only one of the runs has. In a trace that is a difference."""
+        self.only_a += b is None
+        self.only_b += a is None
+        step = a if a is not None else b
+        if step is None or step.source != TRACE:
+            return
+        if self.results is None or step.step < self.results.step:
+            loss = step.observations[0]
+            sides, missing = ((None, loss), "A") if a is None else ((loss, None), "B")
+            self.results = Divergence(
+                step.rank, step.step, None, step.number, loss.quantity, sides=sides,
+                missing_from=missing,
+            )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
         return {
@@ -140,6 +157,8 @@ class RunComparison:
 
     ranks: list[RankComparison] = field(default_factory=list)
     """In order; at most 1,000."""
+    dropped: tuple[int, int] = (0, 0)
+    """The numbers of marks that the processes of A and B dropped; digests may be among them."""
 
     @property
     def compared(self) -> int:
@@ -166,7 +185,7 @@ class RunComparison:
     def is_identical(self) -> bool:
         """Whether both runs have the same steps, and all of their digests, which are equal."""
         is_equal = bool(self.compared) and self.first is None
-        return is_equal and self.is_complete and not self.failed
+        return is_equal and self.is_complete and not self.failed and not any(self.dropped)
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object, without the first difference."""
@@ -174,6 +193,7 @@ class RunComparison:
             "identical": self.is_identical,
             "compared": self.compared,
             "failed": self.failed,
+            "dropped": dict(zip("ab", self.dropped, strict=True)),
             "ranks": [each.to_json() for each in self.ranks],
         }
 
@@ -201,8 +221,7 @@ def compare_runs(
             continue
         rank = ranks.setdefault(number, RankComparison(recorded_rank))
         if one is None or other is None:
-            rank.only_a += other is None
-            rank.only_b += one is None
+            rank.miss(one, other)
             continue
         rank.observe(one, other, tolerance)
     return RunComparison([ranks[number] for number in sorted(ranks)])
@@ -242,7 +261,17 @@ def first_difference(
             quantity = "" if present is None else present.quantity
             found = _Difference(None, None, one and one.value, None)
         return Divergence(
-            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, failed, place, (one, other)
+            a.rank,
+            a.step,
+            a.epoch,
+            a.number,
+            quantity,
+            *found,
+            equal,
+            None,
+            failed,
+            place,
+            (one, other),
         )
     return None
 

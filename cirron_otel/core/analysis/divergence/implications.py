@@ -22,6 +22,9 @@ _CAUSES: Final = {
 
 def implication(divergence: Divergence) -> str:
     """Return the likely cause of a difference, with the quantities that are equal."""
+    if divergence.missing_from is not None:
+        longer = "B" if divergence.missing_from == "A" else "A"
+        return f"{divergence.missing_from} has no such step, and {longer} has"
     one, other = divergence.sides
     names = [None if each is None else each.quantity for each in (one, other)]
     if names[0] != names[1]:

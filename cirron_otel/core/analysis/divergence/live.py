@@ -13,6 +13,7 @@ from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
 from ...spool.reader import BatchFile
 from .comparing import Divergence, RankComparison, RunComparison
+from .dropped_marks import dropped_marks
 from .live_steps import LiveStep, LiveSteps
 from .observed_steps import (
     DIGESTS,
@@ -38,6 +39,7 @@ class LiveComparison:
         """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
         number_steps(reference.index)
         self._reference, self._paths = reference, paths
+        self._dropped = dropped_marks(reference)
         self._steps = LiveSteps()
         self._layouts = Layouts()
         self._owners: set[str] = set()
@@ -51,7 +53,8 @@ class LiveComparison:
         for recorded_rank, steps in step_counts(self._reference.index).items():
             rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
             rank.only_a = max(steps - rank.compared, 0)
-        return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)])
+        dropped = self._dropped, self._steps.dropped
+        return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)], dropped)
 
     def add(self, batch: BatchFile) -> None:
         """Add a batch of B; batches are in the order in which they were sealed."""

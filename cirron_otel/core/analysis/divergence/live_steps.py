@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from ....semconv import SESSION
 from ...records.digest_marks import DigestMark, digest_mark
 from ...records.rows import IndexedSpan, rows_of, shown
 from ...spool.reader import BatchFile
+from .dropped_marks import dropped_in
 from .observed_steps import StepKey, sortable
 
 _EPOCH: Final = "epoch"
@@ -87,6 +89,8 @@ class LiveSteps:
         self._steps: dict[str, LiveStep] = {}
         self._numbering: dict[str | None, _Numbering] = {}
         self._count = 0
+        self.dropped = 0
+        """The number of marks that the ended sessions have dropped."""
 
     def add(self, batch: BatchFile) -> Iterator[DigestMark]:
         """Add a batch, and yield its digests."""
@@ -103,6 +107,8 @@ class LiveSteps:
                 step.marks.append((mark.ts_ns or 0, self._count, digest))
                 yield digest
         for span in rows.spans:
+            if span.name == SESSION:
+                self.dropped += dropped_in(span.attributes)
             if span.id in self._steps:
                 self._steps[span.id].span, self._steps[span.id].session = span, otel.session
             elif span.id is not None and span.name == _EPOCH:

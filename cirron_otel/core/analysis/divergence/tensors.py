@@ -50,7 +50,7 @@ class RunDigests:
     def __init__(self, index: SpoolIndex, reader: SpoolReader) -> None:
         """`index` is an index of the batches that `reader` reads."""
         self.index = index
-        self._reader = reader
+        self.reader = reader
         self._layouts = Layouts()
 
     def mark(self, observation: Observation) -> DigestMark | None:
@@ -72,11 +72,11 @@ class RunDigests:
 
     def kept_file(self, mark: DigestMark) -> Path | None:
         """Return the file that contains the tensors of a mark; None if none was stored."""
-        return kept_file(self._reader.paths, mark)
+        return kept_file(self.reader.paths, mark)
 
     def _mark_at(self, file: int, position: int) -> DigestMark | None:
         name = self.index.one(_FILE, file)
-        batch = None if name is None else self._reader.read(name, check=False)
+        batch = None if name is None else self.reader.read(name, check=False)
         record = None if batch is None else record_at(mark_records(batch.data), position)
         if record is None:
             return None
