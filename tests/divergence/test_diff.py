@@ -331,6 +331,44 @@ def test_a_trace_that_ends_early_diverges(tmp_path: Path) -> None:
         assert command("diff", *traces, "--fail-on", "divergence")[0] == 6
 
 
+def leave_open(path: Path, *names: str) -> None:
+    """Let the process of a recorded run be killed: its open scopes are in its journal only."""
+    (file,) = (path / "spool").iterdir()
+    batch = json.loads(file.read_text())
+    spans = batch["spans"]
+    scopes = [each for each in spans if each["name"] in names]
+    del scopes[: -len(names)]
+    batch["spans"] = [each for each in spans if each not in scopes]
+    file.write_text(json.dumps(batch))
+    owner = batch["batch_id"][:12]
+    journal = {
+        "version": 1, "owner": owner, "session": batch["otel"]["session"], "pid": 1, "rank": 0,
+        "written_ns": 1, "sdk_version": "0", "otel": {}, "next_batch": None, "closed": [],
+        "open": [each | {"end_ns": 0} for each in scopes],
+    }  # fmt: skip
+    (path / "state").mkdir()
+    (path / "state" / f"journal-{owner}.json").write_text(json.dumps(journal))
+
+
+def test_the_open_epoch_of_a_killed_run_is_in_its_journal(tmp_path: Path) -> None:
+    short = session()
+    del short.steps[25:]
+    a, b = record(tmp_path / "a", session()), record(tmp_path / "b", short)
+    leave_open(b, "epoch", "cirron.session")
+    for sides in ((a, b), (b, a)):
+        _, document = diff(*sides)
+        assert (document["divergence"], document["digests"]["compared"]) == (None, 25)
+    (b / "state").rename(b / "away")
+    rank = diff(a, b)[1]["digests"]["ranks"][0]
+    assert (rank["compared"], rank["only_a"], rank["only_b"]) == (20, 10, 5)
+
+
+def test_runs_without_a_common_step(tmp_path: Path) -> None:
+    first, second = session(count=15, epochs=1), session(first=15, epochs=1)
+    lines = joined(record(tmp_path / "a", first), record(tmp_path / "b", second))
+    assert "NOT COMPARED: both runs have digests, but no step with the same numbers" in lines
+
+
 def test_traces_take_the_same_path() -> None:
     _, document = diff(f"dgrr:{CLEAN}", f"dgrr:{DRIFT}")
     assert document["divergence"] == {

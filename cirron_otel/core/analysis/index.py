@@ -51,6 +51,7 @@ CREATE TABLE digest (
     PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
 CREATE TABLE tensor_layout (layout TEXT PRIMARY KEY, file INTEGER, position INTEGER) WITHOUT ROWID;
+CREATE TABLE open_scope (id BLOB PRIMARY KEY, parent BLOB, name TEXT, idx TEXT) WITHOUT ROWID;
 CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """

@@ -17,6 +17,7 @@ from .breakdown import STEP, Breakdown, PhaseTimes
 from .divergence.observed_steps import create_digest_tables
 from .divergence.replicas import ReplicaComparison, compare_replicas
 from .divergence.tensors import RunDigests
+from .epochs import add_open_scopes
 from .failures import SessionFailure, failures_of
 from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
@@ -188,6 +189,7 @@ def report_run(
     assign_sessions(index)
     sessions = sessions_of(index)
     if reader is not None:
+        add_open_scopes(index, reader.paths)
         # A process without a batch may belong to a run other than the one being read.
         sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
     create_step_tables(index)

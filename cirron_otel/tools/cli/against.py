@@ -103,6 +103,7 @@ class Watcher:
 def _reference(stack: contextlib.ExitStack, source: str) -> RunDigests:
     from ...core.analysis.divergence.observed_steps import create_digest_tables, has_digests
     from ...core.analysis.divergence.tensors import RunDigests
+    from ...core.analysis.epochs import add_open_scopes
     from ...core.analysis.index import run_index
     from ...core.analysis.run_selection import choose_run
     from ...core.analysis.sessions import assign_sessions
@@ -118,6 +119,7 @@ def _reference(stack: contextlib.ExitStack, source: str) -> RunDigests:
             f"--against {printable(shown_source(source))}: its last run has no digests: record it"
             " with `run --digest step`"
         )
+    add_open_scopes(index, reader.paths)
     assign_sessions(index)
     create_step_tables(index)
     create_digest_tables(index)

@@ -210,6 +210,7 @@ def _read(
     """Read a run; `stack` keeps its index."""
     from ...core.analysis.breakdown import joined
     from ...core.analysis.divergence.tensors import RunDigests
+    from ...core.analysis.epochs import add_open_scopes
     from ...core.analysis.index import run_index
     from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
@@ -218,6 +219,7 @@ def _read(
     reader = SpoolReader(place.directory)
     chosen = chosen_run(reader, run)
     index = stack.enter_context(run_index(reader))
+    add_open_scopes(index, reader.paths)
     report = report_run(index, 0)
     steps = joined(each.steps for each in report.ranks)
     findings, code = place.findings(reader), place.report_problems(reader)

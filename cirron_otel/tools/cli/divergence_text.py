@@ -169,6 +169,6 @@ def _reason(comparison: RunComparison) -> str:
     }
     lacking = [name for name, is_present in has.items() if not is_present]
     if not lacking:
-        return "no step has digests in both runs"
+        return "both runs have digests, but no step with the same numbers"
     who = f"{lacking[0]} has" if len(lacking) == 1 else "the runs have"
     return f"{who} no digests of steps: record with `run --digest step`"
