@@ -46,6 +46,8 @@ class Step:
     epoch: int | None
     index: int | None
     quantities: list[Quantity] = field(default_factory=list)
+    error: str | None = None
+    """The message of the exception that ended the step."""
 
     def tensors(self, quantity: str) -> Values:
         """The tensors of the first digest of a quantity."""
@@ -157,6 +159,8 @@ def _ranks(tensors: bool, every: int) -> Callable[[Session], Rank]:
                 rank.epoch(step.epoch)
                 epoch = step.epoch
             key = rank.step(step.number if step.index is None else step.index, {"forward": 1})
+            if step.error is not None:
+                rank.spans[-1]["otel"] = {"status": {"code": 2, "message": step.error}}
             if step.index is None:
                 rank.spans[-1]["index"] = None
             if step.number % every == 0:

@@ -281,6 +281,40 @@ def test_a_difference_after_a_digest_that_could_not_be_taken(tmp_path: Path) -> 
     assert command("diff", *sides, "--fail-on", "divergence")[0] == 6
 
 
+def cut(recorded: Session, number: int, count: int, *, error: str | None = "out") -> None:
+    """End a run within a step, of which `count` quantities have been digested."""
+    del recorded.steps[number + 1 :]
+    del recorded.steps[number].quantities[count:]
+    recorded.steps[number].error = error
+
+
+@pytest.mark.parametrize("quantities", [3, 4])
+def test_a_run_that_ends_within_a_step(tmp_path: Path, quantities: int) -> None:
+    short = changed(session(), lambda each: cut(each, 13, quantities))
+    a, b = record(tmp_path / "a", session()), record(tmp_path / "b", short)
+    for sides, side in (((a, b), "B"), ((b, a), "A")):
+        _, document = diff(*sides)
+        assert (document["divergence"], document["digests"]["identical"]) == (None, False)
+        assert document["digests"]["ranks"][0]["ends"] == {"run": side, "step": 13}
+        assert f"equal; {side} ends within step 13 of rank 0; " in joined(*sides)
+        assert command("diff", *sides, "--fail-on", "divergence")[0] == 0
+    assert diff(b, b)[1]["digests"]["identical"] is True
+
+
+@pytest.mark.parametrize("how", ["no error", "a later step", "another quantity"])
+def test_a_step_that_lacks_quantities_for_another_reason(tmp_path: Path, how: str) -> None:
+    other = changed(session(), lambda each: cut(each, 13, 4))
+    if how == "no error":
+        other.steps[13].error = None
+    elif how == "a later step":
+        other.steps += session().steps[14:]
+    else:
+        del other.steps[13].quantities[2]
+    _, document = diff(record(tmp_path / "a", session()), record(tmp_path / "b", other))
+    expected = "loss" if how == "another quantity" else "weights"
+    assert (document["divergence"]["step"], document["divergence"]["quantity"]) == (13, expected)
+
+
 def test_runs_without_digests(tmp_path: Path) -> None:
     empty = session()
     for step in empty.steps:

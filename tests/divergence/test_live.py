@@ -20,7 +20,7 @@ from cirron_otel.core.analysis.sessions import assign_sessions
 from cirron_otel.core.analysis.step_tables import create_step_tables
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.divergence.spools import Session, changed, from_step, record, session
-from tests.divergence.test_diff import diff, drop, fail, idle
+from tests.divergence.test_diff import cut, diff, drop, fail, idle
 
 
 @contextlib.contextmanager
@@ -136,6 +136,19 @@ def test_marks_that_were_dropped(tmp_path: Path) -> None:
     found, document = followed(*sides)
     assert found == []
     assert document == diff(*sides)[1]["digests"]
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_step_that_failed(tmp_path: Path, is_last: bool) -> None:
+    second = changed(session(), lambda each: cut(each, 13, 4))
+    if not is_last:
+        second.steps += session().steps[14:]
+    sides = record(tmp_path / "a", session()), record(tmp_path / "b", second)
+    expected = diff(*sides)[1]
+    found, document = followed(*sides, 60)
+    assert document == expected["digests"]
+    first_of = [each.to_json() for each in found]
+    assert first_of == ([] if is_last else [expected["divergence"]])
 
 
 def test_numbers_that_begin_again(tmp_path: Path) -> None:

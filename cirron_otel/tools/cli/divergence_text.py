@@ -140,6 +140,13 @@ def _limits(comparison: RunComparison) -> Iterator[str]:
     ranks = comparison.ranks
     only = {"A": sum(each.only_a for each in ranks), "B": sum(each.only_b for each in ranks)}
     more = [f"{name} has {number:,} more" for name, number in only.items() if number]
+    ends = [each for each in ranks if each.ends is not None]
+    for each in ends[:_MOST_RANKS]:
+        if each.ends is not None:
+            rank = "" if each.rank is None else f" of rank {each.rank}"
+            yield f"{each.ends[0]} ends within step {each.ends[1]}{rank}"
+    if len(ends) > _MOST_RANKS:
+        yield f"and {len(ends) - _MOST_RANKS:,} more ranks"
     if more:
         yield " and ".join(more)
     yield from drop_texts(comparison)

@@ -96,6 +96,8 @@ class RankComparison:
     """The first difference of another quantity."""
     start: int | None = None
     """The lowest compared step."""
+    ends: tuple[str, int] | None = None
+    """The run, `A` or `B`, that ends within a step of the other, and the step's number in it."""
     at_results: ObservedPair = (None, None)
     at_end: ObservedPair = (None, None)
     """The states of the generators in the step of `results`, and in the last one."""
@@ -114,6 +116,7 @@ class RankComparison:
         states = _generators(a), _generators(b)
         self.at_end = states
         found = first_difference(a, b, tolerance)
+        self._observe_end(found, a, b)
         if found is None and self.generators is not None and self.results is None:
             # As if a resumed training restores its generators only after the fetch of a batch.
             self.generators, self.is_lasting, self.had_effectless = None, False, True
@@ -126,6 +129,16 @@ class RankComparison:
             self.differing += 1
             if self.results is None or found.step < self.results.step:
                 self.results, self.at_results = found, states
+
+    def _observe_end(self, found: Divergence | None, a: ObservedStep, b: ObservedStep) -> None:
+        """Note which of the runs ends within a step."""
+        lengths = len(a.observations), len(b.observations)
+        if found is not None and found.quantity != RNG:
+            return
+        if a.is_cut and lengths[0] < lengths[1]:
+            self.ends = "A", a.step
+        elif b.is_cut and lengths[1] < lengths[0]:
+            self.ends = "B", b.step
 
     def miss(self, a: ObservedStep | None, b: ObservedStep | None) -> None:
         """Count a step that only one of the runs has. In a trace that is a difference."""
@@ -144,9 +157,11 @@ class RankComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
+        ends = self.ends
         return {
             "rank": self.rank, "compared": self.compared, "differing": self.differing,
             "only_a": self.only_a, "only_b": self.only_b, "failed": self.failed,
+            "ends": None if ends is None else {"run": ends[0], "step": ends[1]},
             "divergence": None if self.first is None else self.first.to_json(),
         }  # fmt: skip
 
@@ -178,8 +193,8 @@ class RunComparison:
 
     @property
     def is_complete(self) -> bool:
-        """Whether both runs have the same steps."""
-        return not any(each.only_a or each.only_b for each in self.ranks)
+        """Whether both runs have the same steps, and neither ends within one."""
+        return not any(each.only_a or each.only_b or each.ends for each in self.ranks)
 
     @property
     def is_identical(self) -> bool:
@@ -242,7 +257,8 @@ def first_difference(
 ) -> Divergence | None:
     """Return the first quantity of a step that differs, in the order of observation.
 
-    Quantities up to the place `after` count as equal, as do those without a complete digest.
+    Quantities up to the place `after` count as equal, as do those without a complete digest. The
+    last step of a run that an error ended may lack the last quantities.
     """
     equal: list[str] = []
     failed: list[str] = []
@@ -256,6 +272,8 @@ def first_difference(
                 equal += [one.quantity] if place > after else []
                 continue
             quantity = one.quantity
+        elif (a if one is None else b).is_cut and None in (one, other):
+            return None  # a run ends here
         else:  # one of the runs has done something else
             present = one or other
             quantity = "" if present is None else present.quantity

@@ -74,7 +74,8 @@ class LiveComparison:
                 self._steps.add_open(open_scopes(self._paths, owner))
         for key, step in self._steps.ended(is_last=is_last):
             reference = find_step(self._reference.index, key)
-            is_final = is_last or step.looks > _PATIENCE
+            # The last step of a session may lack digests, which shows only at the end.
+            is_final = is_last or (step.looks > _PATIENCE and not self._steps.is_cut(step))
             if reference is None or is_final or len(step.marks) >= len(reference.observations):
                 self._steps.take(key, step)
                 found = self._compare(key, reference, step)
@@ -93,7 +94,7 @@ class LiveComparison:
             rank.only_b += 1
             return None
         marks = sorted(step.marks, key=lambda each: each[:2])
-        rank.observe(reference, _observed(key, step, marks))
+        rank.observe(reference, _observed(key, step, marks, self._steps.is_cut(step)))
         if rank.first is not None:
             return None
         self._hold(rank, {number: mark for _, number, mark in marks})
@@ -132,7 +133,7 @@ class LiveComparison:
 
 
 def _observed(
-    key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]]
+    key: StepKey, step: LiveStep, marks: list[tuple[int, int, DigestMark]], is_cut: bool
 ) -> ObservedStep:
     observations = [
         Observation(
@@ -146,5 +147,14 @@ def _observed(
         for _, number, mark in marks
     ]
     return ObservedStep(
-        DIGESTS, step.rank, key.epoch, key.number, key.turn, 1, 1, marks[0][2].step, observations
+        DIGESTS,
+        step.rank,
+        key.epoch,
+        key.number,
+        key.turn,
+        1,
+        1,
+        marks[0][2].step,
+        observations,
+        is_cut,
     )

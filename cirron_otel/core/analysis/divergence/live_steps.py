@@ -19,6 +19,7 @@ from .dropped_marks import dropped_in
 from .observed_steps import StepKey, sortable
 
 _EPOCH: Final = "epoch"
+_STEP: Final = "step"
 _MAX_DEPTH: Final = 64
 _MAX_OPEN: Final = 10_000
 """The most steps that wait; the oldest is dropped, as if it had no digests."""
@@ -62,6 +63,11 @@ class LiveStep:
         return None if self.span is None else self.span.rank
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the step ended with an error."""
+        return self.span is not None and self.span.error is not None
+
+    @property
     def start_ns(self) -> int:
         """The start, for the order of the steps."""
         return (self.span.start_ns or 0) if self.span is not None else 0
@@ -88,6 +94,8 @@ class LiveSteps:
         self._sessions: set[str] = set()
         self._steps: dict[str, LiveStep] = {}
         self._numbering: dict[str | None, _Numbering] = {}
+        self._latest: dict[str | None, int] = {}
+        """The start of the latest step of each session that has ended."""
         self._count = 0
         self.dropped = 0
         """The number of marks that the ended sessions have dropped."""
@@ -107,6 +115,9 @@ class LiveSteps:
                 step.marks.append((mark.ts_ns or 0, self._count, digest))
                 yield digest
         for span in rows.spans:
+            if span.name == _STEP:
+                latest = self._latest.get(otel.session, 0)
+                self._latest[otel.session] = max(latest, span.start_ns or 0)
             if span.name == SESSION:
                 self.dropped += dropped_in(span.attributes)
             if span.id in self._steps:
@@ -147,6 +158,10 @@ class LiveSteps:
                 yield self._key(step, epoch), step
             if span_id in self._steps:
                 blocked.add(step.session)
+
+    def is_cut(self, step: LiveStep) -> bool:
+        """Return whether a step ended with an error, and its session has no later one so far."""
+        return step.has_failed and self._latest.get(step.session, 0) <= step.start_ns
 
     def take(self, key: StepKey, step: LiveStep) -> None:
         """Remove a step that `ended` has yielded."""

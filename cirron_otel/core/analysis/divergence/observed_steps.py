@@ -24,7 +24,8 @@ DIGESTS, TRACE = 0, 1
 _TABLE: Final = """
 CREATE TABLE digest_step (
     no INTEGER PRIMARY KEY, source INTEGER, rank INTEGER, epoch TEXT, idx TEXT, turn INTEGER,
-    attempt INTEGER, attempts INTEGER, step INTEGER, start_ns INTEGER, span BLOB, mark INTEGER
+    attempt INTEGER, attempts INTEGER, step INTEGER, is_cut INTEGER, start_ns INTEGER, span BLOB,
+    mark INTEGER
 );
 """
 _HAS_DIGESTS: Final = "SELECT 1 FROM digest LIMIT 1"
@@ -38,7 +39,7 @@ INSERT INTO digest_step
 WITH digested (id) AS (SELECT DISTINCT span FROM mark CROSS JOIN digest USING (file, position)),
 scope AS (
     SELECT span.no, span.id, span.rank, digest_epoch.epoch, span.idx, span.start_ns,
-        member.session
+        member.session, span.error IS NOT NULL AS has_failed
     FROM span JOIN member USING (no) LEFT JOIN digest_epoch ON digest_epoch.parent = span.parent
     WHERE span.id IN (SELECT id FROM digested) OR span.no IN (SELECT no FROM step)
 ),
@@ -50,6 +51,9 @@ turned AS (
     SELECT scope.*,
         row_number() OVER (PARTITION BY coalesce(scope.rank, 0) ORDER BY scope.start_ns, no) - 1
             AS step,
+        has_failed AND lead(no) OVER (
+            PARTITION BY coalesce(scope.rank, 0), scope.session ORDER BY scope.start_ns, no
+        ) IS NULL AS is_cut,
         row_number() OVER (
             PARTITION BY coalesce(scope.rank, 0), scope.session, epoch, idx
             ORDER BY scope.start_ns, no
@@ -63,7 +67,7 @@ counted AS (
         count(*) OVER same_number AS attempts
     FROM turned WINDOW same_number AS (PARTITION BY coalesce(rank, 0), epoch, idx, turn)
 )
-SELECT NULL, 0, rank, epoch, idx, turn, attempt, attempts, step, start_ns, id, NULL
+SELECT NULL, 0, rank, epoch, idx, turn, attempt, attempts, step, is_cut, start_ns, id, NULL
 FROM counted WHERE id IN (SELECT id FROM digested)
 ORDER BY coalesce(rank, 0), length(epoch), epoch, length(idx), idx, turn, attempt
 """
@@ -73,14 +77,15 @@ SELECT NULL, 1, span.rank, NULL, trace_step.step_id,
     row_number() OVER (
         PARTITION BY coalesce(span.rank, 0), trace_step.step_id ORDER BY mark.no
     ) AS turn,
-    1 AS attempt, 1, NULL, NULL, mark.span, mark.no
+    1 AS attempt, 1, NULL, 0, NULL, mark.span, mark.no
 FROM mark JOIN trace_step USING (file, position) LEFT JOIN span ON span.id = mark.span
 WHERE mark.name = 'dgrr.step'
 ORDER BY coalesce(rank, 0), length(step_id), step_id, turn
 """
 _DIGESTS: Final = """
 SELECT digest_step.no, source, rank, epoch, idx, turn, attempt, attempts, step,
-    quantity, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, dtype, bits, is_failed
+    quantity, mark.value, mark.file, mark.position, mark.ts_ns, mark.no, dtype, bits, is_failed,
+    is_cut
 FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
 CROSS JOIN digest USING (file, position)
 WHERE source = 0 AND digest_step.no BETWEEN ? AND ?
@@ -147,6 +152,8 @@ class ObservedStep(NamedTuple):
     """The number among the steps of the rank, from 0; the step id in a trace."""
     observations: list[Observation]
     """In the order in which they were observed."""
+    is_cut: bool = False
+    """Whether the step ended with an error, and its session has no later one."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -208,12 +215,13 @@ def _steps(index: SpoolIndex, first: int, last: int) -> Iterator[ObservedStep]:
         for _, group in groupby(index.rows(query, first, last), key=lambda row: row[0]):
             rows = sorted(group, key=lambda row: (row[13] or 0, row[14]))
             source, rank, epoch, position, turn, attempt, attempts, step = rows[0][1:9]
+            is_cut = False
             if source == TRACE:
                 step, observations = int(position), _of_trace(rows[0])
             else:
-                observations = [_of_mark(row) for row in rows]
+                observations, is_cut = [_of_mark(row) for row in rows], bool(rows[0][18])
             yield ObservedStep(
-                source, rank, epoch, position, turn, attempt, attempts, step, observations
+                source, rank, epoch, position, turn, attempt, attempts, step, observations, is_cut
             )
 
 
