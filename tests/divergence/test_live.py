@@ -13,6 +13,7 @@ import pytest
 
 from cirron_otel.core.analysis.divergence.comparing import Divergence
 from cirron_otel.core.analysis.divergence.live import LiveComparison
+from cirron_otel.core.analysis.divergence.live_steps import LiveSteps
 from cirron_otel.core.analysis.divergence.observed_steps import create_digest_tables
 from cirron_otel.core.analysis.divergence.tensors import RunDigests
 from cirron_otel.core.analysis.index import run_index
@@ -38,14 +39,16 @@ def pieces(path: Path, count: int) -> Iterator[BatchFile]:
     for file in SpoolReader(path):
         batch = json.loads(file.data)
         size = -(-len(batch["marks"]) // count)
-        steps = {each["id"]: each for each in batch["spans"]}
-        sent: set[str] = set()
+        steps = [each for each in batch["spans"] if each["name"] == "step"]
+        sent = 0
         for part in range(count):
             marks = batch["marks"][part * size : (part + 1) * size]
             done = {each["span_id"] for each in batch["marks"][: (part + 1) * size]}
             done -= {each["span_id"] for each in batch["marks"][(part + 1) * size :]}
-            spans = [steps[each] for each in done - sent if each in steps]
-            sent |= done
+            # Steps without digests are sent with those around them.
+            last = max((at for at, each in enumerate(steps, 1) if each["id"] in done), default=0)
+            last = len(steps) if part == count - 1 else max(last, sent)
+            spans, sent = steps[sent:last], last
             if part == count - 1:
                 spans += [each for each in batch["spans"] if each["name"] != "step"]
             otel = batch["otel"] | {"running": [
@@ -163,3 +166,75 @@ def test_numbers_that_begin_again(tmp_path: Path) -> None:
     (found,), document = followed(*sides)
     assert (found.step, found.epoch, found.index) == (20, "0", "5")
     assert document == diff(*sides)[1]["digests"]
+
+
+def unnumbered(recorded: Session) -> None:
+    """Steps without a number of their own, in epochs."""
+    for step in recorded.steps:
+        step.index = None
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("changes", [(), (from_step(12, "grads", "fc.bias", ulps=3),)])
+def test_steps_without_numbers_in_epochs(
+    tmp_path: Path, changes: tuple[Callable[[Session], None], ...], every: int
+) -> None:
+    first = changed(session(), unnumbered)
+    second = changed(first, *changes)
+    sides = (
+        record(tmp_path / "a", first),
+        record(tmp_path / "b", second, every=every),
+    )
+    expected = diff(*sides)[1]
+    assert expected["digests"]["compared"] == 30 // every
+    for count in (1, 20):
+        found, document = followed(*sides, count)
+        assert document == expected["digests"]
+        steps = [] if expected["divergence"] is None else [expected["divergence"]]
+        assert [each.to_json() for each in found] == steps
+
+
+def test_a_resumed_run_without_numbers_of_steps(tmp_path: Path) -> None:
+    first, resumed = changed(session(), unnumbered), changed(session(first=10), unnumbered)
+    sides = record(tmp_path / "a", first), record(tmp_path / "b", resumed)
+    found, document = followed(*sides)
+    assert found == []
+    assert document == diff(*sides)[1]["digests"]
+    assert document["compared"] == 20
+
+
+def test_open_scopes_are_forgotten_when_they_end(tmp_path: Path) -> None:
+    path = record(tmp_path, session(count=12))
+    steps = LiveSteps()
+    for file in SpoolReader(path):
+        batch = json.loads(file.data)
+        running = [
+            {name: each[name] for name in ("id", "name", "index", "parent_id")}
+            for each in batch["spans"]
+        ]
+        batch["otel"]["running"] = running
+        assert list(steps.add(dataclasses.replace(file, data=json.dumps(batch).encode())))
+    for key, step in steps.ended(is_last=True):
+        steps.take(key, step)
+    assert {each.name for each in steps._scopes.values()} == {"epoch"}
+
+
+def test_an_epoch_around_another_scope(tmp_path: Path) -> None:
+    """The scope between a step and its epoch ends with the step's batch, or is in the journal."""
+    sides = [record(tmp_path / name, session()) for name in "ab"]
+    for path in sides:
+        (file,) = (path / "spool").iterdir()
+        batch = json.loads(file.read_text())
+        for place, step in enumerate([e for e in batch["spans"] if e["name"] == "step"]):
+            scope = step | {"id": f"{place:032x}", "name": "part", "mark_ids": []}
+            step["parent_id"] = scope["id"]
+            batch["spans"].insert(batch["spans"].index(step) + 1, scope)
+        file.write_text(json.dumps(batch))
+    expected = diff(*sides)[1]["digests"]
+    assert expected["identical"] is True
+    with comparison(*sides) as live:
+        for batch_file in SpoolReader(sides[1]):
+            live.add(batch_file)
+            assert list(live.poll()) == []
+        assert list(live.poll(is_last=True)) == []
+        assert live.comparison.to_json() == expected

@@ -56,11 +56,23 @@ class LiveStep:
     session: str | None = None
     looks: int = 0
     """How often the step has been looked at since its span arrived."""
+    above: str | None = None
+    """The id of the innermost scope around the step that has not been looked up."""
+    epoch: str | None = None
+    is_placed: bool = False
+    """Whether the epoch is known, or that there is none."""
+    is_nested: bool = False
+    """Whether another step contains the step."""
 
     @property
     def rank(self) -> int | None:
         """The recorded rank."""
         return None if self.span is None else self.span.rank
+
+    @property
+    def number(self) -> str | None:
+        """The number in the epoch; None if the step has none."""
+        return None if self.span is None else shown(self.span.index)
 
     @property
     def has_failed(self) -> bool:
@@ -72,6 +84,11 @@ class LiveStep:
         """The start, for the order of the steps."""
         return (self.span.start_ns or 0) if self.span is not None else 0
 
+    @property
+    def end_ns(self) -> int:
+        """The end, to find out whether another step is later."""
+        return (self.span.end_ns or 0) if self.span is not None else 0
+
 
 @dataclass(slots=True)
 class _Numbering:
@@ -79,11 +96,22 @@ class _Numbering:
 
     last: tuple[tuple[int, str], tuple[int, str]] | None = None
     turn: int = 1
+    unnumbered: dict[str | None, int] = field(default_factory=dict)
+    """How many steps of each epoch had no number."""
 
     def turn_of(self, epoch: str | None, number: str | None) -> int:
         """Return the turn of the next step."""
+        if number is None:
+            return self.unnumbered.get(epoch, 0) + 1
         is_again = self.last is not None and (sortable(epoch), sortable(number)) <= self.last
         return self.turn + is_again
+
+    def take(self, epoch: str | None, number: str | None, turn: int) -> None:
+        """Count a step."""
+        if number is None:
+            self.unnumbered[epoch] = turn
+        else:
+            self.last, self.turn = (sortable(epoch), sortable(number)), turn
 
 
 class LiveSteps:
@@ -91,8 +119,11 @@ class LiveSteps:
 
     def __init__(self) -> None:
         self._scopes: dict[str, _OpenScope] = {}
+        """The open scopes, and all epochs."""
         self._sessions: set[str] = set()
         self._steps: dict[str, LiveStep] = {}
+        self._unnumbered: dict[str, LiveStep] = {}
+        """Steps without a number and without digests: they are counted only."""
         self._numbering: dict[str | None, _Numbering] = {}
         self._latest: dict[str | None, int] = {}
         """The start of the latest step of each session that has ended."""
@@ -115,33 +146,43 @@ class LiveSteps:
                 step.marks.append((mark.ts_ns or 0, self._count, digest))
                 yield digest
         for span in rows.spans:
-            if span.name == _STEP:
-                latest = self._latest.get(otel.session, 0)
-                self._latest[otel.session] = max(latest, span.start_ns or 0)
-            if span.name == SESSION:
-                self.dropped += dropped_in(span.attributes)
-            if span.id in self._steps:
-                self._steps[span.id].span, self._steps[span.id].session = span, otel.session
-            elif span.id is not None and span.name == _EPOCH:
-                self._scopes[span.id] = _OpenScope(span.id, _EPOCH, span.index, span.parent_id)
-            elif span.id is not None:
+            self._add_span(span, otel.session)
+        self._place()
+        for span in rows.spans:
+            if span.id is not None and span.name != _EPOCH:
                 self._scopes.pop(span.id, None)
-        while len(self._steps) > _MAX_OPEN:
-            del self._steps[next(iter(self._steps))]
+        for waiting in (self._steps, self._unnumbered):
+            while len(waiting) > _MAX_OPEN:
+                del waiting[next(iter(waiting))]
+
+    def _add_span(self, span: IndexedSpan, session: str | None) -> None:
+        if span.name == _STEP:
+            self._latest[session] = max(self._latest.get(session, 0), span.start_ns or 0)
+        elif span.name == SESSION:
+            self.dropped += dropped_in(span.attributes)
+        if span.id is None:
+            return
+        self._scopes[span.id] = _OpenScope(span.id, span.name, span.index, span.parent_id)
+        step = self._steps.get(span.id)
+        if step is None and span.name == _STEP and shown(span.index) is None:
+            step = self._unnumbered[span.id] = LiveStep()
+        if step is not None:
+            step.span, step.session, step.above = span, session, span.parent_id
 
     def add_open(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Add scopes that are still open, as a journal records them."""
         for each in records:
-            if each.get("name") == _EPOCH and isinstance(each.get("id"), str):
-                scope = _OpenScope(each["id"], _EPOCH, each.get("index"), each.get("parent_id"))
+            if isinstance(each.get("id"), str):
+                scope = _OpenScope(
+                    each["id"], shown(each.get("name")), each.get("index"), each.get("parent_id")
+                )
                 self._scopes.setdefault(scope.id, scope)
+        self._place()
 
     @property
     def lacks_epoch(self) -> bool:
         """Whether the epoch of a step that has ended is not known."""
-        return any(
-            step.span is not None and not self._epoch(step)[0] for step in self._steps.values()
-        )
+        return any(step.span is not None and not step.is_placed for step in self._steps.values())
 
     def ended(self, *, is_last: bool) -> Iterator[tuple[StepKey, LiveStep]]:
         """Yield the steps whose span has arrived, in order; `take` removes one.
@@ -150,47 +191,63 @@ class LiveSteps:
         epoch that is not known yet, unless `is_last`.
         """
         blocked: set[str | None] = set()
-        ended = [(key, step) for key, step in self._steps.items() if step.span is not None]
+        steps = [*self._steps.items(), *self._unnumbered.items()]
+        ended = [(span_id, step) for span_id, step in steps if step.span is not None]
         for span_id, step in sorted(ended, key=lambda each: each[1].start_ns):
+            is_ready = step.session not in blocked and (step.is_placed or is_last)
+            if not step.marks:
+                if is_ready:
+                    self._count_unnumbered(span_id, step)
+                continue
             step.looks += 1
-            is_known, epoch = self._epoch(step)
-            if step.session not in blocked and (is_known or is_last):
-                yield self._key(step, epoch), step
+            if is_ready:
+                yield self._key(step), step
             if span_id in self._steps:
                 blocked.add(step.session)
 
     def is_cut(self, step: LiveStep) -> bool:
         """Return whether a step ended with an error, and its session has no later one so far."""
-        return step.has_failed and self._latest.get(step.session, 0) <= step.start_ns
+        return step.has_failed and self._latest.get(step.session, 0) < step.end_ns
 
     def take(self, key: StepKey, step: LiveStep) -> None:
         """Remove a step that `ended` has yielded."""
         numbering = self._numbering.setdefault(step.session, _Numbering())
-        numbering.last, numbering.turn = (sortable(key.epoch), sortable(key.number)), key.turn
+        numbering.take(key.epoch, key.number, key.turn)
         if step.span is not None and step.span.id is not None:
             del self._steps[step.span.id]
 
-    def _key(self, step: LiveStep, epoch: str | None) -> StepKey:
-        number = None if step.span is None else shown(step.span.index)
-        if number is None:
-            turn = step.marks[0][2].step + 1
-        else:
-            turn = self._numbering.get(step.session, _Numbering()).turn_of(epoch, number)
-        return StepKey(step.rank or 0, epoch, number, turn)
+    def _count_unnumbered(self, span_id: str, step: LiveStep) -> None:
+        """Count a step without digests, if it is after the first one of its session with them."""
+        numbering = self._numbering.get(step.session)
+        if numbering is not None and not step.is_nested:
+            numbering.take(step.epoch, None, numbering.turn_of(step.epoch, None))
+        del self._unnumbered[span_id]
 
-    def _epoch(self, step: LiveStep) -> tuple[bool, str | None]:
-        """Return whether a step's epoch is known, and its number; None if it has none."""
-        parent = None if step.span is None else step.span.parent_id
+    def _key(self, step: LiveStep) -> StepKey:
+        numbering = self._numbering.get(step.session, _Numbering())
+        turn = numbering.turn_of(step.epoch, step.number)
+        return StepKey(step.rank or 0, step.epoch, step.number, turn)
+
+    def _place(self) -> None:
+        """Look up the epochs of the steps that wait."""
+        for step in (*self._steps.values(), *self._unnumbered.values()):
+            if step.span is not None and not step.is_placed:
+                self._place_step(step)
+
+    def _place_step(self, step: LiveStep) -> None:
         for _ in range(_MAX_DEPTH):
-            if parent is None or parent in self._sessions:
-                break
-            scope = self._scopes.get(parent)
+            if step.above is None or step.above in self._sessions:
+                step.is_placed = True
+                return
+            scope = self._scopes.get(step.above)
             if scope is None:
-                return False, None
+                return
             if scope.name == _EPOCH:
-                return True, shown(scope.index)
-            parent = scope.parent_id
-        return True, None
+                step.is_placed, step.epoch = True, shown(scope.index)
+                return
+            step.is_nested |= scope.name == _STEP
+            step.above = scope.parent_id
+        step.is_placed = True
 
 
 def _otel_of(data: bytes) -> _Otel:
