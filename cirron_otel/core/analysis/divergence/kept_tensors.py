@@ -85,7 +85,7 @@ def _farthest(a: bytes, b: bytes, dtype: str, form: FloatFormat) -> int | None:
     for x, y in zip(struct.unpack(code, a), struct.unpack(code, b), strict=True):
         if x == y:
             continue
-        are_ordered = form.has_negative_zero and x ^ y < sign
+        are_ordered = form.is_signed and form.has_negative_zero and x ^ y < sign
         if are_ordered and (x | sign) - sign <= form.largest >= (y | sign) - sign:
             distance: int | None = abs(x - y)
         else:
