@@ -12,6 +12,7 @@ import pytest
 
 from cirron_otel.core.analysis.divergence.comparing import compare_runs
 from cirron_otel.core.analysis.divergence.observed_steps import DIGESTS, Observation, ObservedStep
+from cirron_otel.tools.cli.divergence_text import comparison_lines
 from tests.dgrr.traces import ANSWERS, CLEAN, DRIFT, RECORDINGS, command, dgrr
 from tests.divergence.spools import Session, changed, from_step, moved, record, session
 
@@ -453,6 +454,20 @@ def test_memory_does_not_grow_with_the_steps() -> None:
         tracemalloc.stop()
         assert compared.ranks[0].differing == count
     assert peaks[1] < 1.5 * peaks[0] + 100_000
+
+
+def test_ranks_beyond_the_limit_are_not_identical() -> None:
+    def steps(source: int) -> Iterator[ObservedStep]:
+        for rank in range(1_003):
+            for number in range(2):
+                observed = [Observation("loss", "a", 0, 0)]
+                yield ObservedStep(source, rank, None, str(number), 1, 1, 1, number, observed)
+
+    compared = compare_runs(steps(DIGESTS), steps(DIGESTS))
+    assert (compared.left_out, compared.is_identical, compared.first) == (3, False, None)
+    line = " ".join(comparison_lines(compared))
+    assert line.startswith("EQUAL SO FAR: the 2,000 steps of 1,000 ranks")
+    assert compared.to_json()["ranks_left_out"] == 3
 
 
 def test_marks_of_a_program_with_such_names(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
 from .diagnose import FAILED_VERDICT
-from .divergence_text import comparison_lines, drop_texts
+from .divergence_text import comparison_lines, gap_texts
 from .parameters import PlacesCommand, from_option, json_option
 from .report_text import of_ranks
 from .runs import chosen_run, run_json
@@ -160,7 +160,7 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
         gaps.append("has compared no step")
     if comparison.failed:
         gaps.append(f"lacks {count(comparison.failed, 'digest')} that could not be taken")
-    gaps += [f"may lack digests: {each}" for each in drop_texts(comparison)]
+    gaps += [f"is incomplete: {each}" for each in gap_texts(comparison)]
     for each in gaps:
         output.message(f"warning: --fail-on divergence {each}")
     return 1 if gaps else 0

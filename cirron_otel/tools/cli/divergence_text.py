@@ -39,6 +39,8 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
         verb = "is" if comparison.failed == 1 else "are"
         digests = count(comparison.failed, "digest")
         yield f"  {digests} could not be taken, and {verb} not compared"
+    for gap in gap_texts(comparison):
+        yield f"  {gap}"
     others = [each for each in comparison.ranks if each.first not in (None, first)]
     for each in others[:_MOST_RANKS]:
         if each.first is not None:
@@ -149,11 +151,13 @@ def _limits(comparison: RunComparison) -> Iterator[str]:
         yield f"and {len(ends) - _MOST_RANKS:,} more ranks"
     if more:
         yield " and ".join(more)
-    yield from drop_texts(comparison)
+    yield from gap_texts(comparison)
 
 
-def drop_texts(comparison: RunComparison) -> Iterator[str]:
-    """Yield the marks that each run lost, if any."""
+def gap_texts(comparison: RunComparison) -> Iterator[str]:
+    """Yield the ranks that are not compared, and the marks that each run lost."""
+    if comparison.left_out:
+        yield f"{count(comparison.left_out, 'more rank')} of a run are not compared"
     for name, number in zip("AB", comparison.dropped, strict=True):
         if number:
             yield f"{name} dropped {count(number, 'mark')} while recording, digests perhaps too"

@@ -174,6 +174,8 @@ class RunComparison:
     """In order; at most 1,000."""
     dropped: tuple[int, int] = (0, 0)
     """The numbers of marks that the processes of A and B dropped; digests may be among them."""
+    left_out: int = 0
+    """The number of ranks that are not compared."""
 
     @property
     def compared(self) -> int:
@@ -200,7 +202,8 @@ class RunComparison:
     def is_identical(self) -> bool:
         """Whether both runs have the same steps, and all of their digests, which are equal."""
         is_equal = bool(self.compared) and self.first is None
-        return is_equal and self.is_complete and not self.failed and not any(self.dropped)
+        is_known = not (self.failed or any(self.dropped) or self.left_out)
+        return is_equal and self.is_complete and is_known
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object, without the first difference."""
@@ -208,6 +211,7 @@ class RunComparison:
             "identical": self.is_identical,
             "compared": self.compared,
             "failed": self.failed,
+            "ranks_left_out": self.left_out,
             "dropped": dict(zip("ab", self.dropped, strict=True)),
             "ranks": [each.to_json() for each in self.ranks],
         }
@@ -229,17 +233,21 @@ def compare_runs(
     Numbers that are recorded exactly are equal if they are at most `tolerance` ULPs apart.
     """
     ranks: dict[int, RankComparison] = {}
+    left_out, last = 0, None
     for one, other in _pairs(a, b):
         recorded_rank = _rank(one, other)
         number = recorded_rank or 0
         if number not in ranks and len(ranks) >= MAX_RANKS:
+            left_out += number != last  # the steps of a rank follow each other
+            last = number
             continue
         rank = ranks.setdefault(number, RankComparison(recorded_rank))
         if one is None or other is None:
             rank.miss(one, other)
             continue
         rank.observe(one, other, tolerance)
-    return RunComparison([ranks[number] for number in sorted(ranks)])
+    compared = [ranks[number] for number in sorted(ranks)]
+    return RunComparison(compared, left_out=left_out)
 
 
 def _rank(one: ObservedStep | None, other: ObservedStep | None) -> int | None:

@@ -12,7 +12,7 @@ from ...spool.journal import open_scopes
 from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
 from ...spool.reader import BatchFile
-from .comparing import Divergence, RankComparison, RunComparison
+from .comparing import MAX_RANKS, Divergence, RankComparison, RunComparison
 from .dropped_marks import dropped_marks
 from .live_steps import LiveStep, LiveSteps
 from .observed_steps import (
@@ -54,7 +54,8 @@ class LiveComparison:
             rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
             rank.only_a = max(steps - rank.compared, 0)
         dropped = self._dropped, self._steps.dropped
-        return RunComparison([self._ranks[rank] for rank in sorted(self._ranks)], dropped)
+        ranks = [self._ranks[rank] for rank in sorted(self._ranks)]
+        return RunComparison(ranks[:MAX_RANKS], dropped, len(ranks[MAX_RANKS:]))
 
     def add(self, batch: BatchFile) -> None:
         """Add a batch of B; batches are in the order in which they were sealed."""
