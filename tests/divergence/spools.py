@@ -46,6 +46,8 @@ class Step:
     epoch: int | None
     index: int | None
     quantities: list[Quantity] = field(default_factory=list)
+    shape: str = ""
+    """A description of the shape of the loss; it is part of its digest."""
     error: str | None = None
     """The message of the exception that ended the step."""
 
@@ -188,7 +190,8 @@ def _marks(
             attrs["sharded"] = True
         if tensors:
             attrs["tensors"] = _tensors(each.tensors, records, named)
-        joined = b"".join(
+        joined = step.shape.encode() if each.name == "loss" else b""
+        joined += b"".join(
             name.encode() + b"\0" + hashlib.sha256(_bytes(numbers)).digest()[:16]
             for name, numbers in each.tensors.items()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,6 +110,24 @@ def test_the_text_and_the_exit_code(runs: Callable[..., tuple[int, Any]], tmp_pa
     )
     assert command("diff", *sides, "--fail-on", "divergence")[0] == 6
     assert command("diff", *sides, "--fail-on", "crit")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["zero", "shape", "nan"])
+def test_losses_with_equal_numbers_and_other_bits_differ(tmp_path: Path, how: str) -> None:
+    numbers = {"zero": (0.0, -0.0), "shape": (1.0, 1.0), "nan": (math.nan, -math.nan)}[how]
+
+    def change(recorded: Session, number: float, shape: str) -> None:
+        recorded.steps[4].tensor("loss", "loss")[0] = number
+        recorded.steps[4].shape = shape if how == "shape" else ""
+
+    sides = [
+        record(tmp_path / shape, changed(session(), lambda each: change(each, number, shape)))
+        for number, shape in zip(numbers, ("[]", "[1]"), strict=True)
+    ]
+    found = diff(*sides)[1]["divergence"]
+    assert (found["step"], found["quantity"], found["ulp"]) == (4, "loss", 0)
+    assert "0 ULP apart: the sign of a zero, the bits of a NaN, or the shape" in joined(*sides)
+    assert diff(*sides, "--ulp-tol", 1)[1]["divergence"] is None
 
 
 def test_the_tolerance_is_for_the_loss(tmp_path: Path) -> None:

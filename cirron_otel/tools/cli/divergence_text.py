@@ -108,6 +108,8 @@ def _of_tensor(found: Divergence) -> str:
 
 
 def _distance(found: Divergence) -> str:
+    if found.ulp == 0:
+        return ", 0 ULP apart: the sign of a zero, the bits of a NaN, or the shape"
     return "" if found.ulp is None else f", {found.ulp:,} ULP apart"
 
 

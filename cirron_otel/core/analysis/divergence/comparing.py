@@ -317,15 +317,22 @@ class _Difference(NamedTuple):
 
 
 def _difference(a: Observation, b: Observation, tolerance: int) -> _Difference | None:
+    """Return the difference of a quantity.
+
+    If there are digests, equal ones are equal bits, and others may be within the tolerance.
+    """
+    has_digests = a.value is not None and b.value is not None
+    if has_digests and a.value == b.value:
+        return None
     if not a.numbers or not b.numbers:
-        return None if a.value == b.value else _Difference(None, None, a.value, b.value)
+        return _Difference(None, None, a.value, b.value)
     for one, other in zip(a.numbers, b.numbers, strict=True):
         if one.dtype == other.dtype and one.dtype in FORMATS:
             ulp = ulp_distance(one.bits, other.bits, one.dtype)
             is_equal = ulp is not None and ulp <= tolerance
         else:
-            ulp, is_equal = None, one == other
-        if not is_equal:
+            ulp, is_equal = None, one == other and not has_digests
+        if not is_equal or (has_digests and not tolerance):
             return _Difference(one.tensor, ulp, number_text(one), number_text(other))
     return None
 
