@@ -6,6 +6,7 @@ import json
 import math
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,43 @@ def test_losses_with_equal_numbers_and_other_bits_differ(tmp_path: Path, how: st
         recorded.steps[4].shape = shape if how == "shape" else ""
 
     sides = [
-        record(tmp_path / shape, changed(session(), lambda each: change(each, number, shape)))
+        record(tmp_path / shape, changed(session(), partial(change, number=number, shape=shape)))
         for number, shape in zip(numbers, ("[]", "[1]"), strict=True)
     ]
     found = diff(*sides)[1]["divergence"]
     assert (found["step"], found["quantity"], found["ulp"]) == (4, "loss", 0)
     assert "0 ULP apart: the sign of a zero, the bits of a NaN, or the shape" in joined(*sides)
     assert diff(*sides, "--ulp-tol", 1)[1]["divergence"] is None
+
+
+@pytest.mark.parametrize(
+    ("b", "tensor", "reason"),
+    [
+        (
+            {"inputs": 5, "labels": 5},
+            "targets",
+            "A has targets, float32 [5]; B has labels, float32",
+        ),
+        ({"inputs": 5, "targets": 4}, "targets", "A has targets, float32 [5]; B has targets,"),
+        ({"inputs": 5}, "targets", "A has targets, float32 [5]; B has nothing more"),
+        ({"inputs": 5, "targets": 5, "z": 1}, "z", "A has nothing more; B has z, float32 [1]"),
+    ],
+)
+def test_other_tensors_are_named(
+    tmp_path: Path, b: dict[str, int], tensor: str, reason: str
+) -> None:
+    def change(recorded: Session) -> None:
+        tensors = recorded.steps[4].tensors("batch")
+        old = dict(tensors)
+        tensors.clear()
+        tensors |= {name: (old.get(name) or [0.0] * 5)[:size] for name, size in b.items()}
+
+    sides = record(tmp_path / "a", session()), record(tmp_path / "b", changed(session(), change))
+    found = diff(*sides)[1]["divergence"]
+    assert (found["quantity"], found["tensor"], found["ulp"]) == ("batch", tensor, None)
+    shown = joined(*sides)
+    assert f"suggests: the runs have different tensors in this place: {reason}" in shown
+    assert "the data" not in shown
 
 
 def test_the_tolerance_is_for_the_loss(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def divergence_lines(found: Divergence) -> Iterator[str]:
     yield from wrapped(place(found), "DIVERGED: ", "  ")
     if found.a is not None and found.b is not None and found.has_numbers:
         yield f"  A {found.a}, B {found.b}"
-    yield from wrapped(implication(found), "  suggests: ", "    ")
+    yield from wrapped(printable(implication(found)), "  suggests: ", "    ")
 
 
 def replica_lines(found: ReplicaDivergence) -> Iterator[str]:

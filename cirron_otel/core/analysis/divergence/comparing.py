@@ -40,10 +40,6 @@ class Divergence:
     """The values of both runs, as text; None in a run without the quantity."""
     equal: list[str] = field(default_factory=list)
     """The quantities of the step that are equal up to here, in order."""
-    missing_from: str | None = None
-    """`A` or `B` if that trace does not have the step."""
-    failed: list[str] = field(default_factory=list)
-    """The quantities up to here of which a run has no complete digest."""
     place: int = 0
     """The number of the quantity in the step, from 0."""
     sides: ObservedPair = (None, None)
@@ -51,6 +47,12 @@ class Divergence:
     """Tensors of which the difference has no effect."""
     only: frozenset[str] | None = None
     """The tensors that should be equal; None: all of them."""
+    mismatch: str | None = None
+    """The tensors of both runs in this place, if these are not of one name, dtype and shape."""
+    missing_from: str | None = None
+    """`A` or `B` if that trace does not have the step."""
+    failed: list[str] = field(default_factory=list)
+    """The quantities up to here of which a run has no complete digest."""
 
     def considered(self, tensors: list[TensorDigest]) -> list[TensorDigest]:
         """Return the tensors that may be the cause."""
@@ -287,18 +289,9 @@ def first_difference(
             quantity = "" if present is None else present.quantity
             found = _Difference(None, None, one and one.value, None)
         return Divergence(
-            a.rank,
-            a.step,
-            a.epoch,
-            a.number,
-            quantity,
-            *found,
-            equal,
-            None,
-            failed,
-            place,
-            (one, other),
-        )
+            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, place, (one, other),
+            failed=failed,
+        )  # fmt: skip
     return None
 
 

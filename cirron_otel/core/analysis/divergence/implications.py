@@ -30,6 +30,8 @@ def implication(divergence: Divergence) -> str:
     if names[0] != names[1]:
         a, b = ("nothing more" if each is None else each for each in names)
         return f"the runs do different work in this step: A has {a}, and B has {b}"
+    if divergence.mismatch is not None:
+        return f"the runs have different tensors in this place: {divergence.mismatch}"
     equal = [each for each in QUANTITIES if each in divergence.equal]
     failed = [each for each in QUANTITIES if each in divergence.failed]
     cause = _CAUSES.get(divergence.quantity, "a cause outside the known quantities")

@@ -19,6 +19,8 @@ from .kept_tensors import kept_distance
 from .observed_steps import Observation
 
 _FILE: Final = "SELECT name FROM file WHERE no = ?"
+_LONGEST: Final = 60
+"""The most characters of a name in a text."""
 _LAYOUT: Final = "SELECT file, position FROM tensor_layout WHERE layout = ?"
 
 
@@ -29,6 +31,9 @@ class TensorDifference(NamedTuple):
     ulp: int | None
     """The largest distance of the known elements; None if it is not known, or if exactly one of two
     elements is a NaN."""
+    mismatch: str | None = None
+    """The tensors that the runs have in this place, if these are not of one name, dtype and
+    shape."""
 
 
 class DigestSource(Protocol):
@@ -112,7 +117,7 @@ def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> N
     found = first_tensor(divergence.considered(tensors), divergence.considered(others))
     if found is None:
         return
-    divergence.tensor, divergence.ulp = found
+    divergence.tensor, divergence.ulp, divergence.mismatch = found
     files = a.kept_file(first), b.kept_file(second)
     if files[0] is not None and files[1] is not None:
         distance = kept_distance(files[0], files[1], found.name)
@@ -124,12 +129,27 @@ def first_tensor(a: Sequence[TensorDigest], b: Sequence[TensorDigest]) -> Tensor
     names = {each.name for each in b}
     for one, other in zip(a, b, strict=False):
         if one.name != other.name:
-            return TensorDifference(other.name if one.name in names else one.name, None)
+            name = other.name if one.name in names else one.name
+            return TensorDifference(name, None, _mismatch(one, other))
         if (one.digest, one.dtype, one.shape) != (other.digest, other.dtype, other.shape):
-            is_same = (one.dtype, one.shape) == (other.dtype, other.shape)
-            return TensorDifference(one.name, _farthest(one, other) if is_same else None)
-    more = [*a[len(b) :], *b[len(a) :]]
-    return TensorDifference(more[0].name, None) if more else None
+            if (one.dtype, one.shape) != (other.dtype, other.shape):
+                return TensorDifference(one.name, None, _mismatch(one, other))
+            return TensorDifference(one.name, _farthest(one, other))
+    if len(a) == len(b):
+        return None
+    first = next(iter([*a[len(b) :], *b[len(a) :]]))
+    sides = (first, None) if len(a) > len(b) else (None, first)
+    return TensorDifference(first.name, None, _mismatch(*sides))
+
+
+def _mismatch(a: TensorDigest | None, b: TensorDigest | None) -> str:
+    has = [
+        "nothing more"
+        if each is None
+        else f"{each.name[:_LONGEST]}, {each.dtype} {list(each.shape)}"
+        for each in (a, b)
+    ]
+    return f"A has {has[0]}; B has {has[1]}"
 
 
 def _farthest(a: TensorDigest, b: TensorDigest) -> int | None:
