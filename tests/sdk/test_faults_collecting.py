@@ -236,6 +236,41 @@ def test_a_scope_that_ends_before_one_in_it(session: OpenSession) -> None:
     inner.end()
 
 
+def test_a_span_of_others_that_the_full_buffer_drops_is_not_in_the_journal(
+    session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted as lost, so recovery must not write it."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    with provider.get_tracer("server").start_as_current_span("request"):
+        inner = Scope("inner").__enter__()
+        monkeypatch.setattr(buffers.limits, "scopes", 0)
+    monkeypatch.undo()
+    assert session.collector.foreign_dropped == 1
+    found = session.collect()
+    assert "inner" in {row.name for row in found.open}
+    assert "request" not in {row.name for row in (*found.open, *found.closed)}
+    inner.end()
+
+
+def test_a_span_of_others_that_is_given_up_is_not_in_the_journal(
+    session_with: Callable[..., OpenSession],
+) -> None:
+    session = session_with(thinner=Breaks(MOST_ATTEMPTS, ValueError), overhead_every=0)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(ForeignSpanProcessor(session.foreign))
+    with provider.get_tracer("server").start_as_current_span("request"):
+        inner = Scope("inner").__enter__()
+    for _ in range(MOST_ATTEMPTS):
+        with pytest.raises(ValueError, match=r"^$"):
+            session.collect()
+    assert session.collector.spans_lost == 1
+    found = session.collect()
+    assert "inner" in {row.name for row in found.open}
+    assert "request" not in {row.name for row in (*found.open, *found.closed)}
+    inner.end()
+
+
 def test_a_span_of_others_that_ends_before_a_scope_in_it(session: OpenSession) -> None:
     """The journal has it until the batch with its record is sealed, and no longer."""
     provider = TracerProvider(shutdown_on_exit=False)

@@ -251,6 +251,8 @@ class FlushBuilder:
         for scope in drain.scopes:
             if not scope._end:
                 self._open.setdefault(scope, 0)
+        for _, begun in drain.foreign:
+            begun.seen.is_recorded = True
         drained, self._drained, self._attempts = self._drained, None, 0
         ended = drained.ended if drained is not None else [s for s in drain.scopes if s._end]
         self.spans_lost += len(ended) + len(drain.foreign)
@@ -414,9 +416,10 @@ class FlushBuilder:
         return record
 
     def _around(self, drained: Drained) -> dict[Any, None]:
-        """Return the ended spans around the scopes that the journal contains, but for sealed ones.
+        """Return the ended spans around the scopes that the journal contains.
 
-        They are in the batches of this flush, or will be in those of the next one.
+        Spans of other libraries are left out once a batch contains them, or they were dropped. An
+        ended scope may be in an earlier batch already.
         """
         outermost = (None, NO_SESSION, self._origin.session)
         found: dict[Any, None] = {}

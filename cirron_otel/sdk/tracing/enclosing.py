@@ -32,7 +32,7 @@ class EnclosingSpan(RecordedScope):
         self.has_phase = False
         """Whether a phase ran in the span."""
         self.is_recorded = False
-        """Whether a batch of an earlier flush contains the span."""
+        """Whether a batch of an earlier flush contains the span, or it was dropped and counted."""
         self._above = parent
         self._depth = parent._depth
         self._name, self._index, self._attrs = "", None, None

@@ -87,6 +87,7 @@ class ForeignSpans:
         buffers = local.b
         if len(buffers.foreign) >= limits.scopes:
             self.dropped += 1
+            begun.seen.is_recorded = True
         else:
             buffers.foreign.append((span, begun))
 
