@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 
 import pytest
 
+from cirron_otel.core import importers
 from cirron_otel.core.importers.dgrr import importing, layout, training
 from cirron_otel.tools.cli import dgrr as commands
 from cirron_otel.ulp import FORMATS
@@ -18,8 +20,13 @@ ROWS = statements(TEXT, "D")
 
 def test_the_format_is_read_without_io_or_a_framework() -> None:
     heavy = {"torch", "socket", "threading", "grpc", "google.protobuf", "click", "sqlite3"}
-    code = "import cirron_otel.core.importers.dgrr.comparing, cirron_otel.core.importers.dgrr"
-    assert not loaded_by(code) & heavy
+    package = importers.dgrr.__name__
+    names = [f"{package}.{each.name}" for each in pkgutil.iter_modules(importers.dgrr.__path__)]
+    loaded = loaded_by("".join(f"import {each}\n" for each in names))
+    assert {f"{package}.checking", f"{package}.restoring"} <= loaded
+    assert not loaded & heavy - {"sqlite3"}  # the temporary database of `restoring`
+    bare = [f"{package}.{each}" for each in ("checking", "comparing", "layout", "training")]
+    assert not loaded_by("".join(f"import {each}\n" for each in bare)) & heavy
 
 
 def test_the_statements_of_the_page_are_numbered() -> None:
