@@ -318,7 +318,7 @@ def test_digests_that_could_not_be_taken(
         " equal" in joined(*sides)
     )
     code, _, problem = command("diff", *sides, "--fail-on", "divergence")
-    assert (code, "lacks 1 digest" in problem) == (1, True)
+    assert (code, "1 digest could not be taken" in problem) == (1, True)
     assert command("diff", *sides)[0] == 0
 
 
@@ -375,7 +375,7 @@ def test_runs_without_digests(tmp_path: Path) -> None:
     assert (code, document["divergence"], document["digests"]["identical"]) == (0, None, False)
     assert any(line.startswith("NOT COMPARED: A has no digests") for line in text(a, b))
     code, _, problem = command("diff", a, b, "--fail-on", "divergence")
-    assert (code, "compared no step" in problem) == (1, True)
+    assert (code, "no step was compared" in problem) == (1, True)
 
 
 def drop(path: Path, count: int) -> None:

@@ -157,12 +157,12 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
     """Warn if the comparison leaves open whether the runs diverge; return the exit code, 0 or 1."""
     gaps = []
     if not comparison.compared:
-        gaps.append("has compared no step")
+        gaps.append("no step was compared")
     if comparison.failed:
-        gaps.append(f"lacks {count(comparison.failed, 'digest')} that could not be taken")
-    gaps += [f"is incomplete: {each}" for each in gap_texts(comparison)]
+        gaps.append(f"{count(comparison.failed, 'digest')} could not be taken")
+    gaps += gap_texts(comparison)
     for each in gaps:
-        output.message(f"warning: --fail-on divergence {each}")
+        output.message(f"warning: --fail-on divergence: {each}")
     return 1 if gaps else 0
 
 
