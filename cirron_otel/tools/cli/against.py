@@ -96,8 +96,8 @@ class Watcher:
     ) -> None:
         for batch in batches.unread(seen):
             live.add(batch)
-        for found in live.poll(is_last=is_last):
-            _report([f"the run differs from {self._shown} (A):", *divergence_lines(found)])
+        for divergence in live.poll(is_last=is_last):
+            _report([f"the run differs from {self._shown} (A):", *divergence_lines(divergence)])
 
 
 def _reference(stack: contextlib.ExitStack, source: str) -> RunDigests:

@@ -49,39 +49,39 @@ def comparison_lines(comparison: RunComparison) -> Iterator[str]:
         yield f"  and {len(others) - _MOST_RANKS:,} more ranks: --json has them"
 
 
-def divergence_lines(found: Divergence) -> Iterator[str]:
+def divergence_lines(divergence: Divergence) -> Iterator[str]:
     """Yield a difference, with its values and its likely cause."""
     from ...core.analysis.divergence.implications import implication
 
-    yield from wrapped(place(found), "DIVERGED: ", "  ")
-    if found.a is not None and found.b is not None and found.has_numbers:
-        yield f"  A {found.a}, B {found.b}"
-    yield from wrapped(printable(implication(found)), "  suggests: ", "    ")
+    yield from wrapped(place(divergence), "DIVERGED: ", "  ")
+    if divergence.a is not None and divergence.b is not None and divergence.has_numbers:
+        yield f"  A {divergence.a}, B {divergence.b}"
+    yield from wrapped(printable(implication(divergence)), "  suggests: ", "    ")
 
 
-def replica_lines(found: ReplicaDivergence) -> Iterator[str]:
+def replica_lines(divergence: ReplicaDivergence) -> Iterator[str]:
     """Yield the first difference of the weights of replicas, and its likely cause."""
-    difference, cause = replica_texts(found)
+    difference, cause = replica_texts(divergence)
     yield from wrapped(difference, "DIVERGED: ", "  ")
     yield from wrapped(cause, "  ", "  ")
 
 
-def replica_texts(found: ReplicaDivergence) -> tuple[str, str]:
+def replica_texts(divergence: ReplicaDivergence) -> tuple[str, str]:
     """Return the first difference of the weights of replicas, and its likely cause."""
-    first = found.first
-    usual = [each for each in found.ranks if each not in found.odd]
+    first = divergence.first
+    usual = [each for each in divergence.ranks if each not in divergence.odd]
     in_tensor = "" if first.tensor is None else f": {printable(first.tensor)[:_LONGEST]}"
     difference = (
-        f"the weights of {_ranks(found.odd)} differ from those of {_ranks(usual)} from"
+        f"the weights of {_ranks(divergence.odd)} differ from those of {_ranks(usual)} from"
         f" {_step(first)} on{in_tensor}{_distance(first)}"
     )
     cause = "replicas have equal weights unless a device computes wrongly, or an update is local"
-    if found.is_from_start:
+    if divergence.is_from_start:
         cause = (
             "the gradients are averaged, but the ranks began with other weights: these were not"
             " broadcast, or a rank has loaded others"
         )
-    if len(found.odd) == len(usual):
+    if len(divergence.odd) == len(usual):
         cause += "; the weights do not show which of the ranks is at fault"
     return difference, cause
 
@@ -90,27 +90,28 @@ def _ranks(ranks: Sequence[int | None]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}"
 
 
-def place(found: Divergence) -> str:
+def place(divergence: Divergence) -> str:
     """Return the step, the quantity, the tensor and the distance of a difference."""
-    rank = "" if found.rank is None else f" of rank {found.rank}"
-    return f"{_step(found, rank)}, {found.quantity}{_of_tensor(found)}{_distance(found)}"
+    rank = "" if divergence.rank is None else f" of rank {divergence.rank}"
+    quantity = f"{divergence.quantity}{_of_tensor(divergence)}{_distance(divergence)}"
+    return f"{_step(divergence, rank)}, {quantity}"
 
 
-def _step(found: Divergence, rank: str = "") -> str:
-    if found.epoch is None:
-        return f"step {found.step}{rank}"
-    index = "" if found.index is None else f", index {printable(found.index)}"
-    return f"step {found.step}{rank} (epoch {printable(found.epoch)}{index})"
+def _step(divergence: Divergence, rank: str = "") -> str:
+    if divergence.epoch is None:
+        return f"step {divergence.step}{rank}"
+    index = "" if divergence.index is None else f", index {printable(divergence.index)}"
+    return f"step {divergence.step}{rank} (epoch {printable(divergence.epoch)}{index})"
 
 
-def _of_tensor(found: Divergence) -> str:
-    return "" if found.tensor is None else f" of {printable(found.tensor)[:_LONGEST]}"
+def _of_tensor(divergence: Divergence) -> str:
+    return "" if divergence.tensor is None else f" of {printable(divergence.tensor)[:_LONGEST]}"
 
 
-def _distance(found: Divergence) -> str:
-    if found.ulp == 0:
+def _distance(divergence: Divergence) -> str:
+    if divergence.ulp == 0:
         return ", 0 ULP apart: the sign of a zero, the bits of a NaN, or the shape"
-    return "" if found.ulp is None else f", {found.ulp:,} ULP apart"
+    return "" if divergence.ulp is None else f", {divergence.ulp:,} ULP apart"
 
 
 def _headline(comparison: RunComparison) -> str:

@@ -117,25 +117,25 @@ class RankComparison:
         self.start = a.step if self.start is None else min(self.start, a.step)
         states = _generators(a), _generators(b)
         self.at_end = states
-        found = first_difference(a, b, tolerance)
-        self._observe_end(found, a, b)
-        if found is None and self.generators is not None and self.results is None:
+        divergence = first_difference(a, b, tolerance)
+        self._observe_end(divergence, a, b)
+        if divergence is None and self.generators is not None and self.results is None:
             # As if a resumed training restores its generators only after the fetch of a batch.
             self.generators, self.is_lasting, self.had_effectless = None, False, True
-        if found is not None and found.quantity == RNG:
+        if divergence is not None and divergence.quantity == RNG:
             self.is_lasting = self.generators is not None
-            if self.generators is None or found.step < self.generators.step:
-                self.generators = found
-            found = first_difference(a, b, tolerance, after=found.place)
-        if found is not None:
+            if self.generators is None or divergence.step < self.generators.step:
+                self.generators = divergence
+            divergence = first_difference(a, b, tolerance, after=divergence.place)
+        if divergence is not None:
             self.differing += 1
-            if self.results is None or found.step < self.results.step:
-                self.results, self.at_results = found, states
+            if self.results is None or divergence.step < self.results.step:
+                self.results, self.at_results = divergence, states
 
-    def _observe_end(self, found: Divergence | None, a: ObservedStep, b: ObservedStep) -> None:
+    def _observe_end(self, divergence: Divergence | None, a: ObservedStep, b: ObservedStep) -> None:
         """Note which of the runs ends within a step."""
         lengths = len(a.observations), len(b.observations)
-        if found is not None and found.quantity != RNG:
+        if divergence is not None and divergence.quantity != RNG:
             return
         if a.is_cut and lengths[0] < lengths[1]:
             self.ends = "A", a.step
@@ -192,8 +192,8 @@ class RunComparison:
     @property
     def first(self) -> Divergence | None:
         """The earliest difference of all ranks: by step, then by cause, then by rank."""
-        found = [each.first for each in self.ranks if each.first is not None]
-        return min(found, key=lambda each: (each.step, each.place), default=None)
+        differences = [each.first for each in self.ranks if each.first is not None]
+        return min(differences, key=lambda each: (each.step, each.place), default=None)
 
     @property
     def is_complete(self) -> bool:
@@ -277,8 +277,8 @@ def first_difference(
             if _is_failed(one, other):
                 failed.append(one.quantity)
                 continue
-            found = None if place <= after else _difference(one, other, tolerance)
-            if found is None:
+            difference = None if place <= after else _difference(one, other, tolerance)
+            if difference is None:
                 equal += [one.quantity] if place > after else []
                 continue
             quantity = one.quantity
@@ -287,9 +287,9 @@ def first_difference(
         else:  # one of the runs has done something else
             present = one or other
             quantity = "" if present is None else present.quantity
-            found = _Difference(None, None, one and one.value, None)
+            difference = _Difference(None, None, one and one.value, None)
         return Divergence(
-            a.rank, a.step, a.epoch, a.number, quantity, *found, equal, place, (one, other),
+            a.rank, a.step, a.epoch, a.number, quantity, *difference, equal, place, (one, other),
             failed=failed,
         )  # fmt: skip
     return None

@@ -79,9 +79,9 @@ class LiveComparison:
             is_final = is_last or (step.looks > _PATIENCE and not self._steps.is_cut(step))
             if reference is None or is_final or len(step.marks) >= len(reference.observations):
                 self._steps.take(key, step)
-                found = self._compare(key, reference, step)
-                if found is not None:
-                    yield found
+                divergence = self._compare(key, reference, step)
+                if divergence is not None:
+                    yield divergence
         if is_last:
             undecided = [each for each in self._ranks.values() if each.first is None]
             yield from (each for each in map(self._settled, undecided) if each is not None)

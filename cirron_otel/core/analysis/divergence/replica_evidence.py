@@ -44,15 +44,15 @@ class ReplicaEvidence:
     def equal_weights(self, among: set[Rank]) -> list[EqualWeights]:
         """Return the sets of ranks, of those in `among`, with equal weights in the first step."""
         states = {} if self.first is None else {each.rank: each.values for each in self.first.ranks}
-        found = []
+        sets = []
         for ranks in equal_ranks((rank, states[rank]) for rank in states if rank in among):
             are_sharded = any(map(self._is_sharded, ranks))
             gradients = {self._gradients.get(rank) for rank in ranks}
             is_certain = len(gradients) == 1 and not are_sharded
             known = [(rank, self._gradients[rank]) for rank in ranks if rank in self._gradients]
             averaging = [] if are_sharded else equal_ranks(known)
-            found.append(EqualWeights(ranks, states[next(iter(ranks))], is_certain, averaging))
-        return found
+            sets.append(EqualWeights(ranks, states[next(iter(ranks))], is_certain, averaging))
+        return sets
 
     def _is_sharded(self, rank: Rank) -> bool:
         """Return whether the weights of a rank are parts of sharded tensors."""
@@ -64,7 +64,7 @@ class ReplicaEvidence:
         return self._sharded[rank]
 
     def _ranks_with_equal_gradients(self) -> list[set[Rank]]:
-        found: list[set[Rank]] = []
+        sets: list[set[Rank]] = []
         waiting: list[tuple[set[Rank], Values]] = []
         for state in step_states(self._digests, GRADS):
             values = {each.rank: each.values for each in state.ranks}
@@ -81,8 +81,8 @@ class ReplicaEvidence:
                     if values[next(iter(equal))] == first:
                         still.append((equal, first))
                     else:
-                        found.append(equal)
+                        sets.append(equal)
             waiting = still
             if not waiting:
                 break
-        return [ranks for ranks in found if not any(map(self._is_sharded, ranks))]
+        return [ranks for ranks in sets if not any(map(self._is_sharded, ranks))]

@@ -78,15 +78,15 @@ class TensorReplicas:
     def divergence(self) -> TensorDivergence | None:
         """Return the first difference of the ranks; None if there is none."""
         usual = self._usual()
-        found = [
+        differing = [
             (place, rank)
             for rank in self._ranks
             if rank != usual and (place := self._first_difference(usual, rank)) is not None
         ]
-        if not found:
+        if not differing:
             return None
-        place = min(at for at, _ in found)
-        odd = [rank for at, rank in found if at == place]
+        place = min(at for at, _ in differing)
+        odd = [rank for at, rank in differing if at == place]
         first = self._difference(usual, odd[0], place)
         if place and len(odd) == len(self._ranks) - 1 > 1:
             odd = [usual]  # the ranks that differ from it are equal to each other
@@ -169,8 +169,8 @@ class TensorReplicas:
 
     def _tensors_of(self, row: Row) -> dict[str, str]:
         mark = self._digests.mark(_observation(row))
-        found = None if mark is None else self._digests.tensors(mark)
-        return {each.name: each.digest for each in found or ()}
+        tensors = None if mark is None else self._digests.tensors(mark)
+        return {each.name: each.digest for each in tensors or ()}
 
     def _step(self, rank: Rank, place: int) -> Row | None:
         """Return the numbers of a step."""

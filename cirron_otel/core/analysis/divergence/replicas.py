@@ -94,10 +94,10 @@ def _compare_averaging(
     if tensors is not None:
         comparison.groups.append(ranks)
         comparison.steps = max(comparison.steps, tensors.steps)
-        found = tensors.divergence()
-        if found is not None:
+        divergence = tensors.divergence()
+        if divergence is not None:
             comparison.divergences.append(
-                ReplicaDivergence(found.first, ranks, found.odd, found.is_from_start)
+                ReplicaDivergence(divergence.first, ranks, divergence.odd, divergence.is_from_start)
             )
         return True
     # Without digests of tensors, the parameters are only known to differ if buffers do not.
@@ -133,10 +133,12 @@ class _WholeComparison:
             for uncertain in list(self._uncertain):
                 self._decide(uncertain, state)
             for group in list(self._open):
-                found = _divergence(state, [each for each in state.ranks if each.rank in group])
-                if found is not None:
+                divergence = _divergence(
+                    state, [each for each in state.ranks if each.rank in group]
+                )
+                if divergence is not None:
                     self._open.remove(group)
-                    self._comparison.divergences.append(found)
+                    self._comparison.divergences.append(divergence)
         for each in self._uncertain:
             self._begin(each.ranks)
         if self._open or self._comparison.groups:
@@ -148,11 +150,11 @@ class _WholeComparison:
 
     def _decide(self, equal: EqualWeights, state: StepState) -> None:
         """Decide whether ranks are replicas, if this is the first step with other weights."""
-        found = [each.values for each in state.ranks if each.rank in equal.ranks]
-        if all(values == equal.values for values in found):
+        weights = [each.values for each in state.ranks if each.rank in equal.ranks]
+        if all(values == equal.values for values in weights):
             return
         self._uncertain.remove(equal)
-        for ranks in [equal.ranks] if len(set(found)) == 1 else equal.averaging:
+        for ranks in [equal.ranks] if len(set(weights)) == 1 else equal.averaging:
             self._begin(ranks)
 
 

@@ -114,14 +114,14 @@ def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> N
     tensors, others = a.tensors(first), b.tensors(second)
     if tensors is None or others is None:
         return
-    found = first_tensor(divergence.considered(tensors), divergence.considered(others))
-    if found is None:
+    tensor = first_tensor(divergence.considered(tensors), divergence.considered(others))
+    if tensor is None:
         return
-    divergence.tensor, divergence.ulp, divergence.mismatch = found
+    divergence.tensor, divergence.ulp, divergence.mismatch = tensor
     files = a.kept_file(first), b.kept_file(second)
     if files[0] is not None and files[1] is not None:
-        distance = kept_distance(files[0], files[1], found.name)
-        divergence.ulp = distance.ulp if distance is not None else found.ulp
+        distance = kept_distance(files[0], files[1], tensor.name)
+        divergence.ulp = distance.ulp if distance is not None else tensor.ulp
 
 
 def first_tensor(a: Sequence[TensorDigest], b: Sequence[TensorDigest]) -> TensorDifference | None:

@@ -75,8 +75,8 @@ class TraceCheck:
         problem = identify(head)
         missing = None if problem is not None else incomplete_field(head)
         if missing is not None:
-            found = f"the file ends in the header, after {len(head)} bytes: expected 64"
-            problem = TraceFinding(missing, None, found)
+            message = f"the file ends in the header, after {len(head)} bytes: expected 64"
+            problem = TraceFinding(missing, None, message)
         if problem is not None:
             yield problem
             return
@@ -109,10 +109,10 @@ def _check_header(head: bytes, header: TraceHeader) -> Iterator[TraceFinding]:
 def _check_count(header: TraceHeader, trace: TraceData) -> Iterator[TraceFinding]:
     if trace.records == header.step_count and not trace.tail:
         return
-    found = f"step_count is {header.step_count}, but the file has {trace.records} records"
+    message = f"step_count is {header.step_count}, but the file has {trace.records} records"
     if trace.tail:
-        found += f" and {len(trace.tail)} bytes of another"
-    yield TraceFinding("step_count", min(trace.records, header.step_count), found)
+        message += f" and {len(trace.tail)} bytes of another"
+    yield TraceFinding("step_count", min(trace.records, header.step_count), message)
 
 
 class RecordChecker:
@@ -153,30 +153,32 @@ class RecordChecker:
     ) -> Iterator[TraceFinding]:
         if step_id != self._expected:
             expected = "0 or 1" if record == 0 else str(self._expected)
-            found = f"step_id is {step_id}: expected {expected}"
-            yield TraceFinding("step_id", record, found)
+            message = f"step_id is {step_id}: expected {expected}"
+            yield TraceFinding("step_id", record, message)
         for name, number, previous in zip(
             _FIELDS, _PAIR.unpack(before), _PAIR.unpack(self._after), strict=True
         ):
             if bits_of(number) != bits_of(previous):
-                found = (
+                message = (
                     f"{name}_before is {number!r} ({bits_of(number)}): the previous"
                     f" {name}_after is {previous!r} ({bits_of(previous)})"
                 )
-                yield TraceFinding(f"{name}_before", record, found)
+                yield TraceFinding(f"{name}_before", record, message)
         if crc != computed:
-            found = f"record_crc32 is {crc:08x}: bytes 0 to 63 of the record have {computed:08x}"
-            yield TraceFinding("record_crc32", record, found)
+            message = f"record_crc32 is {crc:08x}: bytes 0 to 63 of the record have {computed:08x}"
+            yield TraceFinding("record_crc32", record, message)
         self._expected, self._after = step_id + 1, after
 
 
 def _file_crc_finding(trace: TraceData, header: TraceHeader, crc: int) -> TraceFinding:
     """Return a note if the CRC fits other bytes than those from 64 to the end; else an error."""
-    found = f"file_crc32 is {header.file_crc32:08x}"
+    message = f"file_crc32 is {header.file_crc32:08x}"
     for coverage, other in _other_coverages(trace).items():
         if other == header.file_crc32:
-            return TraceFinding("file_crc32", None, f"{found}: it covers {coverage}", is_note=True)
-    return TraceFinding("file_crc32", None, f"{found}: bytes 64 to the end have {crc:08x}")
+            return TraceFinding(
+                "file_crc32", None, f"{message}: it covers {coverage}", is_note=True
+            )
+    return TraceFinding("file_crc32", None, f"{message}: bytes 64 to the end have {crc:08x}")
 
 
 def _other_coverages(trace: TraceData) -> dict[str, int]:

@@ -62,9 +62,9 @@ def first_divergence(a: TraceData, b: TraceData, tolerance: int) -> TraceDiverge
     """Return the first step that differs; None if all are equal, and equally many."""
     position = 0
     for first, second in zip(_blocks(a, b), _blocks(b, a), strict=True):
-        found = _in_block(first, second, position, tolerance)
-        if found is not None:
-            return found
+        divergence = _in_block(first, second, position, tolerance)
+        if divergence is not None:
+            return divergence
         position += len(first) // RECORD.size
     if a.records == b.records:
         return None
@@ -91,13 +91,13 @@ def _in_block(first: bytes, second: bytes, position: int, tolerance: int) -> Tra
         if one[_COMPARED] == other[_COMPARED]:
             continue
         a, b = TraceRecord.parse(one), TraceRecord.parse(other)
-        found = [
+        differences = [
             each
             for name in COMPARED_FIELDS
             if (each := difference(name, getattr(a, name), getattr(b, name), tolerance))
         ]
-        if found:
-            return TraceDivergence(a.step_id, position + start // RECORD.size, found)
+        if differences:
+            return TraceDivergence(a.step_id, position + start // RECORD.size, differences)
     return None
 
 

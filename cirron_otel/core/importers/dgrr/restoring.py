@@ -45,16 +45,16 @@ class CollectedTrace:
         """Add a batch. Raises InputError if it contains a part of a trace in another form."""
         members = batch.get(KEY)
         marks: list[Any] = batch.get("marks") or []
-        kept: list[Any] = []
+        retained: list[Any] = []
         if isinstance(members, dict):
-            kept = [
+            retained = [
                 mark for mark in marks if isinstance(mark, dict) and mark.get("name") == TRACE_STEP
             ]
-            self._add(members, kept)
+            self._add(members, retained)
         spans = batch.get("spans") or []
         own = sum(1 for span in spans if isinstance(members, dict) and _is_own(span, members))
         snapshots = batch.get("snapshots") or []
-        self.others += len(marks) - len(kept) + len(spans) - own + len(snapshots)
+        self.others += len(marks) - len(retained) + len(spans) - own + len(snapshots)
 
     def _add(self, members: dict[str, Any], marks: list[dict[str, Any]]) -> None:
         trace, records = members.get("trace"), members.get("records")
@@ -88,13 +88,13 @@ class CollectedTrace:
             )
         trace, header, records, tail = traces[0]
         yield header
-        found = 0
+        count = 0
         for (data,) in run("SELECT data FROM record WHERE trace = ? ORDER BY number", (trace,)):
-            found += 1
+            count += 1
             yield data
         yield tail
-        if found != records:
-            self.incomplete.append(f"{abs(records - found)} records are not in the source")
+        if count != records:
+            self.incomplete.append(f"{abs(records - count)} records are not in the source")
 
 
 def _is_own(span: Any, members: dict[str, Any]) -> bool:
