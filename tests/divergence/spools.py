@@ -182,7 +182,7 @@ def _marks(
             for numbers in each.tensors.values()
         )
         attrs: dict[str, Any] = {"step": step.number, "occurrence": each.occurrence}
-        if each.name == "loss":
+        if each.name == "loss" and each.tensors:
             attrs |= {"bits": f"{bits(each.tensors['loss'][0]):08x}", "dtype": "float32"}
         if each.failed is not None:
             attrs["failed"] = each.failed
@@ -220,3 +220,51 @@ def _tensors(tensors: Values, records: bytes, named: set[str]) -> dict[str, Any]
 
 def _bytes(numbers: list[float]) -> bytes:
     return struct.pack(f"<{len(numbers)}f", *numbers)
+
+
+def fail(number: int, quantity: str) -> Callable[[Session], None]:
+    """A digest that could not be taken completely, and so has another value."""
+
+    def change(recorded: Session) -> None:
+        step = recorded.steps[number]
+        for each in step.quantities:
+            if each.name == quantity:
+                each.tensors.popitem()
+                each.failed = "targets: RuntimeError: no"
+
+    return change
+
+
+def cut(recorded: Session, number: int, count: int, *, error: str | None = "out") -> None:
+    """End a run within a step, of which `count` quantities have been digested."""
+    del recorded.steps[number + 1 :]
+    del recorded.steps[number].quantities[count:]
+    recorded.steps[number].error = error
+
+
+def drop(path: Path, count: int) -> None:
+    """Let the session of a recorded run have dropped marks."""
+    (file,) = (path / "spool").iterdir()
+    batch = json.loads(file.read_text())
+    (root,) = (each for each in batch["spans"] if each["name"] == "cirron.session")
+    root["attrs"]["drops.marks_buffer_full"] = count
+    file.write_text(json.dumps(batch))
+
+
+def leave_open(path: Path, *names: str) -> None:
+    """Let the process of a recorded run be killed: its open scopes are in its journal only."""
+    (file,) = (path / "spool").iterdir()
+    batch = json.loads(file.read_text())
+    spans = batch["spans"]
+    scopes = [each for each in spans if each["name"] in names]
+    del scopes[: -len(names)]
+    batch["spans"] = [each for each in spans if each not in scopes]
+    file.write_text(json.dumps(batch))
+    owner = batch["batch_id"][:12]
+    journal = {
+        "version": 1, "owner": owner, "session": batch["otel"]["session"], "pid": 1, "rank": 0,
+        "written_ns": 1, "sdk_version": "0", "otel": {}, "next_batch": None, "closed": [],
+        "open": [each | {"end_ns": 0} for each in scopes],
+    }  # fmt: skip
+    (path / "state").mkdir()
+    (path / "state" / f"journal-{owner}.json").write_text(json.dumps(journal))

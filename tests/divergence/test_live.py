@@ -20,8 +20,8 @@ from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.sessions import assign_sessions
 from cirron_otel.core.analysis.step_tables import create_step_tables
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
-from tests.divergence.spools import Session, changed, from_step, record, session
-from tests.divergence.test_diff import cut, diff, drop, fail, idle
+from tests.divergence.spools import Session, changed, cut, drop, fail, from_step, record, session
+from tests.divergence.test_diff import diff, idle
 
 
 @contextlib.contextmanager

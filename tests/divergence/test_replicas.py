@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.dgrr.traces import command
-from tests.divergence.spools import Session, changed, from_step, record, session
-from tests.divergence.test_diff import fail
+from tests.divergence.spools import Session, changed, fail, from_step, record, session
 
 
 def report(path: Path) -> Any:
