@@ -8,9 +8,10 @@ import struct
 import sys
 from array import array
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from .digest_parts import Unreadable
 from .tensors import named_tensors
 
 Named = tuple[str, Any]
@@ -27,14 +28,17 @@ class Generators:
     """
 
     def __init__(self) -> None:
-        self._idle = _host_states()
+        self._idle = _readable_states()
         """The states of the generators that have not changed."""
         self._used: set[str] = set()
 
     def states(self) -> list[Named]:
         """Return the states now; pass them to `used` once the step has used the generators."""
         torch = sys.modules["torch"]
-        states = [(name, _bytes(data)) for name, data in self._look().items()]
+        states: list[Named] = [
+            (name, data if isinstance(data, Unreadable) else _bytes(data))
+            for name, data in self._look().items()
+        ]
         states.append(("torch", torch.default_generator.get_state()))
         if torch.cuda.is_initialized():
             for number, generator in enumerate(torch.cuda.default_generators):
@@ -44,30 +48,53 @@ class Generators:
     def used(self, states: list[Named]) -> list[Named]:
         """Return the states of the generators that count by now."""
         self._look()
-        return [each for each in states if each[0] not in self._idle]
+        return [
+            each for each in states if each[0] not in self._idle or isinstance(each[1], Unreadable)
+        ]
 
-    def _look(self) -> dict[str, bytes]:
+    def _look(self) -> dict[str, bytes | Unreadable]:
         states = _host_states()
         for name, data in states.items():
-            if name not in self._used and self._idle.setdefault(name, data) != data:
+            if isinstance(data, Unreadable) or name in self._used:
+                continue
+            if self._idle.setdefault(name, data) != data:
                 del self._idle[name]
                 self._used.add(name)
         return states
 
 
-def _host_states() -> dict[str, bytes]:
-    _, words, gauss = random.getstate()
-    states = {"python": array("I", words).tobytes() + _double(gauss)}
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        state = numpy.get_state(legacy=False)
-        key = state["state"].get("key")
-        if key is None:
-            states["numpy"] = repr(state).encode()
-        else:
-            tail = struct.pack("<qqd", state["state"]["pos"], state["has_gauss"], state["gauss"])
-            states["numpy"] = key.tobytes() + tail
+def _readable_states() -> dict[str, bytes]:
+    states = _host_states().items()
+    return {name: data for name, data in states if not isinstance(data, Unreadable)}
+
+
+def _host_states() -> dict[str, bytes | Unreadable]:
+    """Return the states of the generators of Python and NumPy, which a program may replace."""
+    states: dict[str, bytes | Unreadable] = {"python": _read(_python_state)}
+    if "numpy.random" in sys.modules:
+        states["numpy"] = _read(_numpy_state)
     return states
+
+
+def _read(state: Callable[[], bytes]) -> bytes | Unreadable:
+    try:
+        return state()
+    except Exception as error:
+        return Unreadable(error)
+
+
+def _python_state() -> bytes:
+    _, words, gauss = random.getstate()
+    return array("I", words).tobytes() + _double(gauss)
+
+
+def _numpy_state() -> bytes:
+    state = sys.modules["numpy.random"].get_state(legacy=False)
+    if state["bit_generator"] != "MT19937":
+        return repr(state).encode()
+    inner = state["state"]
+    tail = struct.pack("<qqd", inner["pos"], state["has_gauss"], state["gauss"])
+    return bytes(inner["key"].tobytes() + tail)
 
 
 def batch_tensors(batch: Any) -> Iterator[Named]:

@@ -276,10 +276,13 @@ class StepDigests:
         return (opened.number if scope is opened.scope else self._begun,)
 
     def _take_rng(self) -> Any:
-        """Read the random number generators, if the next step is digested."""
-        if not state.digests.is_due(self._begun):
-            return None
-        return now(), self._generators.states()
+        """Read the random number generators, if the next step is digested; None if that fails."""
+        try:
+            if state.digests.is_due(self._begun):
+                return now(), self._generators.states()
+        except Exception as error:
+            record_error("digest", error)
+        return None
 
     def _tensors_of(self, optimizer: Any) -> Any:
         from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
