@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict, namedtuple
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
+from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
 
 from .loops import traced
 from .reading import Digest, digests
@@ -83,3 +86,98 @@ def test_a_generator_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for each in _of(tmp_path, "rng"):
         assert each.mark.failed == "python: OSError: no state"
         assert list(each.tensors)[-1] == "torch"
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+class Augmenting(Mapping[str, torch.Tensor]):
+    """A batch that computes an item when it is read, with random numbers."""
+
+    def __init__(self, rows: list[torch.Tensor]) -> None:
+        self.rows = torch.stack(rows)
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self.rows + torch.rand(4, 8)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["x"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _refuse(*_: Any) -> Any:
+    raise AssertionError("a method of the program was called")
+
+
+class Key(str):
+    """A key with methods of its own."""
+
+    __slots__ = ()
+    __str__ = __repr__ = __format__ = _refuse
+
+
+class Dictionary(dict[Any, Any]):
+    items = values = keys = __iter__ = __getitem__ = __len__ = _refuse
+    get = _refuse
+
+
+class List(list[Any]):
+    __iter__ = __getitem__ = __len__ = _refuse
+
+
+class Tuple(tuple[Any, ...]):
+    __slots__ = ()
+    __iter__ = __getitem__ = __len__ = _refuse
+
+
+class User(UserDict[Any, Any]):
+    __getattribute__ = items = __iter__ = __getitem__ = __len__ = _refuse
+
+
+class Object:
+    __getattribute__ = _refuse
+
+
+class Property:
+    """An object that computes its attributes."""
+
+    __dict__ = property(_refuse)
+    __class__ = property(_refuse)
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@pytest.mark.parametrize("collate", [Augmenting, lambda rows: UserDict(x=torch.stack(rows))])
+def test_the_items_of_a_mapping_are_not_computed(collate: Any, tmp_path: Path) -> None:
+    losses = _train(None, collate=collate)
+    assert _train(tmp_path, collate=collate) == losses
+    assert ci.health()["swallowed_errors"] == {}
+    names = {tuple(each.tensors) for each in _of(tmp_path, "batch")}
+    assert names == {("rows",) if collate is Augmenting else ("x",)}
+
+
+def test_no_method_of_a_batch_is_called() -> None:
+    one = torch.ones(1)
+    user, thing = User.__new__(User), Object()
+    object.__setattr__(user, "data", {"u": one})
+    object.__setattr__(thing, "value", one)
+    batch = Dictionary({
+        "list": List([one, one]), "tuple": Tuple([one]), "user": user, "thing": thing,
+        "property": Property(), Key("key"): one, 7: one, "pair": Pair(one, [one]),
+    })  # fmt: skip
+    assert [name for name, _ in batch_tensors(batch)] == [
+        "list.0", "list.1", "tuple.0", "user.u", "thing.value", "5", "7", "pair.first",
+        "pair.second.0",
+    ]  # fmt: skip
+
+
+def test_an_object_that_contains_itself_is_read_once() -> None:
+    class Node:
+        pass
+
+    node: Any = Node()
+    node.x, node.me, node.nodes = torch.ones(3), node, [node, {"n": node}]
+    assert [name for name, _ in batch_tensors([node, node])] == ["0.x", "1.x"]

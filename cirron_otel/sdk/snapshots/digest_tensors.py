@@ -8,9 +8,10 @@ import struct
 import sys
 from array import array
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ..tracing.own_attributes import own_attributes
 from .digest_parts import Unreadable
 from .tensors import named_tensors
 
@@ -98,35 +99,53 @@ def _numpy_state() -> bytes:
 
 
 def batch_tensors(batch: Any) -> Iterator[Named]:
-    """Yield the tensors in nested lists, tuples, dictionaries and plain objects."""
+    """Yield the tensors in nested lists, tuples, dictionaries and plain objects.
+
+    Calls no method that the program defines: it may compute the items, or draw random numbers.
+    """
     torch = sys.modules["torch"]
-    if isinstance(batch, torch.Tensor):
+    if issubclass(type(batch), torch.Tensor):
         yield "batch", batch
     else:
-        yield from _tensors_in(torch, batch, "", 0, [_MOST_OBJECTS])
+        yield from _tensors_in(torch, batch, "", [], [_MOST_OBJECTS])
 
 
-def _tensors_in(torch: Any, thing: Any, path: str, depth: int, left: list[int]) -> Iterator[Named]:
+def _tensors_in(
+    torch: Any, thing: Any, path: str, around: list[int], left: list[int]
+) -> Iterator[Named]:
+    """Yield the tensors of an object; `around` contains the ids of the objects around it."""
     left[0] -= 1
-    if isinstance(thing, torch.Tensor):
+    if issubclass(type(thing), torch.Tensor):
         yield path, thing
         return
-    if depth >= _MOST_DEPTH or left[0] < 0:
+    if len(around) >= _MOST_DEPTH or left[0] < 0 or id(thing) in around:
         return
+    inside = [*around, id(thing)]
     for key, inner in _items(thing):
-        yield from _tensors_in(torch, inner, f"{path}.{key}" if path else key, depth + 1, left)
+        yield from _tensors_in(torch, inner, f"{path}.{key}" if path else key, inside, left)
 
 
 def _items(thing: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(thing, UserDict):
-        thing = thing.data
-    if isinstance(thing, Mapping):
-        return [(str(key), value) for key, value in thing.items()]
-    if isinstance(thing, (list, tuple)):
-        names = getattr(type(thing), "_fields", None) or map(str, range(len(thing)))
-        return list(zip(names, thing, strict=False))
-    attributes = getattr(thing, "__dict__", None)
-    return list(attributes.items()) if type(attributes) is dict else ()
+    kind = type(thing)
+    if issubclass(kind, UserDict):
+        thing = own_attributes(thing).get("data")
+        kind = type(thing)
+    if issubclass(kind, dict):
+        pairs = enumerate(dict.items(thing))
+        return [(_key(key, place), value) for place, (key, value) in pairs]
+    if issubclass(kind, (list, tuple)):
+        values = list(list.__iter__(thing) if issubclass(kind, list) else tuple.__iter__(thing))
+        names = getattr(kind, "_fields", None) or map(str, range(len(values)))
+        return list(zip(names, values, strict=False))
+    return list(own_attributes(thing).items())
+
+
+def _key(key: Any, place: int) -> str:
+    """Return the name of a dictionary's key; the key's place, if it has a type of its own."""
+    return str(key) if type(key) in _PLAIN_KEYS else str(place)
+
+
+_PLAIN_KEYS = frozenset({str, int, float, bool, type(None)})
 
 
 def roots_of(roots: Any) -> list[Named]:
@@ -214,7 +233,7 @@ def _values_in(torch: Any, thing: Any, path: str, depth: int, left: list[int]) -
         yield path, thing
     elif isinstance(thing, (bool, int, float, str)):
         yield path, _scalar(torch, thing)
-    elif isinstance(thing, (Mapping, list, tuple)) and depth < _MOST_DEPTH and left[0] >= 0:
+    elif isinstance(thing, (dict, UserDict, list, tuple)) and depth < _MOST_DEPTH and left[0] >= 0:
         for key, inner in _items(thing):
             yield from _values_in(torch, inner, f"{path}.{key}", depth + 1, left)
 
