@@ -17,7 +17,7 @@ import cirron_otel as ci
 from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
 
 from .loops import traced
-from .reading import Digest, digests
+from .reading import Digest, digests, first_difference
 
 
 def _train(directory: Path | None, *, collate: Any = None, steps: int = 4) -> list[float]:
@@ -181,3 +181,30 @@ def test_an_object_that_contains_itself_is_read_once() -> None:
     node: Any = Node()
     node.x, node.me, node.nodes = torch.ones(3), node, [node, {"n": node}]
     assert [name for name, _ in batch_tensors([node, node])] == ["0.x", "1.x"]
+
+
+# --- the program's modes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+def test_another_default_device(is_default: bool, tmp_path: Path) -> None:
+    """As `torch.set_default_device("cuda")` on a machine with a GPU."""
+    for run in ("a", "b"):
+        torch.manual_seed(3)
+        model = torch.nn.Linear(8, 1100)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        inputs = torch.randn(3, 8)
+        with traced(tmp_path / run, digest="tensors", digest_keep="1"):
+            torch.set_default_device("meta" if is_default and run == "b" else None)
+            try:
+                for index in range(2):
+                    with ci.scope("step", index=index):
+                        optimizer.zero_grad()
+                        model(inputs).square().mean().backward()
+                        optimizer.step()
+            finally:
+                torch.set_default_device(None)
+        assert ci.health()["swallowed_errors"] == {}
+    assert first_difference(tmp_path / "a", tmp_path / "b") is None
+    assert len(digests(tmp_path / "b")) == 10
+    assert len([*tmp_path.glob("b/snapshots/*/*.safetensors")]) == 5

@@ -165,7 +165,7 @@ class _Plan:
         self.most_rows = 1
         for at, owner, first, rows in self._placed:
             owners[at : at + rows] = owner
-            torch.arange(first, first + rows, out=numbers[at : at + rows])
+            torch.arange(first, first + rows, out=numbers[at : at + rows], device="cpu")
             self.most_rows = max(self.most_rows, first + rows)
         self._placed.clear()
         self.owners, self.numbers = to_device(owners, device), to_device(numbers, device)
