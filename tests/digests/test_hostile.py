@@ -208,3 +208,73 @@ def test_another_default_device(is_default: bool, tmp_path: Path) -> None:
     assert first_difference(tmp_path / "a", tmp_path / "b") is None
     assert len(digests(tmp_path / "b")) == 10
     assert len([*tmp_path.glob("b/snapshots/*/*.safetensors")]) == 5
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+class Task(torch.nn.Module):
+    """One of several models with one encoder."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, torch.nn.Linear(4, 2)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.head(self.encoder(inputs))
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.inner(inputs)
+
+
+def _several_heads(directory: Path, tasks: list[Task]) -> None:
+    """Train tasks, called in the order in which they are listed here."""
+    named = dict.fromkeys(each for task in tasks for each in task.parameters())
+    optimizer = torch.optim.SGD(list(named), 0.1)
+    inputs = torch.ones(3, 8)
+    with traced(directory, digest="tensors"):
+        for index in range(2):
+            with ci.scope("step", index=index):
+                optimizer.zero_grad()
+                sum(task(inputs).square().mean() for task in tasks).backward()
+                optimizer.step()
+
+
+def test_the_names_do_not_depend_on_the_addresses_of_models(tmp_path: Path) -> None:
+    """Eight models in a WeakSet would be in another order with a probability of 1 − 1/8!."""
+    for run in range(2):
+        torch.manual_seed(2)
+        encoder = torch.nn.Linear(8, 4)
+        tasks = [Task(encoder) for _ in range(8)]
+        # The objects of the second run have other addresses, in another order.
+        order = sorted(tasks, key=id, reverse=run == 1)
+        for task, seed in zip(order, range(8), strict=True):
+            torch.manual_seed(seed)
+            torch.nn.init.normal_(task.head.weight)
+            torch.nn.init.normal_(task.head.bias)
+        _several_heads(tmp_path / str(run), order)
+    assert first_difference(tmp_path / "0", tmp_path / "1") is None
+    names = list(_of(tmp_path / "1", "grads")[1].tensors)
+    assert names[:4] == ["encoder.weight", "encoder.bias", "head.weight", "head.bias"]
+    assert names[4:6] == ["2:head.weight", "2:head.bias"]
+
+
+def test_a_model_and_its_wrapper(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model = Wrapper(torch.nn.Linear(8, 4))
+    wrapper = Wrapper(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with traced(tmp_path, digest="tensors"):
+        for index in range(4):
+            with ci.scope("step", index=index):
+                optimizer.zero_grad()
+                (wrapper, model)[index % 2](torch.ones(3, 8)).sum().backward()
+                optimizer.step()
+    names = {tuple(each.tensors) for each in _of(tmp_path, "grads")}
+    assert len(names) == 1
