@@ -11,16 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import cirron_otel as ci
+from cirron_otel.core.records.digest_marks import quantity_digest
+from cirron_otel.sdk.snapshots.arrival import Arrival
+from cirron_otel.sdk.snapshots.digest_sums import Summing
 from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
+from cirron_otel.sdk.tracing import device_scalar
 
 from .loops import traced
 from .reading import Digest, digests, first_difference
 
 
-def _train(directory: Path | None, *, collate: Any = None, steps: int = 4) -> list[float]:
+def _train(
+    directory: Path | None, *, collate: Any = None, steps: int = 4, digest: str | None = "tensors"
+) -> list[float]:
     """Train on batches of four rows; without a directory, without a session."""
     torch.manual_seed(3)
     model = torch.nn.Linear(8, 2)
@@ -40,7 +48,7 @@ def _train(directory: Path | None, *, collate: Any = None, steps: int = 4) -> li
     if directory is None:
         loop()
     else:
-        with traced(directory, digest="tensors"):
+        with traced(directory, digest=digest):
             loop()
     return losses
 
@@ -208,6 +216,155 @@ def test_another_default_device(is_default: bool, tmp_path: Path) -> None:
     assert first_difference(tmp_path / "a", tmp_path / "b") is None
     assert len(digests(tmp_path / "b")) == 10
     assert len([*tmp_path.glob("b/snapshots/*/*.safetensors")]) == 5
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, as a FLOP counter does."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    """Counts calls of functions of torch."""
+
+    count = 0
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Operations, Functions])
+def test_modes_of_the_program_do_not_see_digests(kind: Any, tmp_path: Path) -> None:
+    counts = []
+    for digest in (None, "tensors"):
+        with kind() as mode:
+            _train(tmp_path / str(digest), digest=digest)
+        counts.append(mode.count)
+    assert counts[0] == counts[1] > 0
+    assert len(digests(tmp_path / "tensors")) == 24
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class Wrapped(torch.Tensor):
+    """A tensor of which no bytes can be read."""
+
+    @staticmethod
+    def __new__(cls) -> Wrapped:
+        return torch.Tensor._make_wrapper_subclass(cls, (3,))  # type: ignore[attr-defined]
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise OSError("not today")
+
+
+class Overriding(torch.Tensor):
+    """A tensor with methods of the program."""
+
+    detach = numel = element_size = is_contiguous = view = _refuse
+    __torch_function__ = classmethod(_refuse)
+
+
+def _collate(rows: list[torch.Tensor]) -> Any:
+    return {"x": torch.stack(rows), "y": Wrapped(), "z": torch.ones(3).as_subclass(Overriding)}
+
+
+def test_a_tensor_that_cannot_be_read(tmp_path: Path) -> None:
+    losses = _train(None, collate=_collate)
+    assert _train(tmp_path, collate=_collate) == losses
+    for each in _of(tmp_path, "batch"):
+        assert each.mark.failed == "y: OSError: not today"
+        assert list(each.tensors) == ["x", "z"]
+
+
+def test_a_model_without_names(tmp_path: Path) -> None:
+    class Model(torch.nn.Linear):
+        def named_buffers(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("no names")
+
+    model = Model(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with traced(tmp_path, digest="tensors"), ci.scope("step", index=0):
+        model(torch.ones(3, 8)).sum().backward()
+        optimizer.step()
+    failed = {each.mark.quantity: each.mark.failed for each in digests(tmp_path)}
+    assert failed == {
+        "rng": None, "loss": None, "grads": None, "weights": "Model: ValueError: no names",
+        "optimizer": None,
+    }  # fmt: skip
+    assert list(_of(tmp_path, "weights")[0].tensors) == ["group0.0", "group0.1"]
+
+
+def test_an_optimizer_whose_parameters_cannot_be_listed(tmp_path: Path) -> None:
+    class Optimizer(torch.optim.SGD):
+        is_broken = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "param_groups" and type(self).is_broken:
+                raise ValueError("no groups")
+            return super().__getattribute__(name)
+
+        def step(self, *_: Any) -> None:
+            type(self).is_broken = False
+            super().step()
+
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = Optimizer([weight], 0.1)
+    with traced(tmp_path, digest="step"), ci.scope("step", index=0):
+        weight.sum().backward()
+        Optimizer.is_broken = True
+        optimizer.step()
+    assert torch.equal(weight, torch.ones(3).mul_(0.9))
+    (grads,) = _of(tmp_path, "grads")
+    assert grads.mark.failed == "grads: ValueError: no groups"
+    assert grads.mark.digest == quantity_digest([], [])
+
+
+def test_a_failure_of_the_computation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    losses = _train(None)
+    monkeypatch.setattr(Summing, "sums", fail)
+    assert _train(tmp_path) == losses
+    found = digests(tmp_path)
+    assert len(found) == 24
+    for each in found:
+        assert each.mark.failed == f"{each.mark.quantity}: RuntimeError: out of memory"
+        assert each.mark.digest == quantity_digest([], [])
+        assert each.tensors == {}
+
+
+def test_a_device_that_does_not_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arrival, "is_here", False)
+    monkeypatch.setattr(device_scalar.patience, "seconds", 0.0)
+    _train(tmp_path, steps=1)
+    found = digests(tmp_path)
+    assert len(found) == 6
+    for each in found:
+        assert str(each.mark.failed).startswith(f"{each.mark.quantity}: TimeoutError: ")
+
+
+def test_losses_that_can_be_read_only_once(tmp_path: Path) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    with traced(tmp_path, digest="tensors"):
+        for index in range(2):
+            with ci.scope("step", index=index):
+                losses = [weight.sum(), weight.square().sum()]
+                optimizer.zero_grad()
+                torch.autograd.backward(iter(losses) if index else losses)
+                assert weight.grad is not None
+                optimizer.step()
+    first, second = _of(tmp_path, "loss")
+    assert list(first.tensors) == ["loss.0", "loss.1"]
+    assert "cannot be read without a change" in str(second.mark.failed)
 
 
 # --- models ---------------------------------------------------------------------------------------

@@ -94,6 +94,12 @@ class DigestCapture:
         self.shapes.append(subject.shape)
         self.is_sharded = self.is_sharded or subject.is_shard
 
+    def without_tensors(self) -> DigestCapture:
+        """Return a capture of no tensor, with the same failures."""
+        capture = DigestCapture()
+        capture.failed = list(self.failed)
+        return capture
+
     def fail(self, name: str, error: Exception) -> None:
         """Record that a tensor is left out."""
         self.failed.append(f"{name}: {type(error).__name__}: {error}"[:_TEXT])
@@ -152,17 +158,21 @@ def _bytes_of(arrival: Arrival) -> bytes:
 
 
 def _subjects(capture: DigestCapture, named: Iterable[tuple[str, Any]]) -> list[Subject]:
-    subjects = []
-    for name, tensor in named:
+    subjects: list[Subject] = []
+    entries = iter(named)
+    while True:
+        name = "tensors"
         try:
+            name, tensor = next(entries)
             subject = subject_of(name, tensor)
             _bring_together(subject)
+        except StopIteration:
+            return subjects
         except Exception as error:
             capture.fail(name, error)
             continue
         subjects.append(subject)
         capture.add(subject)
-    return subjects
 
 
 def _bring_together(subject: Subject) -> None:

@@ -63,7 +63,7 @@ def subject_of(name: str, tensor: Any) -> Subject:
         raise tensor.error
     torch = sys.modules["torch"]
     is_shard = is_flattened(tensor)
-    tensor = tensor.detach()
+    tensor = torch.Tensor.detach(tensor)  # a subclass may override the method
     if type(tensor) is not torch.Tensor and hasattr(tensor, "placements"):
         is_shard = not all(each.is_replicate() for each in tensor.placements)
         tensor = tensor.to_local()

@@ -151,12 +151,31 @@ _PLAIN_KEYS = frozenset({str, int, float, bool, type(None)})
 def roots_of(roots: Any) -> list[Named]:
     """Return the tensors that `backward` is called on."""
     torch = sys.modules["torch"]
-    if isinstance(roots, torch.Tensor):
+    if issubclass(type(roots), torch.Tensor):
         return [("loss", roots)]
-    tensors = [each for each in roots or () if isinstance(each, torch.Tensor)]
+    try:
+        things = _again_iterable(roots)
+    except TypeError as error:
+        return [("loss", Unreadable(error))]
+    tensors = [each for each in things if issubclass(type(each), torch.Tensor)]
     if len(tensors) == 1:
         return [("loss", tensors[0])]
     return [(f"loss.{number}", each) for number, each in enumerate(tensors)]
+
+
+def _again_iterable(things: Any) -> Iterable[Any]:
+    """Return an iterable that can be read again, by `backward`. Raises TypeError otherwise."""
+    kind = type(things)
+    if issubclass(kind, list):
+        return list.__iter__(things)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(things)
+    if kind in _VIEWS:
+        return list(things)
+    raise TypeError(f"{kind.__name__} cannot be read without a change")
+
+
+_VIEWS = frozenset({type({}.values()), type({}.keys()), set, frozenset})
 
 
 class OptimizerTensors:
@@ -174,6 +193,8 @@ class OptimizerTensors:
         self._weights: list[Named] = []
         self._names: dict[int, str] = {}
         """The names of parameters and buffers by their ids."""
+        self._unreadable: list[Named] = []
+        """The models whose parameters and buffers could not be listed."""
         self._add_models(models)
         for parameter, name in self._parameters:
             if id(parameter) not in self._names:
@@ -184,7 +205,11 @@ class OptimizerTensors:
         places = {id(each): place for place, (each, _) in enumerate(self._parameters)}
         found = []
         for model in models:
-            tensors = named_tensors(model)
+            try:
+                tensors = named_tensors(model)
+            except Exception as error:
+                self._unreadable.append((type(model).__name__, Unreadable(error)))
+                continue
             first = min((places.get(id(each), math.inf) for _, each in tensors), default=math.inf)
             if first < math.inf:
                 # Of a model and one of its parts, the model comes first.
@@ -208,7 +233,7 @@ class OptimizerTensors:
 
     def weights(self) -> list[Named]:
         """Return the parameters and buffers of the models; parameters without a model come last."""
-        return self._weights
+        return self._weights + self._unreadable
 
     def state(self) -> Iterator[Named]:
         """Yield the optimizer's state, and the options of its groups."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,23 +95,15 @@ class Digests:
         return keep is not None and self._directory is not None and keep[0] <= step <= keep[1]
 
     def take(
-        self, quantity: str, tensors: Iterable[tuple[str, Any]], steps: Iterable[int]
+        self, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]], steps: Iterable[int]
     ) -> tuple[str, int, DigestCapture] | None:
-        """Digest the tensors of a quantity; None if that fails.
+        """Digest the tensors of a quantity; None if this version of torch is not supported.
 
         `steps` contains the numbers of the steps that it may belong to.
         """
         begun = now()
         try:
-            from .digest_capture import Digester  # noqa: PLC0415 - needs torch, which is imported
-
-            digester = self._per_thread.digester
-            if digester is None:
-                digester = self._per_thread.digester = Digester()
-            is_kept = any(map(self._is_kept, steps))
-            room = MOST_BYTES - self._waiting_bytes if is_kept else None
-            has_numbers = self._has_tensors or quantity == LOSS
-            capture = digester.capture(tensors, has_numbers=has_numbers, room=room)
+            capture = self._capture(quantity, tensors, steps)
             self._waiting_bytes += capture.copied_bytes
             self.count += 1
             return quantity, begun, capture
@@ -122,6 +114,29 @@ class Digests:
             took = (now() - begun) / 1e9
             self.seconds += took
             self.longest = max(self.longest, took)
+
+    def _capture(
+        self, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]], steps: Iterable[int]
+    ) -> DigestCapture:
+        """Digest the tensors; if that fails, return a capture of no tensor, and the reason."""
+        from .digest_capture import DigestCapture, Digester  # noqa: PLC0415 - needs torch
+        from .unseen import unseen  # noqa: PLC0415
+
+        try:
+            digester = self._per_thread.digester
+            if digester is None:
+                digester = self._per_thread.digester = Digester()
+            is_kept = any(map(self._is_kept, steps))
+            room = MOST_BYTES - self._waiting_bytes if is_kept else None
+            has_numbers = self._has_tensors or quantity == LOSS
+            with unseen():
+                capture: DigestCapture = digester.capture(
+                    tensors(), has_numbers=has_numbers, room=room
+                )
+        except Exception as error:
+            capture = DigestCapture()
+            capture.fail(quantity, error)
+        return capture
 
     def put(
         self, scope: Any, taken: tuple[str, int, DigestCapture], step: int, occurrence: int, at: int
@@ -161,11 +176,13 @@ class Digests:
         self, scope: Any, quantity: str, occurrence: int, capture: DigestCapture,
         attrs: dict[str, Any],
     ) -> str:  # fmt: skip
-        """Return the digest of a quantity, and complete the mark's attributes.
-
-        Raises TimeoutError if a device does not finish.
-        """
-        capture.wait()
+        """Return the digest of a quantity, and complete the mark's attributes."""
+        try:
+            capture.wait()
+        except TimeoutError as error:
+            self._release(capture)
+            capture = capture.without_tensors()
+            capture.fail(quantity, error)
         digests = capture.digests()
         if self._has_tensors or quantity == LOSS:
             records = capture.records(digests)

@@ -224,9 +224,9 @@ class StepDigests:
         """Digest the model and the optimizer after its step."""
         opened = self._open
         if self._is_due(opened.scope):
-            tensors = self._tensors_of(optimizer)
-            self._digest(opened.scope, WEIGHTS, tensors.weights)
-            self._digest(opened.scope, OPTIMIZER, tensors.state)
+            tensors = functools.cache(lambda: self._tensors_of(optimizer))
+            self._digest(opened.scope, WEIGHTS, lambda: tensors().weights())
+            self._digest(opened.scope, OPTIMIZER, lambda: tensors().state())
         if not opened.has_fetched:
             opened.rng = self._take_rng()  # the next step may begin now
         opened.has_fetched = False
@@ -279,7 +279,10 @@ class StepDigests:
         """Read the random number generators, if the next step is digested; None if that fails."""
         try:
             if state.digests.is_due(self._begun):
-                return now(), self._generators.states()
+                from ...snapshots.unseen import unseen  # noqa: PLC0415 - needs torch
+
+                with unseen():
+                    return now(), self._generators.states()
         except Exception as error:
             record_error("digest", error)
         return None
@@ -307,7 +310,7 @@ class StepDigests:
         if not self._is_due(scope):
             return
         begun = now()
-        taken = state.digests.take(quantity, tensors(), self._numbers(scope))
+        taken = state.digests.take(quantity, tensors, self._numbers(scope))
         if taken is None:
             return
         if scope is not None:
@@ -333,7 +336,7 @@ class StepDigests:
             if rng is not None:
                 begun, states = rng
                 used = self._generators.used(states)
-                taken = state.digests.take(RNG, used, (opened.number,))
+                taken = state.digests.take(RNG, lambda: used, (opened.number,))
                 if taken is not None:
                     self._put(taken, begun)
             opened.rng = None
@@ -358,7 +361,11 @@ def _is_capturing() -> bool:
     """Return whether a CUDA graph is being captured: nothing is computed then."""
     import torch  # noqa: PLC0415
 
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    try:
+        return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    except Exception as error:
+        record_error("digest", error)
+        return True
 
 
 def _enclosing_step() -> Any:
