@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import UserDict, namedtuple
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 
 import cirron_otel as ci
 from cirron_otel.core.records.digest_marks import quantity_digest
+from cirron_otel.sdk.instrumentation.torch import uncalled_models
 from cirron_otel.sdk.snapshots.arrival import Arrival
 from cirron_otel.sdk.snapshots.digest_sums import Summing
 from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
@@ -435,3 +437,56 @@ def test_a_model_and_its_wrapper(tmp_path: Path) -> None:
                 optimizer.step()
     names = {tuple(each.tensors) for each in _of(tmp_path, "grads")}
     assert len(names) == 1
+
+
+def _alternating(directory: Path, start: int, saved: dict[str, Any], holder: Any = list) -> None:
+    """Train two models in turn, in six steps; `start` of them have been done."""
+    torch.manual_seed(2)
+    models = holder([torch.nn.Linear(8, 2), torch.nn.BatchNorm1d(8)])
+    optimizer = torch.optim.SGD([each for model in models for each in model.parameters()], 0.1)
+    inputs = torch.randn(6, 4, 8)
+    if start:
+        for model, each in zip(models, saved["models"], strict=True):
+            model.load_state_dict(each)
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    with traced(directory, digest="tensors"):
+        for index in ci.batches(range(start, 6), start=start):
+            if not start and index == 3:
+                saved["models"] = copy.deepcopy([model.state_dict() for model in models])
+            optimizer.zero_grad(set_to_none=False)
+            models[index % 2](inputs[index]).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("holder", [list, torch.nn.ModuleList])
+def test_the_names_do_not_depend_on_the_models_called_so_far(holder: Any, tmp_path: Path) -> None:
+    saved: dict[str, Any] = {}
+    _alternating(tmp_path / "complete", 0, saved, holder)
+    _alternating(tmp_path / "resumed", 3, saved, holder)
+    complete, resumed = digests(tmp_path / "complete"), digests(tmp_path / "resumed")
+    assert {each.mark.failed for each in complete} == {None}
+    of_models = ("grads", "weights", "optimizer")
+    for quantity in of_models:
+        ours = [each.mark.digest for each in complete if each.mark.quantity == quantity]
+        theirs = [each.mark.digest for each in resumed if each.mark.quantity == quantity]
+        assert ours[3:] == theirs
+    names = {tuple(each.tensors)[:4] for each in complete if each.mark.quantity == "weights"}
+    assert names == {("weight", "bias", "2:weight", "2:bias")}
+
+
+def test_objects_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+    search = uncalled_models._search
+    monkeypatch.setattr(
+        uncalled_models, "_search", lambda *args: searches.append(args) or search(*args)
+    )
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    with traced(tmp_path, digest="step"):
+        for index in range(4):
+            with ci.scope("step", index=index):
+                weight.sum().backward()
+                optimizer.step()
+    assert len(searches) == 1
+    assert len(_of(tmp_path, "weights")) == 4

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 import struct
 import sys
 from array import array
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..tracing.own_attributes import own_attributes
 from .digest_parts import Unreadable
@@ -178,11 +177,35 @@ def _again_iterable(things: Any) -> Iterable[Any]:
 _VIEWS = frozenset({type({}.values()), type({}.keys()), set, frozenset})
 
 
+class _Candidate(NamedTuple):
+    """A model that an optimizer trains."""
+
+    places: list[int]
+    """Those of its parameters among the parameters of the optimizer."""
+    tensors: list[Named]
+
+    @property
+    def key(self) -> Any:
+        """The place of the model among others, whichever of them has been called first.
+
+        Of a model and one of its parts, the model comes first; of a model and a wrapper of it, the
+        wrapper.
+        """
+        names = [name for name, _ in self.tensors]
+        return self.places[0], -len(names), self.places, -sum(map(len, names)), names
+
+
 class OptimizerTensors:
     """The tensors of an optimizer's step, under the names of the models that it trains."""
 
-    def __init__(self, optimizer: Any, models: Iterable[Any]) -> None:
-        """Name the parameters of `optimizer`; it may train only some of `models`."""
+    def __init__(
+        self, optimizer: Any, models: Iterable[Any],
+        find: Callable[[list[Any]], Iterable[Any]] | None = None,
+    ) -> None:  # fmt: skip
+        """Name the parameters of `optimizer`; it may train only some of `models`.
+
+        `find` returns more models, which contain the given parameters.
+        """
         self._optimizer = optimizer
         self._groups: list[dict[str, Any]] = list(optimizer.param_groups)
         self._parameters: list[tuple[Any, str]] = []
@@ -195,34 +218,45 @@ class OptimizerTensors:
         """The names of parameters and buffers by their ids."""
         self._unreadable: list[Named] = []
         """The models whose parameters and buffers could not be listed."""
-        self._add_models(models)
+        self._add_models(models, find)
         for parameter, name in self._parameters:
             if id(parameter) not in self._names:
                 self._names[id(parameter)] = name
                 self._weights.append((name, parameter))
 
-    def _add_models(self, models: Iterable[Any]) -> None:
+    def _add_models(
+        self, models: Iterable[Any], find: Callable[[list[Any]], Iterable[Any]] | None
+    ) -> None:
+        candidates = self._candidates(models)
+        known = {id(each) for candidate in candidates for _, each in candidate.tensors}
+        left = [each for each, _ in self._parameters if id(each) not in known]
+        if left and find is not None:
+            candidates += self._candidates(find(left))
+        if len(candidates) > 1:
+            candidates.sort(key=lambda each: each.key)
+        count = 0
+        for candidate in candidates:
+            new = [each for each in candidate.tensors if id(each[1]) not in self._names]
+            count += bool(new)
+            for name, tensor in new:
+                shown = name if count == 1 else f"{count}:{name}"
+                self._names[id(tensor)] = shown
+                self._weights.append((shown, tensor))
+
+    def _candidates(self, models: Iterable[Any]) -> list[_Candidate]:
+        """Return those of `models` that contain parameters of the optimizer."""
         places = {id(each): place for place, (each, _) in enumerate(self._parameters)}
-        found = []
+        candidates = []
         for model in models:
             try:
                 tensors = named_tensors(model)
             except Exception as error:
                 self._unreadable.append((type(model).__name__, Unreadable(error)))
                 continue
-            first = min((places.get(id(each), math.inf) for _, each in tensors), default=math.inf)
-            if first < math.inf:
-                # Of a model and one of its parts, the model comes first.
-                found.append((first, -len(tensors), tensors))
-        found.sort(key=lambda each: each[:2])
-        count = 0
-        for _, _, tensors in found:
-            new = [(name, each) for name, each in tensors if id(each) not in self._names]
-            count += bool(new)
-            for name, tensor in new:
-                shown = name if count == 1 else f"{count}:{name}"
-                self._names[id(tensor)] = shown
-                self._weights.append((shown, tensor))
+            trained = sorted(places[id(each)] for _, each in tensors if id(each) in places)
+            if trained:
+                candidates.append(_Candidate(trained, tensors))
+        return candidates
 
     def gradients(self) -> list[Named]:
         """Return the gradients of the optimizer's parameters."""

@@ -21,6 +21,7 @@ from .kinds import BACKWARD, LOAD
 from .loaders import Ahead
 from .torch_state import TorchState
 from .trackers import Trackers
+from .uncalled_models import UncalledModels
 from .waiting_digests import WaitingDigests
 
 
@@ -49,6 +50,7 @@ class StepDigests:
     def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
         self._trackers, self._torch_state = trackers, torch_state
         self._open = _OpenStep()
+        self._uncalled = UncalledModels()
         self._generators: Any = None
         self._begun = 0
         """Number of steps begun in this process."""
@@ -294,7 +296,8 @@ class StepDigests:
         models = list(self._torch_state.trained)
         if watched.model is not None:
             models.insert(0, watched.model)
-        return OptimizerTensors(optimizer, models)
+        uncalled = self._uncalled
+        return OptimizerTensors(optimizer, models, lambda left: uncalled.containing(left, models))
 
     def _digest(
         self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]],
