@@ -17,6 +17,7 @@ from ...tracing.clock import now
 from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
+from .closures import REPLACEABLE, closure_of
 from .kinds import BACKWARD, LOAD
 from .loaders import Ahead
 from .torch_state import TorchState
@@ -32,6 +33,8 @@ class _OpenStep(threading.local):
     number = -1
     has_fetched = False
     """Whether a loader was read since the last optimizer's step."""
+    has_opaque_closure = False
+    """Whether the optimizer's step has a closure that is an object of the program's own type."""
     at = 0
     """The time of the last mark, monotonic ns."""
     expected: Any = None
@@ -196,9 +199,13 @@ class StepDigests:
         self._take_rng_late(scope)
         if scope is not None:
             self._enter(scope)
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if not callable(closure):
+        self._open.has_opaque_closure = False
+        closure, put = closure_of(optimizer, args, kwargs)
+        if closure is None:
             self._digest_gradients(scope, optimizer)
+            return None
+        if type(closure) not in REPLACEABLE:
+            self._open.has_opaque_closure = True
             return None
 
         @functools.wraps(closure)
@@ -211,9 +218,7 @@ class StepDigests:
                     record_error("digest", error)
             return result
 
-        if len(args) > 1:
-            return (args[0], digested, *args[2:]), kwargs
-        return args, {**kwargs, "closure": digested}
+        return put(digested)
 
     def _digest_gradients(self, scope: Any, optimizer: Any) -> None:
         self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
@@ -225,6 +230,9 @@ class StepDigests:
     def _stepped(self, optimizer: Any) -> None:
         """Digest the model and the optimizer after its step."""
         opened = self._open
+        if opened.has_opaque_closure:
+            opened.has_opaque_closure = False
+            self._digest_gradients(opened.scope, optimizer)
         if self._is_due(opened.scope):
             tensors = functools.cache(lambda: self._tensors_of(optimizer))
             self._digest(opened.scope, WEIGHTS, lambda: tensors().weights())
