@@ -353,6 +353,76 @@ def test_a_device_that_does_not_finish(tmp_path: Path, monkeypatch: pytest.Monke
         assert str(each.mark.failed).startswith(f"{each.mark.quantity}: TimeoutError: ")
 
 
+class Closure:
+    """A closure with an attribute that its optimizer uses."""
+
+    factor = 3
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self) -> torch.Tensor:
+        self.weight.grad = None
+        loss = self.weight.square().sum()
+        loss.backward()
+        return loss
+
+
+class UsesClosure(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        closure()
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].mul_(closure.factor)
+
+
+class UsesScale(torch.optim.SGD):
+    """An optimizer with a callable argument that is no closure."""
+
+    def step(self, scale: Any, closure: Any = None) -> None:  # type: ignore[override]
+        assert isinstance(scale, Closure)
+        assert closure is None
+        super().step()
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_closure_stays_the_object_that_it_is(is_named: bool, tmp_path: Path) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = UsesClosure([weight], 0.1)
+    with traced(tmp_path, digest="tensors"):
+        for index in range(2):
+            with ci.scope("step", index=index):
+                closure = Closure(weight)
+                optimizer.step(closure=closure) if is_named else optimizer.step(closure)
+    assert ci.health()["swallowed_errors"] == {}
+    assert torch.equal(weight, torch.full((3,), 9.0))
+    found = digests(tmp_path)
+    grads = [each.tensors["group0.0"].digest for each in found if each.mark.quantity == "grads"]
+    assert len(set(grads)) == len(grads) == 2
+    order = [each.mark.quantity for each in found if each.mark.step == 1]
+    assert order.index("loss") < order.index("grads") < order.index("weights")
+
+
+def test_a_callable_that_is_no_closure(tmp_path: Path) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = UsesScale([weight], 0.1)
+    with traced(tmp_path, digest="tensors"), ci.scope("step", index=0):
+        weight.sum().backward()
+        optimizer.step(Closure(weight))
+    assert list(_of(tmp_path, "grads")[0].tensors) == ["group0.0"]
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "sparse", "meta"])
+def test_only_a_dense_real_loss_has_bits(kind: str, tmp_path: Path) -> None:
+    device = "meta" if kind == "meta" else None
+    dtype = torch.complex64 if kind == "complex" else torch.float32
+    weight = torch.ones(1, dtype=dtype, device=device, requires_grad=True)
+    with traced(tmp_path, digest="step"), ci.scope("step", index=0):
+        loss = weight.to_sparse() if kind == "sparse" else weight * 2
+        loss.backward(loss.detach())
+    (mark,) = [each.mark for each in _of(tmp_path, "loss")]
+    assert (mark.bits, mark.dtype) == ((0x40000000, "float32") if kind == "real" else (None, None))
+
+
 def test_losses_that_can_be_read_only_once(tmp_path: Path) -> None:
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.1)

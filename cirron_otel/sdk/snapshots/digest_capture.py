@@ -7,6 +7,7 @@ number, waits for no device, and keeps and changes no tensor.
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -93,6 +94,14 @@ class DigestCapture:
         self.dtypes.append(subject.dtype)
         self.shapes.append(subject.shape)
         self.is_sharded = self.is_sharded or subject.is_shard
+
+    @property
+    def is_one_number(self) -> bool:
+        """Whether there is one tensor, dense and real, with one element that has been read."""
+        if len(self.names) != 1 or not self.numbers or math.prod(self.shapes[0]) != 1:
+            return False
+        dtype, *more = self.descriptions[0].split(" ")
+        return dtype == self.dtypes[0] and len(more) == 1
 
     def without_tensors(self) -> DigestCapture:
         """Return a capture of no tensor, with the same failures."""

@@ -6,7 +6,6 @@ records, and then also writes the tensors of the steps that are kept.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -186,7 +185,7 @@ class Digests:
         digests = capture.digests()
         if self._has_tensors or quantity == LOSS:
             records = capture.records(digests)
-            if quantity == LOSS and [math.prod(shape) for shape in capture.shapes] == [1]:
+            if quantity == LOSS and capture.is_one_number:
                 bits = records[0][DIGEST_BYTES:]
                 attrs["dtype"] = capture.dtypes[0]
                 attrs["bits"] = bits[: len(bits) // 4][::-1].hex()
