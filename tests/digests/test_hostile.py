@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 from collections import UserDict, namedtuple
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from cirron_otel.sdk.instrumentation.torch import uncalled_models
 from cirron_otel.sdk.snapshots.arrival import Arrival
 from cirron_otel.sdk.snapshots.digest_sums import Summing
 from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
+from cirron_otel.sdk.snapshots.digests import Digests
 from cirron_otel.sdk.tracing import device_scalar
 
 from .loops import traced
@@ -421,6 +423,21 @@ def test_only_a_dense_real_loss_has_bits(kind: str, tmp_path: Path) -> None:
         loss.backward(loss.detach())
     (mark,) = [each.mark for each in _of(tmp_path, "loss")]
     assert (mark.bits, mark.dtype) == ((0x40000000, "float32") if kind == "real" else (None, None))
+
+
+def test_copies_of_dropped_marks_do_not_wait(tmp_path: Path) -> None:
+    """A full buffer drops its oldest mark, with the digest in it."""
+    taking = Digests("step", 1, (0, 9), tmp_path)
+    marks = [taking.take("weights", lambda: [("w", torch.ones(3))], (0,)) for _ in range(3)]
+    assert taking.waiting_bytes == 36
+    dropped = marks.pop()
+    assert dropped is not None
+    taking.discard(dropped)
+    assert taking.waiting_bytes == 24
+    del dropped
+    marks.clear()
+    gc.collect()
+    assert taking.waiting_bytes == 0
 
 
 def test_losses_that_can_be_read_only_once(tmp_path: Path) -> None:

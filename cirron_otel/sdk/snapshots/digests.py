@@ -7,6 +7,7 @@ records, and then also writes the tensors of the steps that are kept.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ class Digests:
         self._per_thread = _PerThread()
         self._layouts: dict[str, int] = {}
         """The number of marks with each layout."""
-        self._waiting_bytes = 0
+        self._copied: dict[int, int] = {}
+        """The bytes of each capture's copies that wait to be written, by the capture's id."""
         self.count = 0
         """Number of digests of quantities."""
         self.files = self.file_bytes = 0
@@ -103,7 +105,7 @@ class Digests:
         begun = now()
         try:
             capture = self._capture(quantity, tensors, steps)
-            self._waiting_bytes += capture.copied_bytes
+            self._reserve(capture)
             self.count += 1
             return quantity, begun, capture
         except Exception as error:
@@ -126,7 +128,7 @@ class Digests:
             if digester is None:
                 digester = self._per_thread.digester = Digester()
             is_kept = any(map(self._is_kept, steps))
-            room = MOST_BYTES - self._waiting_bytes if is_kept else None
+            room = MOST_BYTES - self.waiting_bytes if is_kept else None
             has_numbers = self._has_tensors or quantity == LOSS
             with unseen():
                 capture: DigestCapture = digester.capture(
@@ -154,7 +156,7 @@ class Digests:
             if len(ring) >= limits.marks_checked:
                 check_room(buffers, len(ring))
             ring.append((scope, PREFIX + quantity, value, at, POINT, attrs))
-            if capture.copies is not None and self._waiting_bytes > MOST_BYTES // 2:
+            if capture.copies is not None and self.waiting_bytes > MOST_BYTES // 2:
                 hooks.wake()
         except Exception as error:
             record_error("digest", error)
@@ -163,11 +165,23 @@ class Digests:
         """Forget a digest that belongs to no step."""
         self._release(taken[2])
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the copied tensors that wait to be written."""
+        return sum(list(self._copied.values()))
+
+    def _reserve(self, capture: DigestCapture) -> None:
+        """Count the copies until they are released, or until their mark is dropped."""
+        if capture.copies is not None:
+            key = id(capture)
+            self._copied[key] = capture.copied_bytes
+            weakref.finalize(capture, self._copied.pop, key, None).atexit = False
+
     def _release(self, capture: DigestCapture) -> None:
         """Release the copies of tensors."""
         if capture.copies is not None:
             capture.copies = None
-            self._waiting_bytes -= capture.copied_bytes
+            self._copied.pop(id(capture), None)
 
     # --- on the flush thread --------------------------------------------------------------------
 
