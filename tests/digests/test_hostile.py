@@ -204,7 +204,7 @@ def test_another_default_device(is_default: bool, tmp_path: Path) -> None:
     for run in ("a", "b"):
         torch.manual_seed(3)
         model = torch.nn.Linear(8, 1100)
-        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         inputs = torch.randn(3, 8)
         with traced(tmp_path / run, digest="tensors", digest_keep="1"):
             torch.set_default_device("meta" if is_default and run == "b" else None)

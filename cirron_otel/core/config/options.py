@@ -224,7 +224,7 @@ class Config:
     digest_keep: tuple[int, int] | None = _option(
         None,
         optional(STEP_RANGE),
-        "store the tensors of the digested steps A to B, written `A..B`; None: of no step",
+        "store the tensors of the steps A to B, written `A..B`; None: of no step",
         takes_none=True,
     )
     metrics: bool = _option(

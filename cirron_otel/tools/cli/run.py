@@ -102,7 +102,7 @@ def _option_of(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
     " for each tensor.",
 )
 @_option_of("digest_every", "N", "Digest only the steps with a number that N divides.")
-@_option_of("digest_keep", "A..B", "Store the tensors of the digested steps A to B.")
+@_option_of("digest_keep", "A..B", "Store the tensors of the steps A to B.")
 @click.option(
     "--summary",
     "summary",
