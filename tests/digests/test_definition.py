@@ -295,11 +295,13 @@ def test_meta_has_the_digest_of_its_description() -> None:
 
 def test_a_tensor_that_fails_is_left_out() -> None:
     class Hostile(torch.Tensor):
-        def detach(self) -> Any:
+        @classmethod
+        def __torch_dispatch__(cls, *_: Any) -> Any:
             raise RuntimeError("not today")
 
     tensor = torch.randn(3)
-    named = [("a", tensor), ("b", torch.randn(3).as_subclass(Hostile)), ("c", tensor)]
+    hostile = torch.Tensor._make_wrapper_subclass(Hostile, (3,))  # type: ignore[attr-defined]
+    named = [("a", tensor), ("b", hostile), ("c", tensor)]
     capture = Digester().capture(named, has_numbers=True)
     assert capture.names == ["a", "c"]
     assert capture.failed == ["b: RuntimeError: not today"]

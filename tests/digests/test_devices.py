@@ -12,6 +12,7 @@ from cirron_otel.sdk.snapshots import digest_capture, digest_parts
 from cirron_otel.sdk.snapshots.digest_capture import Digester
 from cirron_otel.sdk.snapshots.digest_sums import Summing
 from cirron_otel.sdk.snapshots.digest_weights import Matrix, Words
+from cirron_otel.sdk.snapshots.stream_order import StreamOrder
 from tests.snapshot.test_devices import Waits
 
 
@@ -50,3 +51,46 @@ def test_nothing_waits(
         assert (arrival.values.shape, arrival.values.device.type) == ((len(tensors), 2), "cpu")
         assert arrival._arrived is not None
         assert sorted(size for _, size, _ in capture.numbers) == [1, 2, 4, 8]
+
+
+class _Stream:
+    """A stream whose calls are recorded; tests/gpu/digests.py uses streams of a device."""
+
+    def __init__(self, calls: list[str], name: str) -> None:
+        self.calls, self.name = calls, name
+
+    def record_event(self) -> str:
+        return f"event of {self.name}"
+
+    def wait_event(self, event: str) -> None:
+        self.calls.append(f"{self.name} waits for {event}")
+
+
+def test_another_stream_waits_until_tensors_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    one, other = _Stream(calls, "one"), _Stream(calls, "other")
+    streams = [one]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: streams[0])
+    order = StreamOrder(torch.device("cuda"))
+    order.wait()
+    order.created()
+    order.wait()
+    assert calls == []
+    streams[0] = other
+    order.wait()
+    assert calls == ["other waits for event of one"]
+    order.created()
+    streams[0] = one
+    order.wait()
+    assert calls[1:] == ["one waits for event of other"]
+
+
+def test_sums_use_the_order_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("wait", "created", "use"):
+        monkeypatch.setattr(StreamOrder, name, lambda *_, name=name: calls.append(name))
+    digester = Digester()
+    for _ in range(2):
+        digester.capture([("a", torch.ones(9000))], has_numbers=False)
+    assert calls == ["created", "wait", "created", "use", "wait", "use"]

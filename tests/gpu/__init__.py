@@ -31,6 +31,7 @@ that has not ended within 120 s, `compiled` within 200 s, is killed, and has fai
 | verdicts | a slow loader is INPUT_BOUND by the device's clock; memory and utilisation are read |
 | digest_values | tensors of every kind have the digests on the device that they have on the CPU |
 | digest_cost | digests of 100 million parameters: at most 8 times a norm of them, under 64 MB |
+| digest_streams | tables that a busy stream creates are complete when another stream uses them |
 | digest_steps | a training with digests: equal twice, and to one without; nobody waits |
 | digest_files | a script gives the recorded digests from the kept tensors |
 

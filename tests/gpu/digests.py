@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,26 @@ def digest_values(machine: Machine) -> None:
     expect(one.digests() == other.digests(), "a sparse tensor has another digest than on the CPU")
     methods = [type(each._by).__name__ for each in digester._summing.values()]
     machine.figures.update({"tensors": len(tensors), "multiplied_by": methods})
+
+
+def digest_streams(machine: Machine) -> None:
+    """Tables that a busy stream creates are complete when another stream digests with them."""
+    tensors = [torch.randn(machine.size(3_000_000, 3_000)), torch.randn(70, 90).T, torch.ones(5)]
+    expected = _captured(Digester(), tensors).digests()
+    moved = [_moved(each, machine) for each in tensors]
+    machine.synchronize()
+    for _ in range(machine.size(5, 2)):
+        digester = Digester()
+        captures = []
+        for busy_ms in (50, 0, 0):
+            with torch.cuda.stream(torch.cuda.Stream()) if machine.is_gpu else nullcontext():
+                machine.work(busy_ms)
+                captures += [_captured(digester, some) for some in (moved, moved[::-1])]
+        for number, each in enumerate(captures):
+            each.wait()
+            found = each.digests()[:: -1 if number % 2 else 1]
+            expect(found == expected, f"capture {number} has other digests than on the CPU")
+        machine.synchronize()
 
 
 def digest_cost(machine: Machine) -> None:

@@ -24,7 +24,7 @@ WHERE = {
     "place": "memory", "phases": "memory", "samples": "memory",
     "loss_marks": "trainers", "trainer": "trainers", "out_of_memory": "out_of_memory",
     "verdicts": "verdicts", "digest_values": "digests", "digest_cost": "digests",
-    "digest_steps": "digests", "digest_files": "digests",
+    "digest_streams": "digests", "digest_steps": "digests", "digest_files": "digests",
 }  # fmt: skip
 """The checks, by the modules that hold them."""
 TIMEOUT_S = 120

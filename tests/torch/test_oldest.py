@@ -77,9 +77,13 @@ HOOKS = [f"tests/torch/test_{name}.py" for name in ("conformance", "compilations
 HOOKS += ["-k", "not stateful"]
 """Without the loops over torchdata's loader, which that environment has not."""
 
+DIGESTS = ["tests/digests/test_hostile.py"]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tests", [SNAPSHOTS, HOOKS], ids=["snapshots", "hooks"])
+@pytest.mark.parametrize(
+    "tests", [SNAPSHOTS, HOOKS, DIGESTS], ids=["snapshots", "hooks", "digests"]
+)
 def test_the_tests_pass_with_it(tests: list[str]) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--timeout=300"]
     done = run_in_oldest(["-m", "pytest", *options, *tests], timeout=500)

@@ -7,6 +7,7 @@ number, waits for no device, and keeps and changes no tensor.
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -94,6 +95,20 @@ class DigestCapture:
         self.shapes.append(subject.shape)
         self.is_sharded = self.is_sharded or subject.is_shard
 
+    @property
+    def is_one_number(self) -> bool:
+        """Whether there is one tensor, dense and real, with one element that has been read."""
+        if len(self.names) != 1 or not self.numbers or math.prod(self.shapes[0]) != 1:
+            return False
+        dtype, *more = self.descriptions[0].split(" ")
+        return dtype == self.dtypes[0] and len(more) == 1
+
+    def without_tensors(self) -> DigestCapture:
+        """Return a capture of no tensor, with the same failures."""
+        capture = DigestCapture()
+        capture.failed = list(self.failed)
+        return capture
+
     def fail(self, name: str, error: Exception) -> None:
         """Record that a tensor is left out."""
         self.failed.append(f"{name}: {type(error).__name__}: {error}"[:_TEXT])
@@ -152,17 +167,21 @@ def _bytes_of(arrival: Arrival) -> bytes:
 
 
 def _subjects(capture: DigestCapture, named: Iterable[tuple[str, Any]]) -> list[Subject]:
-    subjects = []
-    for name, tensor in named:
+    subjects: list[Subject] = []
+    entries = iter(named)
+    while True:
+        name = "tensors"
         try:
+            name, tensor = next(entries)
             subject = subject_of(name, tensor)
             _bring_together(subject)
+        except StopIteration:
+            return subjects
         except Exception as error:
             capture.fail(name, error)
             continue
         subjects.append(subject)
         capture.add(subject)
-    return subjects
 
 
 def _bring_together(subject: Subject) -> None:

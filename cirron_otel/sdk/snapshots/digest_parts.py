@@ -24,6 +24,13 @@ class NoBytesError(TypeError):
     """Raised for a tensor of which no bytes can be read."""
 
 
+class Unreadable:
+    """Takes the place of a tensor that could not be obtained."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 @dataclass(slots=True)
 class Subject:
     """A tensor that is digested, as dense tensors without gradients."""
@@ -48,10 +55,15 @@ class Subject:
 
 
 def subject_of(name: str, tensor: Any) -> Subject:
-    """Return a tensor's parts. Reads and changes no element. Raises the errors of the tensor."""
+    """Return a tensor's parts. Reads and changes no element.
+
+    Raises the errors of the tensor, or that of an `Unreadable`.
+    """
+    if isinstance(tensor, Unreadable):
+        raise tensor.error
     torch = sys.modules["torch"]
     is_shard = is_flattened(tensor)
-    tensor = tensor.detach()
+    tensor = torch.Tensor.detach(tensor)  # a subclass may override the method
     if type(tensor) is not torch.Tensor and hasattr(tensor, "placements"):
         is_shard = not all(each.is_replicate() for each in tensor.placements)
         tensor = tensor.to_local()

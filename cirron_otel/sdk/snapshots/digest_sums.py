@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .digest_weights import ROW, Matrix, Words, multiplier, row_weights, to_device
+from .stream_order import StreamOrder
 
 
 class Sizes(NamedTuple):
@@ -165,7 +166,7 @@ class _Plan:
         self.most_rows = 1
         for at, owner, first, rows in self._placed:
             owners[at : at + rows] = owner
-            torch.arange(first, first + rows, out=numbers[at : at + rows])
+            torch.arange(first, first + rows, out=numbers[at : at + rows], device="cpu")
             self.most_rows = max(self.most_rows, first + rows)
         self._placed.clear()
         self.owners, self.numbers = to_device(owners, device), to_device(numbers, device)
@@ -195,6 +196,8 @@ class Summing:
         self._few = Words(device) if by is None and device.type == "cpu" else self._by
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
         self._row_weights = row_weights(1, device)
+        self._order = StreamOrder(device)
+        self._order.created()
 
     def sums(self, tensors: Sequence[Sequence[Part]]) -> Any:
         """Return the two sums of each tensor, given by its parts: int64, one row each.
@@ -202,6 +205,7 @@ class Summing:
         The result is on the device, which may not have computed it yet.
         """
         torch = sys.modules["torch"]
+        self._order.wait()
         plan = self._plan(tuple([tuple([part.key for part in parts]) for parts in tensors]))
         totals = torch.zeros((len(tensors) + 1, 2), dtype=torch.int64, device=self._device)
         parts = [part for each in tensors for part in each]
@@ -218,6 +222,7 @@ class Summing:
             numbers, owners = plan.numbers[first : first + rows], plan.owners[first : first + rows]
             weights = self._row_weights.index_select(0, numbers)
             totals.index_add_(0, owners, by.halves(results).mul_(weights))
+        self._order.use([plan.numbers, plan.owners, self._row_weights])
         return totals[:-1]
 
     def _stage(self, plan: _Plan) -> Any:
@@ -243,6 +248,7 @@ class Summing:
                 self._plans.popitem(last=False)
             if plan.most_rows > len(self._row_weights):
                 self._row_weights = row_weights(2 * plan.most_rows, self._device)
+            self._order.created()
         self._plans.move_to_end(keys)
         return plan
 

@@ -6,9 +6,9 @@ records, and then also writes the tensors of the steps that are kept.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,8 @@ class Digests:
         self._per_thread = _PerThread()
         self._layouts: dict[str, int] = {}
         """The number of marks with each layout."""
-        self._waiting_bytes = 0
+        self._copied: dict[int, int] = {}
+        """The bytes of each capture's copies that wait to be written, by the capture's id."""
         self.count = 0
         """Number of digests of quantities."""
         self.files = self.file_bytes = 0
@@ -95,24 +96,16 @@ class Digests:
         return keep is not None and self._directory is not None and keep[0] <= step <= keep[1]
 
     def take(
-        self, quantity: str, tensors: Iterable[tuple[str, Any]], steps: Iterable[int]
+        self, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]], steps: Iterable[int]
     ) -> tuple[str, int, DigestCapture] | None:
-        """Digest the tensors of a quantity; None if that fails.
+        """Digest the tensors of a quantity; None if this version of torch is not supported.
 
         `steps` contains the numbers of the steps that it may belong to.
         """
         begun = now()
         try:
-            from .digest_capture import Digester  # noqa: PLC0415 - needs torch, which is imported
-
-            digester = self._per_thread.digester
-            if digester is None:
-                digester = self._per_thread.digester = Digester()
-            is_kept = any(map(self._is_kept, steps))
-            room = MOST_BYTES - self._waiting_bytes if is_kept else None
-            has_numbers = self._has_tensors or quantity == LOSS
-            capture = digester.capture(tensors, has_numbers=has_numbers, room=room)
-            self._waiting_bytes += capture.copied_bytes
+            capture = self._capture(quantity, tensors, steps)
+            self._reserve(capture)
             self.count += 1
             return quantity, begun, capture
         except Exception as error:
@@ -122,6 +115,29 @@ class Digests:
             took = (now() - begun) / 1e9
             self.seconds += took
             self.longest = max(self.longest, took)
+
+    def _capture(
+        self, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]], steps: Iterable[int]
+    ) -> DigestCapture:
+        """Digest the tensors; if that fails, return a capture of no tensor, and the reason."""
+        from .digest_capture import DigestCapture, Digester  # noqa: PLC0415 - needs torch
+        from .unseen import unseen  # noqa: PLC0415
+
+        try:
+            digester = self._per_thread.digester
+            if digester is None:
+                digester = self._per_thread.digester = Digester()
+            is_kept = any(map(self._is_kept, steps))
+            room = MOST_BYTES - self.waiting_bytes if is_kept else None
+            has_numbers = self._has_tensors or quantity == LOSS
+            with unseen():
+                capture: DigestCapture = digester.capture(
+                    tensors(), has_numbers=has_numbers, room=room
+                )
+        except Exception as error:
+            capture = DigestCapture()
+            capture.fail(quantity, error)
+        return capture
 
     def put(
         self, scope: Any, taken: tuple[str, int, DigestCapture], step: int, occurrence: int, at: int
@@ -140,7 +156,7 @@ class Digests:
             if len(ring) >= limits.marks_checked:
                 check_room(buffers, len(ring))
             ring.append((scope, PREFIX + quantity, value, at, POINT, attrs))
-            if capture.copies is not None and self._waiting_bytes > MOST_BYTES // 2:
+            if capture.copies is not None and self.waiting_bytes > MOST_BYTES // 2:
                 hooks.wake()
         except Exception as error:
             record_error("digest", error)
@@ -149,11 +165,23 @@ class Digests:
         """Forget a digest that belongs to no step."""
         self._release(taken[2])
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the copied tensors that wait to be written."""
+        return sum(list(self._copied.values()))
+
+    def _reserve(self, capture: DigestCapture) -> None:
+        """Count the copies until they are released, or until their mark is dropped."""
+        if capture.copies is not None:
+            key = id(capture)
+            self._copied[key] = capture.copied_bytes
+            weakref.finalize(capture, self._copied.pop, key, None).atexit = False
+
     def _release(self, capture: DigestCapture) -> None:
         """Release the copies of tensors."""
         if capture.copies is not None:
             capture.copies = None
-            self._waiting_bytes -= capture.copied_bytes
+            self._copied.pop(id(capture), None)
 
     # --- on the flush thread --------------------------------------------------------------------
 
@@ -161,15 +189,17 @@ class Digests:
         self, scope: Any, quantity: str, occurrence: int, capture: DigestCapture,
         attrs: dict[str, Any],
     ) -> str:  # fmt: skip
-        """Return the digest of a quantity, and complete the mark's attributes.
-
-        Raises TimeoutError if a device does not finish.
-        """
-        capture.wait()
+        """Return the digest of a quantity, and complete the mark's attributes."""
+        try:
+            capture.wait()
+        except TimeoutError as error:
+            self._release(capture)
+            capture = capture.without_tensors()
+            capture.fail(quantity, error)
         digests = capture.digests()
         if self._has_tensors or quantity == LOSS:
             records = capture.records(digests)
-            if quantity == LOSS and [math.prod(shape) for shape in capture.shapes] == [1]:
+            if quantity == LOSS and capture.is_one_number:
                 bits = records[0][DIGEST_BYTES:]
                 attrs["dtype"] = capture.dtypes[0]
                 attrs["bits"] = bits[: len(bits) // 4][::-1].hex()

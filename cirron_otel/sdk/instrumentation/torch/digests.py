@@ -17,10 +17,12 @@ from ...tracing.clock import now
 from ...tracing.phase import LOOP_KEY, STEPS, LoaderPassSpan
 from ...tracing.state import CONTEXT, SCOPE_KEY, state
 from ..patches import Patches
+from .closures import REPLACEABLE, closure_of
 from .kinds import BACKWARD, LOAD
 from .loaders import Ahead
 from .torch_state import TorchState
 from .trackers import Trackers
+from .uncalled_models import UncalledModels
 from .waiting_digests import WaitingDigests
 
 
@@ -31,6 +33,8 @@ class _OpenStep(threading.local):
     number = -1
     has_fetched = False
     """Whether a loader was read since the last optimizer's step."""
+    has_opaque_closure = False
+    """Whether the optimizer's step has a closure that is an object of the program's own type."""
     at = 0
     """The time of the last mark, monotonic ns."""
     expected: Any = None
@@ -49,6 +53,7 @@ class StepDigests:
     def __init__(self, trackers: Trackers, torch_state: TorchState) -> None:
         self._trackers, self._torch_state = trackers, torch_state
         self._open = _OpenStep()
+        self._uncalled = UncalledModels()
         self._generators: Any = None
         self._begun = 0
         """Number of steps begun in this process."""
@@ -194,9 +199,13 @@ class StepDigests:
         self._take_rng_late(scope)
         if scope is not None:
             self._enter(scope)
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if not callable(closure):
+        self._open.has_opaque_closure = False
+        closure, put = closure_of(optimizer, args, kwargs)
+        if closure is None:
             self._digest_gradients(scope, optimizer)
+            return None
+        if type(closure) not in REPLACEABLE:
+            self._open.has_opaque_closure = True
             return None
 
         @functools.wraps(closure)
@@ -209,9 +218,7 @@ class StepDigests:
                     record_error("digest", error)
             return result
 
-        if len(args) > 1:
-            return (args[0], digested, *args[2:]), kwargs
-        return args, {**kwargs, "closure": digested}
+        return put(digested)
 
     def _digest_gradients(self, scope: Any, optimizer: Any) -> None:
         self._digest(scope, GRADS, lambda: self._tensors_of(optimizer).gradients())
@@ -223,10 +230,13 @@ class StepDigests:
     def _stepped(self, optimizer: Any) -> None:
         """Digest the model and the optimizer after its step."""
         opened = self._open
+        if opened.has_opaque_closure:
+            opened.has_opaque_closure = False
+            self._digest_gradients(opened.scope, optimizer)
         if self._is_due(opened.scope):
-            tensors = self._tensors_of(optimizer)
-            self._digest(opened.scope, WEIGHTS, tensors.weights)
-            self._digest(opened.scope, OPTIMIZER, tensors.state)
+            tensors = functools.cache(lambda: self._tensors_of(optimizer))
+            self._digest(opened.scope, WEIGHTS, lambda: tensors().weights())
+            self._digest(opened.scope, OPTIMIZER, lambda: tensors().state())
         if not opened.has_fetched:
             opened.rng = self._take_rng()  # the next step may begin now
         opened.has_fetched = False
@@ -276,10 +286,16 @@ class StepDigests:
         return (opened.number if scope is opened.scope else self._begun,)
 
     def _take_rng(self) -> Any:
-        """Read the random number generators, if the next step is digested."""
-        if not state.digests.is_due(self._begun):
-            return None
-        return now(), self._generators.states()
+        """Read the random number generators, if the next step is digested; None if that fails."""
+        try:
+            if state.digests.is_due(self._begun):
+                from ...snapshots.unseen import unseen  # noqa: PLC0415 - needs torch
+
+                with unseen():
+                    return now(), self._generators.states()
+        except Exception as error:
+            record_error("digest", error)
+        return None
 
     def _tensors_of(self, optimizer: Any) -> Any:
         from ...snapshots.digest_tensors import OptimizerTensors  # noqa: PLC0415 - needs torch
@@ -288,7 +304,8 @@ class StepDigests:
         models = list(self._torch_state.trained)
         if watched.model is not None:
             models.insert(0, watched.model)
-        return OptimizerTensors(optimizer, models)
+        uncalled = self._uncalled
+        return OptimizerTensors(optimizer, models, lambda left: uncalled.containing(left, models))
 
     def _digest(
         self, scope: Any, quantity: str, tensors: Callable[[], Iterable[tuple[str, Any]]],
@@ -304,7 +321,7 @@ class StepDigests:
         if not self._is_due(scope):
             return
         begun = now()
-        taken = state.digests.take(quantity, tensors(), self._numbers(scope))
+        taken = state.digests.take(quantity, tensors, self._numbers(scope))
         if taken is None:
             return
         if scope is not None:
@@ -330,7 +347,7 @@ class StepDigests:
             if rng is not None:
                 begun, states = rng
                 used = self._generators.used(states)
-                taken = state.digests.take(RNG, used, (opened.number,))
+                taken = state.digests.take(RNG, lambda: used, (opened.number,))
                 if taken is not None:
                     self._put(taken, begun)
             opened.rng = None
@@ -355,7 +372,11 @@ def _is_capturing() -> bool:
     """Return whether a CUDA graph is being captured: nothing is computed then."""
     import torch  # noqa: PLC0415
 
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    try:
+        return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    except Exception as error:
+        record_error("digest", error)
+        return True
 
 
 def _enclosing_step() -> Any:

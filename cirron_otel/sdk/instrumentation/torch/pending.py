@@ -7,6 +7,7 @@ import weakref
 from collections import UserDict
 from typing import Any
 
+from ...tracing.own_attributes import own_attributes
 from ...tracing.phase import Phase
 
 _TENSORS = 16
@@ -110,10 +111,9 @@ def _parts_of(thing: Any) -> list[Any]:
     elif issubclass(kind, dict):
         parts = iter(dict.values(thing))
     elif issubclass(kind, UserDict):
-        parts = iter([thing.data])
+        parts = iter([own_attributes(thing).get("data")])
     else:
-        attributes = getattr(thing, "__dict__", None)
-        parts = iter(attributes.values() if type(attributes) is dict else ())
+        parts = iter(own_attributes(thing).values())
     return list(itertools.islice(parts, _TENSORS))
 
 

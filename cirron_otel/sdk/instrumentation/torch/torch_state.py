@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...tracing.otel_span import SharedAttributes
@@ -26,8 +26,7 @@ class TorchState:
         """Measures time on a device; None if there is no device."""
         self.memory: Any = None
         """Reads the device's memory at the end of a step; None if it is not recorded."""
-        self.trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Models that were called in training mode with gradients on."""
+        self.trained = TrainedModels()
         self.parameter: Any = None
         """A weak reference to a trained parameter."""
         self.optimizers: dict[int, SharedAttributes] = {}
@@ -113,12 +112,36 @@ class TorchState:
     def is_evaluating(self) -> bool:
         """Return whether every model that was trained so far is in evaluation mode."""
         models = self.trained
-        return bool(models) and not any(model.training for model in list(models))
+        return bool(models) and not any(model.training for model in models)
 
     def version(self) -> int | None:
         """Return how often a trained parameter was changed; None if no such parameter is known."""
         parameter = None if self.parameter is None else self.parameter()
         return None if parameter is None else int(parameter._version)
+
+
+class TrainedModels:
+    """The live models that were called in training mode with gradients on.
+
+    Their order is that of their first call, which is the same in each run of a program; that of a
+    `WeakSet` depends on addresses.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._references)
+
+    def __iter__(self) -> Iterator[Any]:
+        references = list(self._references.values())
+        return (model for model in [each() for each in references] if model is not None)
+
+    def add(self, model: Any) -> None:
+        """Add a model, unless it has been added before."""
+        key, references = id(model), self._references
+        if key not in references:
+            references[key] = weakref.ref(model, lambda _: references.pop(key, None))
 
 
 class ModuleGate:
