@@ -425,6 +425,22 @@ def test_only_a_dense_real_loss_has_bits(kind: str, tmp_path: Path) -> None:
     assert (mark.bits, mark.dtype) == ((0x40000000, "float32") if kind == "real" else (None, None))
 
 
+def test_tensors_that_are_not_stored_have_a_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cirron_otel.sdk.snapshots.digests.MOST_BYTES", 100)
+    with traced(tmp_path, digest="step", digest_keep="0..9"), ci.scope("step", index=0):
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+    marks = [each.mark for each in digests(tmp_path)]
+    assert {each.failed for each in marks} == {None}
+    (weights,) = [each for each in marks if each.quantity == "weights"]
+    assert weights.blob_uri is None
+    assert "not stored: 288 bytes" in ci.health()["last_errors"]["digest file"]
+
+
 def test_copies_of_dropped_marks_do_not_wait(tmp_path: Path) -> None:
     """A full buffer drops its oldest mark, with the digest in it."""
     taking = Digests("step", 1, (0, 9), tmp_path)

@@ -86,6 +86,8 @@ class DigestCapture:
         self.copies: dict[str, Any] | None = None
         """Copies of the parts in host memory, if they were requested."""
         self.copied_bytes = 0
+        self.not_copied: str | None = None
+        """The reason why requested copies were not made."""
 
     def add(self, subject: Subject) -> None:
         """Add a tensor."""
@@ -125,7 +127,7 @@ class DigestCapture:
                 parts[name] = part
         size = sum(part.numel() * part.element_size() for part in parts.values())
         if size > room:
-            self.failed.append(f"not stored: {size} bytes, and {room} more may wait for the disk")
+            self.not_copied = f"{size} bytes, and {room} more may wait for the disk"
             return
         self.copies = {name: copied(part) for name, part in parts.items()}
         self.copied_bytes = size

@@ -207,6 +207,8 @@ class Digests:
                 attrs["tensors"] = self._tensors(capture, records)
         if capture.copies is not None:
             self._write(scope, quantity, occurrence, capture, attrs)
+        if capture.not_copied is not None:
+            record_error("digest file", f"the tensors are not stored: {capture.not_copied}")
         if capture.failed:
             attrs["failed"] = "; ".join(capture.failed)[:1000]
             for failure in capture.failed:
