@@ -94,7 +94,7 @@ class Jaeger(Backend):
 def _drop_early_warnings(span: dict[str, Any]) -> None:
     attributes = span.get("attributes", [])
     for attribute in attributes:
-        if attribute["key"] == "@jaeger@warnings":
+        if attribute.get("key") == "@jaeger@warnings":
             values = attribute["value"]["arrayValue"]["values"]
             values[:] = [w for w in values if "is not in the trace" not in w["stringValue"]]
             if not values:

@@ -143,7 +143,7 @@ def _show(what: str, figures: dict[str, Any]) -> None:
     above = ", ABOVE" if ratio > BAR else ""
     print(
         f"  {what:<12}{NORM}{norm:9.1f} ms   {DIGEST}{digests:9.1f} ms"
-        f"   ratio{ratio:6.2f} (bar {BAR:g}{above})"
+        f"   ratio {ratio:.2f} (bar {BAR:g}{above})"
     )
     if figures["extra_mb"] is not None:
         print(

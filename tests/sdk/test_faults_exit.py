@@ -145,7 +145,7 @@ def test_the_last_batch_reaches_the_backend(tmp_path: Path, how: str, way: Envir
 def test_a_dead_backend_keeps_nobody_from_leaving(
     tmp_path: Path, how: str, way: Environment
 ) -> None:
-    env = way(Backend.down()) | {"CIRRON_EXIT_TIMEOUT": "0.2"}
+    env = way(Backend.down()) | {"CIRRON_EXIT_TIMEOUT": "3"}
     code, _, err = leave(tmp_path, how, signal.SIGTERM * (how == "default"), env)
     assert code == (0 if how == "end" else -signal.SIGTERM), err
     check(tmp_path)
