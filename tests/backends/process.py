@@ -35,7 +35,7 @@ _reserved: deque[socket.socket] = deque(maxlen=200)
 
 
 def free_endpoints(count: int) -> list[str]:
-    """`count` different `127.0.0.1:port` that nobody listens on, and that no one else is given.
+    """`count` different free endpoints, `127.0.0.1:port`; the ports stay reserved for the caller.
 
     Connections are refused there until a server listens, which must set SO_REUSEADDR, as servers
     do.

@@ -98,7 +98,7 @@ def test_a_stream_that_does_not_wait_is_exit_code_2() -> None:
 
 
 def test_a_copy_that_does_not_fit_is_exit_code_2(tmp_path: Path) -> None:
-    """A limit of the file size stands for the disk."""
+    """A limit of the file size has the effect of a full disk."""
     import resource
 
     done = subprocess.run(

@@ -255,8 +255,20 @@ def test_a_trainer_in_the_middle_of_an_epoch(accumulation: int, tmp_path: Path) 
     assert document["digests"]["compared"] == EPOCHS * LENGTH // accumulation
 
 
+class Unusable:
+    def __index__(self) -> int:
+        raise OSError("no number")
+
+
 @pytest.mark.parametrize(
-    ("start", "expected"), [(7, [7, 8]), (torch.tensor(7), [7, 8]), ("x", [0, 1])]
+    ("start", "expected"),
+    [
+        (7, [7, 8]),
+        (True, [1, 2]),
+        (torch.tensor(7), [7, 8]),
+        ("x", [0, 1]),
+        (Unusable(), [0, 1]),
+    ],
 )
 def test_the_first_number_of_a_loop(
     start: Any, expected: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -265,5 +277,6 @@ def test_the_first_number_of_a_loop(
         assert list(ci.batches(["a", "b"], start=start)) == ["a", "b"]
     batches = [json.loads(file.read_bytes()) for file in (tmp_path / "spool").iterdir()]
     spans = [span for batch in batches for span in batch["spans"]]
-    assert sorted(each["index"] for each in spans if each["name"] == "step") == expected
-    assert ("start is no whole number" in caplog.text) == (start == "x")
+    indexes = sorted(each["index"] for each in spans if each["name"] == "step")
+    assert json.dumps(indexes) == json.dumps(expected)  # true is not 1
+    assert ("not a whole number" in caplog.text) == (expected == [0, 1])

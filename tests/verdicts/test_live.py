@@ -45,7 +45,7 @@ def follow(
 
 
 def watch(source: object, seen: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """Follow a running job; tell it each verdict that appears and goes by a file in `seen`."""
+    """Follow a running job; create a file in `seen` for each verdict that appears or goes."""
     found: list[dict[str, Any]] = []
     command = [*COMMAND, str(source), "--live", "--json", "--window", "20", *options]
     with subprocess.Popen(

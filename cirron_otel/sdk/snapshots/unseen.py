@@ -1,7 +1,7 @@
 """Compute in a way that the program's modes of torch do not see.
 
-Profilers, FLOP counters and tracers are modes of the thread, which see each operation; so is the
-default device.
+FLOP counters, tracers and the default device are modes of the thread, which torch passes each
+operation to.
 """
 
 from __future__ import annotations

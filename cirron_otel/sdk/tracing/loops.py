@@ -151,12 +151,12 @@ def _numbered(iterable: Iterable[T], name: str, first: int) -> Iterator[T]:  # n
 
 
 def _checked(index: Any) -> int:
-    """Return a number as an integer; 0 for an object that is none, which is reported."""
+    """Return the number as an `int`; 0, and report it, if it is not a whole number."""
     try:
-        return operator.index(index)
-    except TypeError:
+        return int(operator.index(index))
+    except Exception:  # __index__ is the program's code
         report_problem(
-            "start", f"start is no whole number but of the type {type(index).__name__}: the loop is"
+            "start", f"start is of the type {type(index).__name__}, not a whole number: the loop is"
             " numbered from 0; pass an int to ci.epochs and ci.batches",
         )  # fmt: skip
         return 0

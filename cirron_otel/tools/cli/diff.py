@@ -128,11 +128,8 @@ def diff(
             "marks_left_out": max(each.report.marks_left_out for each in (a, b)),
         })  # fmt: skip
     else:
-        for letter, source, run in (("A", first, a), ("B", second, b)):
-            steps = run.steps.steps.durations
-            summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
-            name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
-            output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
+        _show_side("A", first, a)
+        _show_side("B", second, b)
         output.result("")
         for line in comparison_lines(comparison):
             output.result(line)
@@ -145,6 +142,13 @@ def diff(
         return FAILED_VERDICT
     code = _warn_of_gaps(comparison) if fail_on == _DIVERGENCE else 0
     return max(a.code, b.code, code)
+
+
+def _show_side(letter: str, source: str, run: _Run) -> None:
+    steps = run.steps.steps.durations
+    summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
+    name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
+    output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
 
 
 def _has_failed(fail_on: str | None, comparison: RunComparison, change: StepChange) -> bool:

@@ -47,7 +47,7 @@ class FinalSummary:
         }
 
     def write(self, path: Path) -> tuple[Path, Path]:
-        """Write the JSON document to `path` and the text to a file beside it; return both paths.
+        """Write the JSON document to `path` and the text to a file next to it; return both paths.
 
         Raises TargetError if a file cannot be written.
         """

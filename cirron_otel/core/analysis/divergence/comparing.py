@@ -120,7 +120,7 @@ class RankComparison:
         divergence = first_difference(a, b, tolerance)
         self._observe_end(divergence, a, b)
         if divergence is None and self.generators is not None and self.results is None:
-            # As if a resumed training restores its generators only after the fetch of a batch.
+            # A resumed training may restore its generators after it has fetched a batch.
             self.generators, self.is_lasting, self.had_effectless = None, False, True
         if divergence is not None and divergence.quantity == RNG:
             self.is_lasting = self.generators is not None

@@ -60,7 +60,7 @@ class LiveStep:
     """The id of the innermost scope around the step that has not been looked up."""
     epoch: str | None = None
     is_placed: bool = False
-    """Whether the epoch is known, or that there is none."""
+    """Whether the scopes around the step have been looked up; `epoch` is final then."""
     is_nested: bool = False
     """Whether another step contains the step."""
 

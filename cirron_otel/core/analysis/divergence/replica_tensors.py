@@ -76,7 +76,7 @@ class TensorReplicas:
         return tensors if tensors._parameters else None
 
     def divergence(self) -> TensorDivergence | None:
-        """Return the first difference of the ranks; None if there is none."""
+        """Return the first difference of the ranks; None if they are equal."""
         usual = self._usual()
         differing = [
             (place, rank)

@@ -89,7 +89,7 @@ class RunDigests:
 
 
 def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
-    """Return the file of a spool that contains the tensors of a mark; None if there is none."""
+    """Return the file with the tensors of a mark; None if the spool does not contain it."""
     key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
     if key is None:
         return None

@@ -20,7 +20,7 @@ _MOST_RANKS = 128
 
 
 def failures_section(content: RunContent) -> Element | None:
-    """Return the section on failures, replicas that diverge, and drops; None if there are none."""
+    """Return the section on failures, diverging replicas and drops; None if it is empty."""
     report = content.report
     rows: list[Content] = [_failure(each) for each in report.failures[:_MOST_FAILURES]]
     if len(report.failures) > _MOST_FAILURES:
