@@ -29,6 +29,7 @@ from tests.spool.recorded import ALL_BATCHES
 
 from .helpers import ALL_TABLES, assert_stored, column, files, sealed, stored
 from .test_crash import python
+from .test_days import PATIENCE_S
 from .test_migrate import VIEWS
 from .test_received import batch
 
@@ -215,13 +216,13 @@ def test_a_killed_migration_leaves_the_version_before(before: Database, postgres
         other.execute('CREATE SEQUENCE "TraceBatch_number"')
         migrating = python(_OPEN, postgres_url)
         _start([migrating])
-        until(lambda: before.rows(waits))
+        until(lambda: before.rows(waits), PATIENCE_S)
         [(pid,)] = before.rows(waits)
         migrating.kill()
         migrating.communicate()
         other.rollback()
     # The server notices at the end of the statements that the client is gone.
-    until(lambda: not before.rows("SELECT 1 FROM pg_stat_activity WHERE pid = ?", pid))
+    until(lambda: not before.rows("SELECT 1 FROM pg_stat_activity WHERE pid = ?", pid), PATIENCE_S)
     assert version_of(before) == 5
     assert not before.has_table("TraceDay")
     assert views_of(before) == rows

@@ -41,6 +41,10 @@ _MOST_DAYS = f"""
 SELECT current_setting('max_locks_per_transaction')::integer
   * current_setting('max_connections')::integer / {_LOCKS_PER_DAY}
 """
+_IS_OWNER = """
+SELECT 1 FROM pg_catalog.pg_class
+WHERE oid = '"TraceBatch"'::regclass AND pg_has_role(relowner, 'USAGE')
+"""
 _OTHERS = """
 SELECT 1 FROM pg_catalog.pg_stat_activity WHERE datname = current_database()
   AND state = 'active' AND pid <> pg_backend_pid() AND query ~ '^ALTER TABLE "Trace.*DETACH'
@@ -138,9 +142,12 @@ class Days:
         """Remove the days that end at a time (Unix ns) or before; return the number of batches.
 
         A day that a writer uses is left for the next call, as are all further days if another
-        process removes them at the moment. A removal that was interrupted is completed.
+        process removes them at the moment. A removal that was interrupted is completed. A role that
+        does not own the tables removes nothing.
         """
         batches = 0
+        if not self._database.rows(_IS_OWNER):
+            return batches
         for (day,) in self._database.rows(
             'SELECT "day" FROM "TraceDay" WHERE "day" < ? ORDER BY "day"', before_ns // DAY_NS
         ):
