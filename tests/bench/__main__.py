@@ -41,6 +41,7 @@ from . import (
     sdk,
     sklearn_cost,
     snapshots,
+    storage_cost,
     stormlog_cost,
     torch_cost,
     torch_tables,
@@ -54,7 +55,7 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
-    "sampling", "stormlog", "traceml", "dgrr", "diagnose", "collector",
+    "sampling", "stormlog", "traceml", "dgrr", "diagnose", "storage", "collector",
 )  # fmt: skip
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
@@ -329,6 +330,8 @@ def main() -> None:
         dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
+    if "storage" in chosen:
+        storage_cost.section(storage_cost.TINY if arguments.tiny else storage_cost.StorageSizes())
     if "collector" in chosen:
         collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
 

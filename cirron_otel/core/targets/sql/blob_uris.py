@@ -58,7 +58,8 @@ def set_blob_uris(
 def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
     """Return the key of the batch with this name and content, or of the only one with this name."""
     stored = database.rows(
-        'SELECT "batchKey", "hash" FROM "TraceBatch" WHERE "name" = ?', column_of_name(name)
+        f'SELECT "batchKey", "hash" FROM "{database.names}" WHERE "name" = ?',  # noqa: S608
+        column_of_name(name),
     )
     exact = [key for key, hash_ in stored if data is not None and bytes(hash_) == hash_of(data)]
     if exact:

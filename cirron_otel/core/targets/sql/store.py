@@ -56,6 +56,8 @@ class Retained(NamedTuple):
 
     batches: int
     rows: int
+    """The rows of batches that were removed one by one. Those of whole partitions are not counted.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
 
         If a creation time is missing or impossible, the time at which the batch was stored is used.
         A time before the year 2000 (as results from a wrong unit) or later than tomorrow is
-        impossible.
+        impossible. A storage with partitions may keep a batch until its complete day (UTC) is older
+        than the time.
         """
 
     def run_of_span(self, workspace_id: str, span_id: str) -> str | None:
