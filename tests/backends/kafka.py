@@ -46,7 +46,7 @@ offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
-# A broker that was killed is started again at once: a new controller need not wait for others.
+# A broker that is started again has to wait until its session before a kill has ended.
 broker.session.timeout.ms=6000
 group.initial.rebalance.delay.ms=0
 """
@@ -71,9 +71,10 @@ class Kafka:
                 self._format()
             try:
                 self.start()
-            except BackendError as error:
+            except BackendError:
                 # Another process may have taken a port in the meantime.
-                if attempt == ATTEMPTS or "address already in use" not in str(error).lower():
+                is_taken = "Address already in use" in self.log.read_text(errors="replace")
+                if attempt == ATTEMPTS or not is_taken:
                     raise
             else:
                 break
@@ -92,6 +93,10 @@ class Kafka:
         self._disconnect()
         if self._process is not None:
             self._process.kill()
+
+    def is_running(self) -> bool:
+        """Whether the broker's process runs."""
+        return self._process is not None and self._process.running()
 
     def stop(self) -> None:
         """End the broker; safe to call twice."""

@@ -15,9 +15,17 @@ __all__ = ["postgres_server", "postgres_url"]
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """One broker for all tests of a worker: topics keep them apart."""
     if reason := jars.missing():
         leave_out(f"{reason}: install Java and Maven, and run `make backends`")
     with kafka(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture
+def kafka_broker(shared_broker: Kafka) -> Kafka:
+    """The broker of the worker, started again if a test has failed while it was down."""
+    if not shared_broker.is_running():
+        shared_broker.start()
+    return shared_broker
