@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
+from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.backends.kafka import MESSAGE_BYTES, Kafka
@@ -69,16 +70,16 @@ def parts(topics: Topics, postgres_url: str, tmp_path: Path) -> Iterator[Parts]:
     parts.stop()
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.2)
 
 
-def send(http: str, body: bytes) -> None:
+def send(http: str, body: bytes, signal: str = "traces") -> None:
     asked = urllib.request.Request(
-        f"{http}/v1/traces", body, {"Content-Type": "application/x-protobuf"}
+        f"{http}/v1/{signal}", body, {"Content-Type": "application/x-protobuf"}
     )
     with urllib.request.urlopen(asked, timeout=60) as answer:
         assert answer.status == 200
@@ -167,6 +168,27 @@ def stored_ids(url: str) -> set[str]:
             return {row[0] for row in connection.execute('SELECT "id" FROM "TraceSpan"')}
         except psycopg.errors.UndefinedTable:
             return set()
+
+
+def test_marks_that_are_log_records(
+    topics: Topics, parts: Parts, postgres_url: str, kafka_broker: Kafka
+) -> None:
+    logs = LogsData()
+    records = logs.resource_logs.add().scope_logs.add().log_records
+    for number in range(4):
+        records.add(
+            trace_id=b"t" * 16, span_id=b"s" * 8, event_name=f"mark {number}", time_unix_nano=5
+        )
+    agent, one, two = parts.agent(), parts.collector(), parts.collector()
+    send(agent.backend.otlp_http, logs.SerializeToString(), "logs")
+    for group, collector in (("one", one), ("two", two)):
+        parts.consumer(collector.endpoint, GROUP=f"{topics.group}.{group}")
+        until(lambda group=group: kafka_broker.committed(f"{topics.group}.{group}", topics.logs))
+        collector.drain()
+        assert collector.has_stored()
+    with psycopg.connect(postgres_url) as connection:
+        rows = connection.execute('SELECT "name" FROM "TraceMark" ORDER BY "name"').fetchall()
+    assert [name for (name,) in rows] == [f"mark {number}" for number in range(4)]
 
 
 def test_a_message_above_the_defaults_of_kafka(
