@@ -22,6 +22,8 @@ NAME = "kafka"
 ABOUT = "Apache Kafka 3.9"
 SECONDS = 30
 """About how long fetching takes."""
+ATTEMPTS = 3
+"""Attempts at fetching, since a repository may fail to answer for a moment."""
 _PROGRAMS = {"java": "Java 17 or newer", "mvn": "Maven"}
 
 
@@ -73,9 +75,7 @@ def _fetch() -> None:
     with tempfile.TemporaryDirectory(dir=folder(), prefix=f"build-{NAME}-") as work:
         shutil.copy(_pom(), work)
         jars = Path(work) / "jars"
-        command = ["mvn", "dependency:copy-dependencies", "--batch-mode", "--quiet",
-                   "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]  # fmt: skip
-        run_logged(command, Path(work), log, {})
+        _download(jars, Path(work), log)
         found = _checksums(jars)
         if not _sums().exists():
             _sums().write_text(found)
@@ -84,6 +84,21 @@ def _fetch() -> None:
             shutil.rmtree(earlier)
         jars.replace(place())
     say(f"{NAME}: fetched in {time.monotonic() - started:.0f} s: {place()}")
+
+
+def _download(jars: Path, work: Path, log: Path) -> None:
+    # -U: Maven otherwise remembers that a file could not be fetched.
+    command = ["mvn", "dependency:copy-dependencies", "--batch-mode", "--quiet", "-U",
+               "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]  # fmt: skip
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            run_logged(command, work, log, {})
+        except BuildError:
+            if attempt == ATTEMPTS:
+                raise
+            say(f"{NAME}: Maven failed; another attempt")
+        else:
+            return
 
 
 def _checksums(jars: Path) -> str:
