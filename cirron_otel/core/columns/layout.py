@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 from ..durations import SECOND_NS
 
@@ -18,21 +17,24 @@ LOCK = "lock"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _GROUP = re.compile(r"(\d{20})-([0-9a-f]{32})\.parquet", re.ASCII)
 _PARTITION = re.compile(r"run=([^/=]+)/date=([^/=]+)", re.ASCII)
+_MAX_NAME = 200
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
 class Partition(NamedTuple):
-    """A partition: the rows of one run and day."""
+    """A partition: the rows of one run and day, by the names of the directories."""
 
-    run_id: str | None
-    date: str | None
-    """YYYY-MM-DD in UTC."""
+    run: str = NO_VALUE
+    date: str = NO_VALUE
 
     @property
     def path(self) -> str:
         """The path below the directory of a table."""
-        run = NO_VALUE if self.run_id is None else _escaped(self.run_id)
-        return f"run={run}/date={self.date or NO_VALUE}"
+        return f"run={self.run}/date={self.date}"
+
+    def may_have(self, run_id: str) -> bool:
+        """Return whether rows of a run may be in the partition."""
+        return self.run in (NO_VALUE, _directory_of(run_id))
 
 
 class Group(NamedTuple):
@@ -54,21 +56,16 @@ class Group(NamedTuple):
 
 def partition_of(run_id: str | None, created_ns: int | None) -> Partition:
     """Return the partition of a batch; `created_ns` is None if it has no valid time."""
-    date = None
+    date = NO_VALUE
     if created_ns is not None:
         date = datetime.fromtimestamp(created_ns // SECOND_NS, UTC).strftime("%Y-%m-%d")
-    return Partition(run_id or None, date)
+    return Partition(_directory_of(run_id) if run_id else NO_VALUE, date)
 
 
 def partition_at(path: str) -> Partition | None:
     """Return the partition of a path; None if it is not one."""
     match = _PARTITION.fullmatch(path)
-    if match is None:
-        return None
-    run, date = (None if value == NO_VALUE else value for value in match.groups())
-    if run is not None:
-        run = unquote_to_bytes(run).decode("utf-8", "replace")
-    return Partition(run, date)
+    return None if match is None else Partition(match[1], match[2])
 
 
 def is_group_file(name: str) -> bool:
@@ -82,13 +79,12 @@ def group_of(partition: Partition, keys: Iterable[str], created_ns: Iterable[int
     return Group(partition, f"{min(created_ns, default=0):020d}-{digest[:32]}{SUFFIX}")
 
 
-EMPTY_GROUP = group_of(Partition(None, None), (), ())
+EMPTY_GROUP = group_of(Partition(), (), ())
 """The group without batches, whose files have the columns of all tables."""
 
 
-def _escaped(value: str) -> str:
-    """Return `value` as the name of a directory.
-
-    Names are case-sensitive, except on some file systems; `run_id` decides there as everywhere.
-    """
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in value.encode())
+def _directory_of(run_id: str) -> str:
+    """Return the name of a run's directory, after `run=`."""
+    data = run_id.encode()
+    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+    return name if len(name) <= _MAX_NAME else f"sha256-{hashlib.sha256(data).hexdigest()}"

@@ -35,7 +35,7 @@ class RowSelect:
 
     def may_match(self, partition: Partition) -> bool:
         """Return whether the rows of a partition may match by their run."""
-        return self.run_id is None or partition.run_id in (None, self.run_id)
+        return self.run_id is None or partition.may_have(self.run_id)
 
 
 class StoredBatch(NamedTuple):
@@ -114,7 +114,11 @@ class ColumnsReader:
 
         Files are skipped by partition, and row groups by their statistics. Raises InputError.
         """
-        return self.scan(table, select, columns).to_table()
+        try:
+            return self.scan(table, select, columns).to_table()
+        except (pa.ArrowException, OSError) as error:
+            what = str(error).splitlines()[0]
+            raise InputError(f"{self.directory / table} cannot be read: {what}") from None
 
     def scan(
         self,
