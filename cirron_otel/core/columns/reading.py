@@ -229,9 +229,8 @@ def _check_directory(directory: Path) -> None:
             raise InputError(f"{directory} {problem}: {_EXPECTED}")
         if not (directory / BATCHES).is_dir():
             raise InputError(f"{directory} has no table {BATCHES}: {_EXPECTED}")
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise InputError(f"{directory} cannot be read: {what}") from None
+    except OSError as error:
+        raise InputError(f"{directory} cannot be read: {error.strerror or error}") from None
 
 
 def named_apart(name: str, key: str) -> str:
