@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
-from .layout import Group, Partition, is_group_file, partition_at
+from .layout import SUFFIX, Group, Partition, is_group_file, partition_at, partition_of
 from .parquet_files import read_table
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
 
 _EXPECTED = "expected a directory that `cirron-otel convert SRC parquet:DIR` wrote"
 _NAMED_APART_DIGITS = 8
+_MAX_DAYS = 16
+"""How many days of keys are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,33 @@ class ColumnsReader:
             return read_table(str(path), table, columns)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
+
+
+class StoredKeys:
+    """The keys of the batches in the tables of a directory, read by day when they are needed."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """The directory need not exist."""
+        self._batches = Path(directory) / BATCHES
+        self._days: dict[str, frozenset[bytes]] = {}
+
+    def has(self, key: str, created_ns: int) -> bool:
+        """Return whether a batch is stored that was created at a time (Unix ns).
+
+        A file that cannot be read has no keys.
+        """
+        date = partition_of(None, created_ns).date
+        if date not in self._days:
+            if len(self._days) >= _MAX_DAYS:
+                self._days.clear()
+            self._days[date] = frozenset(self._keys_of(date))
+        return bytes.fromhex(key) in self._days[date]
+
+    def _keys_of(self, date: str) -> Iterator[bytes]:
+        for path in self._batches.glob(f"run=*/date={date}/*{SUFFIX}"):
+            with contextlib.suppress(InputError):
+                column = read_table(str(path), BATCHES, ["batch_key"]).column("batch_key")
+                yield from map(bytes.fromhex, column.to_pylist())
 
 
 class _RowsByBatch:

@@ -181,7 +181,9 @@ def _from_spool(
             selection = selection.with_sessions(sessions_of(reader, index))
         report.skipped.clear()
         report.skipped_count = 0
-        job = EncodeJob(directory, index.path, options, target.encoding, selection, request.limits)
+        job = EncodeJob(
+            directory, index.path, options, target.encoding, selection, request.limits, place.path
+        )
         jobs = request.jobs or default_jobs()
         chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(chunks):

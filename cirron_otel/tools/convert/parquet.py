@@ -99,10 +99,13 @@ class ParquetTarget(TargetWriter):
             self._report.skip(Finding(name, "not-written", str(error)))
 
     def take(self, item: Encoded) -> None:
-        """Add a batch whose rows a worker process has made."""
+        """Add a batch whose rows a worker process has made; none if it is stored already."""
         from ...core.columns.packed import unpack  # noqa: PLC0415
 
-        self._add(unpack(item.data))
+        if item.data:
+            self._add(unpack(item.data))
+        else:
+            self._report.unchanged += 1
 
     def _add(self, rows: PackedRows) -> None:
         if not self._writer.add(rows):
