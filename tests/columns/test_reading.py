@@ -50,7 +50,7 @@ def file_of(tables: Path, table: str) -> Path:
 
 def rewrite(path: Path, metadata: dict[str, str] | None = None, drop: str = "") -> None:
     """Write a file again, with other metadata or without a column."""
-    rows = pq.read_table(path)
+    rows = pq.ParquetFile(path).read()
     rows = rows.drop_columns([drop]) if drop else rows
     pq.write_table(rows.replace_schema_metadata(metadata), path)
 
@@ -61,7 +61,7 @@ def cut(path: Path) -> None:
 
 def change_text(path: Path) -> None:
     """Replace the texts that a row's rest is made of."""
-    rows = pq.read_table(path)
+    rows = pq.ParquetFile(path).read()
     number = rows.column_names.index("extra")
     broken = pa.array(['{"neither": 1}'] * rows.num_rows)
     pq.write_table(rows.set_column(number, "extra", broken), path)
@@ -79,7 +79,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "another version": (lambda path: rewrite(path, {"cirron.columns": "9"}), "format version 9"),
     "no column": (lambda path: rewrite(path, VERSION, "id"), "no column 'id'"),
     "no rows": (
-        lambda path: pq.write_table(pq.read_table(path).slice(0, 1), path),
+        lambda path: pq.write_table(pq.ParquetFile(path).read().slice(0, 1), path),
         "1 rows in spans where the batch has 3",
     ),
     "a text": (change_text, "is not a difference between a record and its fields"),
@@ -249,8 +249,8 @@ def test_engines_read_the_partitions(odd_tables: Path) -> None:
         for run in ("r", "s")
         for path in (odd_tables / "spans" / f"run={run}").rglob("*.parquet")
     ]
-    assert [row for row in rows if row[0] is not None] == days
-    assert [row for row in found.rows() if row[0] is not None] == days
+    assert [row for row in rows if row[0] in ("r", "s")] == days
+    assert [row for row in found.rows() if row[0] in ("r", "s")] == days
 
 
 def test_a_copy_elsewhere_is_read(tables: Path, tmp_path: Path) -> None:

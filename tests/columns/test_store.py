@@ -151,7 +151,7 @@ def test_files_are_private_and_complete(tmp_path: Path) -> None:
     for path in visible(tmp_path / "tables"):
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
-        pq.read_table(path)
+        pq.ParquetFile(path).read()
 
 
 def test_rows_are_in_the_order_of_time_with_statistics(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ SUFFIX = ".parquet"
 WRITING = "_writing"
 """The directory of files that are being written, and of the lock."""
 LOCK = "lock"
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+NO_RUN = "__HIVE_DEFAULT_PARTITION__"
+"""Engines read it as null."""
+NO_DATE = "1970-01-01"
+"""Not null, because some engines cannot read a date that is null."""
 _GROUP = re.compile(r"(\d{20})-([0-9a-f]{32})\.parquet", re.ASCII)
 _PARTITION = re.compile(r"run=([^/=]+)/date=([^/=]+)", re.ASCII)
 _MAX_NAME = 200
@@ -24,8 +27,8 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 class Partition(NamedTuple):
     """A partition: the rows of one run and day, by the names of the directories."""
 
-    run: str = NO_VALUE
-    date: str = NO_VALUE
+    run: str = NO_RUN
+    date: str = NO_DATE
 
     @property
     def path(self) -> str:
@@ -34,7 +37,7 @@ class Partition(NamedTuple):
 
     def may_have(self, run_id: str) -> bool:
         """Return whether rows of a run may be in the partition."""
-        return self.run in (NO_VALUE, _directory_of(run_id))
+        return self.run in (NO_RUN, _directory_of(run_id))
 
 
 class Group(NamedTuple):
@@ -56,10 +59,10 @@ class Group(NamedTuple):
 
 def partition_of(run_id: str | None, created_ns: int | None) -> Partition:
     """Return the partition of a batch; `created_ns` is None if it has no valid time."""
-    date = NO_VALUE
+    date = NO_DATE
     if created_ns is not None:
         date = datetime.fromtimestamp(created_ns // SECOND_NS, UTC).strftime("%Y-%m-%d")
-    return Partition(_directory_of(run_id) if run_id else NO_VALUE, date)
+    return Partition(_directory_of(run_id) if run_id else NO_RUN, date)
 
 
 def partition_at(path: str) -> Partition | None:
