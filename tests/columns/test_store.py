@@ -257,6 +257,18 @@ def test_files_of_other_runs_and_row_groups_of_other_times_are_not_read(tmp_path
         reader.rows("spans", RowSelect("a"))
 
 
+def test_convert_reads_only_the_files_of_a_run(tmp_path: Path) -> None:
+    files = [of_run(1, "aaaa"), of_run(2, "bbbb")]
+    add(tmp_path / "tables", files)
+    [other] = (tmp_path / "tables" / "spans" / "run=bbbb").rglob("*.parquet")
+    _spoil(other)
+    source = f"parquet:{tmp_path}/tables"
+    report = convert(ConvertRequest(source, str(tmp_path / "by id"), run="aaaa"))
+    assert (report.exit_code, list(batches(tmp_path / "by id"))) == (0, [files[0][0]])
+    report = convert(ConvertRequest(source, str(tmp_path / "by part of it"), run="aaa"))
+    assert (report.exit_code, list(batches(tmp_path / "by part of it"))) == (1, [files[0][0]])
+
+
 def test_only_some_columns(tmp_path: Path) -> None:
     add(tmp_path, [of_run(1)])
     rows = ColumnsReader(tmp_path).rows("marks", columns=["name", "value_float"])

@@ -35,9 +35,13 @@ class Partition(NamedTuple):
         """The path below the directory of a table."""
         return f"run={self.run}/date={self.date}"
 
+    def is_of(self, run_id: str) -> bool:
+        """Return whether all rows of the partition are of a run."""
+        return self.run == _directory_of(run_id)
+
     def may_have(self, run_id: str) -> bool:
         """Return whether rows of a run may be in the partition."""
-        return self.run in (NO_RUN, _directory_of(run_id))
+        return self.run == NO_RUN or self.is_of(run_id)
 
 
 class Group(NamedTuple):
@@ -88,6 +92,6 @@ EMPTY_GROUP = group_of(Partition(), (), ())
 
 def _directory_of(run_id: str) -> str:
     """Return the name of a run's directory, after `run=`."""
-    data = run_id.encode()
+    data = run_id.encode("utf-8", "replace")  # an argument may have halves of surrogate pairs
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
     return name if len(name) <= _MAX_NAME else f"sha256-{hashlib.sha256(data).hexdigest()}"

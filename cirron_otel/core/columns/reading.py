@@ -68,6 +68,13 @@ class ColumnsReader:
             key=lambda group: group.order,
         )
 
+    def groups_of_run(self, run: str | None) -> list[Group]:
+        """Return the groups that may have batches of a run; all, if it is not the id of a run."""
+        groups = self.groups()
+        if run is not None and any(group.partition.is_of(run) for group in groups):
+            return [group for group in groups if group.partition.may_have(run)]
+        return groups
+
     def batches(
         self, group: Group, keys: frozenset[str] | None = None
     ) -> Iterator[StoredBatch | Finding]:
