@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from cirron_otel.core.columns.reading import committed_groups
 
 from .helpers import TINY, add, assert_stored, of_run, stored, visible
+
+pytestmark = pytest.mark.timeout(1800)
 
 BATCHES = 3
 
