@@ -44,7 +44,7 @@ class Partition(NamedTuple):
         return self.run == NO_RUN or self.is_of(run_id)
 
 
-class Group(NamedTuple):
+class BatchGroup(NamedTuple):
     """A group of batches, with one file in each table."""
 
     partition: Partition
@@ -80,10 +80,10 @@ def is_group_file(name: str) -> bool:
     return _GROUP.fullmatch(name) is not None
 
 
-def group_of(partition: Partition, keys: Iterable[str], created_ns: Iterable[int]) -> Group:
+def group_of(partition: Partition, keys: Iterable[str], created_ns: Iterable[int]) -> BatchGroup:
     """Return the group of batches with these keys and times."""
     digest = hashlib.sha256("".join(f"{key}\n" for key in keys).encode()).hexdigest()
-    return Group(partition, f"{min(created_ns, default=0):020d}-{digest[:32]}{SUFFIX}")
+    return BatchGroup(partition, f"{min(created_ns, default=0):020d}-{digest[:32]}{SUFFIX}")
 
 
 EMPTY_GROUP = group_of(Partition(), (), ())

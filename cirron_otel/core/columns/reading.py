@@ -16,7 +16,7 @@ from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
-from .layout import SUFFIX, Group, Partition, is_group_file, partition_at, partition_of
+from .layout import SUFFIX, BatchGroup, Partition, is_group_file, partition_at, partition_of
 from .parquet_files import read_table
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
 
@@ -60,7 +60,7 @@ class ColumnsReader:
         self.directory = Path(directory)
         _check_directory(self.directory)
 
-    def groups(self, select: RowSelect = RowSelect()) -> list[Group]:
+    def groups(self, select: RowSelect = RowSelect()) -> list[BatchGroup]:
         """Return the groups that count, in the order of time. Raises InputError."""
         found = committed_groups(self.directory)
         return sorted(
@@ -68,7 +68,7 @@ class ColumnsReader:
             key=lambda group: group.order,
         )
 
-    def groups_of_run(self, run: str | None) -> list[Group]:
+    def groups_of_run(self, run: str | None) -> list[BatchGroup]:
         """Return the groups that may have batches of a run; all, if it is not the id of a run."""
         groups = self.groups()
         if run is not None and any(group.partition.is_of(run) for group in groups):
@@ -76,7 +76,7 @@ class ColumnsReader:
         return groups
 
     def batches(
-        self, group: Group, keys: frozenset[str] | None = None
+        self, group: BatchGroup, keys: frozenset[str] | None = None
     ) -> Iterator[StoredBatch | Finding]:
         """Yield the batches of a group, or those with some keys, in the order of their ordinals.
 
@@ -107,7 +107,7 @@ class ColumnsReader:
                 counts = (header[table] for table in RECORD_TABLES)
                 yield StoredBatch(name, header["batch_key"], data, *counts)
 
-    def keys(self, group: Group) -> Iterator[tuple[str, str]]:
+    def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
         table = self._read(BATCHES, group, ["batch_key", "name"])
         yield from zip(
@@ -149,7 +149,7 @@ class ColumnsReader:
         names = columns or [column.name for column in TABLES[table]]
         return dataset.scanner(columns=names, filter=conditions)
 
-    def _read(self, table: str, group: Group, columns: list[str] | None = None) -> Any:
+    def _read(self, table: str, group: BatchGroup, columns: list[str] | None = None) -> Any:
         path = self.directory / table / group.path
         try:
             return read_table(str(path), table, columns)
@@ -222,13 +222,13 @@ def _conditions(table: str, select: RowSelect, column: Callable[[str], Any]) -> 
     return combined
 
 
-def committed_groups(directory: Path) -> Iterator[Group]:
+def committed_groups(directory: Path) -> Iterator[BatchGroup]:
     """Yield the groups that have a file in the table of batches. Raises InputError."""
     for group, _ in group_files(directory / BATCHES):
         yield group
 
 
-def group_files(table: Path) -> Iterator[tuple[Group, Path]]:
+def group_files(table: Path) -> Iterator[tuple[BatchGroup, Path]]:
     """Yield the files of a table with their groups; other files are ignored. Raises InputError."""
     try:
         for folder, _, names in os.walk(table, onerror=_raise):
@@ -236,14 +236,14 @@ def group_files(table: Path) -> Iterator[tuple[Group, Path]]:
             if partition is not None:
                 for name in names:
                     if is_group_file(name):
-                        yield Group(partition, name), Path(folder) / name
+                        yield BatchGroup(partition, name), Path(folder) / name
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"{table} cannot be read: {error.strerror or error}") from None
 
 
-def groups_in(directory: Path, partition: Partition) -> list[Group]:
+def groups_in(directory: Path, partition: Partition) -> list[BatchGroup]:
     """Return the groups of one partition that count, in the order of time. Raises InputError."""
     folder = directory / BATCHES / partition.path
     try:
@@ -252,7 +252,7 @@ def groups_in(directory: Path, partition: Partition) -> list[Group]:
         return []
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
-    return [Group(partition, name) for name in names]
+    return [BatchGroup(partition, name) for name in names]
 
 
 def _raise(error: OSError) -> None:
