@@ -86,7 +86,8 @@ class TargetRow:
     prefixes: tuple[str, ...] = ()
     """The prefixes that identify this kind of target; the rest of the target is the path."""
     encoding: str = "cirron"
-    """The input of the writer: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
+    """The input of the writer: batches (`cirron`), their rows (`columns`), or messages
+    (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
     """Whether the writer's `read` returns batches that the target already contains."""
     writes_stdout: bool = True
@@ -94,7 +95,7 @@ class TargetRow:
     @property
     def takes_messages(self) -> bool:
         """Whether the target contains OTLP messages rather than batches."""
-        return self.encoding != "cirron"
+        return self.encoding.startswith("otlp-")
 
     def open(self, *arguments: Any) -> Any:
         """Call the opener."""
@@ -165,6 +166,11 @@ SOURCES: dict[str, SourceRow] = {
         can_join=True,
         joins_rank=True,
     ),
+    "parquet": SourceRow(
+        "cirron_otel.tools.convert.parquet:ParquetSource",
+        "columnar tables: parquet:DIR",
+        prefixes=("parquet:",),
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -223,6 +229,13 @@ TARGETS: dict[str, TargetRow] = {
         "cirron_otel.tools.convert.dgrr:open_target",
         "a trace of the Training Trace Runtime: dgrr:DST; the source contains one",
         prefixes=("dgrr:",),
+    ),
+    "parquet": TargetRow(
+        "cirron_otel.tools.convert.parquet:open_target",
+        "columnar tables for DataFrames and SQL engines: parquet:DIR; batches are added",
+        prefixes=("parquet:",),
+        encoding="columns",
+        writes_stdout=False,
     ),
 }
 """Every kind of target by its name."""

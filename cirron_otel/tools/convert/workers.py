@@ -37,7 +37,8 @@ _AHEAD = 2
 """The maximum number of chunks in progress per worker, which limits memory."""
 _POOL_FROM_BYTES = 8_000_000
 
-CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
+CIRRON, COLUMNS = "cirron", "columns"
+OTLP_PROTO, OTLP_JSON, MESSAGE = "otlp-proto", "otlp-json", "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class EncodeJob:
     index_path: str
     options: Options
     output: str
-    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
+    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf), `cirron`, or
+    `columns` (rows of the tables)."""
     selection: Selection | None = None
     limits: SizeLimits = DEFAULT_LIMITS
 
@@ -101,7 +103,8 @@ class Encoder:
 
     def _encode(self, name: str, data: bytes) -> Encoded | None:
         job, size = self._job, len(data)
-        problem = check_batch(data) if job.selection or job.output == CIRRON else None
+        has_batches = job.output in (CIRRON, COLUMNS)
+        problem = check_batch(data) if job.selection or has_batches else None
         if problem is not None:
             self._findings.append(Finding(name, problem.code, problem.message))
             return None
@@ -111,10 +114,11 @@ class Encoder:
                 return None
             data = batch_bytes(chosen)
             name = file_name(chosen) or name
-        if job.output == CIRRON:
+        if has_batches:
             outline = read_outline(data)
             counts = len(outline.spans), len(outline.marks), len(outline.snapshots)
-            return Encoded(name, data, *counts, size)
+            content = data if job.output == CIRRON else _packed(name, data)
+            return Encoded(name, content, *counts, size)
         encoded = encode(name, data, self._index, job.options)
         if job.output == MESSAGE:
             return encoded._replace(data=pushable(encoded.data))
@@ -129,6 +133,14 @@ class Encoder:
         for loss in sorted(losses):
             self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
         return encoded._replace(data=b"".join(data for data, _ in parts), messages=len(parts))
+
+
+def _packed(name: str, data: bytes) -> bytes:
+    """Return the rows of a batch. Raises InputError if it is nested too deep."""
+    from ...core.columns.batch_rows import rows_of  # noqa: PLC0415
+    from ...core.columns.packed import arrow_rows, pack  # noqa: PLC0415 - pyarrow
+
+    return pack(arrow_rows(rows_of(name, data)))
 
 
 _encoder: Encoder | None = None

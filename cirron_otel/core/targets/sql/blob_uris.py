@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .... import exactjson
+from ...records.columns import column_of_name
 from .database import Database, quoted
 from .keys import bounded
-from .rows import COLUMNS, SNAPSHOT, column_of_name, hash_of, record_of, replace_blob_uri
+from .rows import COLUMNS, SNAPSHOT, hash_of, record_of, replace_blob_uri
 
 
 def run_of_span(database: Database, workspace_id: str, span_id: str) -> str | None:

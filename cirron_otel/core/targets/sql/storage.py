@@ -12,6 +12,7 @@ from .... import exactjson
 from ....errors import InputError
 from ...delivery.batch_target import SealedBatch
 from ...durations import DAY_NS
+from ...records.columns import column_of_name, name_of_column
 from ...spool.paths import checked_name
 from . import blob_uris
 from .database import Database, check_readable, migrate
@@ -25,9 +26,7 @@ from .rows import (
     SNAPSHOT,
     SPAN,
     PreparedBatch,
-    column_of_name,
     hash_of,
-    name_of_column,
     prepare_batch,
     rows_of,
 )

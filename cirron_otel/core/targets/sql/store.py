@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from ....errors import InputError
 from ...delivery.batch_target import SealedBatch
-from ...records.columns import TraceBatch
+from ...records.columns import TraceBatch, column_of_name, name_of_column
 from .database import Database, quoted
 from .ownership import OwnerContext
-from .rows import COLUMNS, column_of_name, data_of, name_of_column, record_of
+from .rows import COLUMNS, data_of, record_of
 from .url import parse_url
 
 STORES = {
