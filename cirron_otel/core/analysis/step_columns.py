@@ -22,7 +22,7 @@ MAX_NAMES: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)
 _EXACT: Final = 2**53
 """Integers beyond it are not exact as doubles."""
-_INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,18}", re.ASCII)
+_INTEGER: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 _NON_FINITE: Final = {
     "nan": "nan", "inf": "inf", "-inf": "-inf", "NaN": "nan", "Infinity": "inf",
     "-Infinity": "-inf",
@@ -125,13 +125,12 @@ class _ValueTypes:
         if value is None:
             return
         self.is_bool = self.is_bool and value in _BOOLS
-        number = _integer(value)
-        self.is_int = self.is_int and number is not None
-        self.is_double = self.is_double and (
-            abs(number) <= _EXACT
-            if number is not None
-            else value in _NON_FINITE or number_of(value) is not None
-        )
+        self.is_int = self.is_int and _integer(value) is not None
+        if _INTEGER.fullmatch(value):
+            self.is_double = self.is_double and abs(int(value)) <= _EXACT
+        else:
+            is_number = value in _NON_FINITE or number_of(value) is not None
+            self.is_double = self.is_double and is_number
 
     @property
     def type(self) -> str:
