@@ -13,7 +13,7 @@ import pytest
 
 import cirron_otel as ci
 from cirron_otel.core.columns.schema import MARKS, SPANS, TABLES
-from cirron_otel.errors import InputError, UsageError
+from cirron_otel.errors import CirronOtelError, InputError, UsageError
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.frames.reading import Recording
@@ -164,6 +164,26 @@ def test_what_cannot_be_read_is_a_warning(two_runs: Path) -> None:
 def test_a_missing_source() -> None:
     with pytest.raises(InputError, match="nowhere"):
         ci.read("nowhere")
+
+
+def test_an_address_or_a_format_that_is_not_valid() -> None:
+    with pytest.raises(UsageError, match="unknown format 'parchment'"):
+        ci.read(RECORDING, source_format="parchment")
+    with pytest.raises(UsageError):
+        ci.read("jaeger:nonsense")
+
+
+@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"postgresql", "tar"}))
+def test_damage_is_a_warning_or_an_error(
+    name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with places.SOURCES[name].damaged(tmp_path) as source:
+        try:
+            recording = ci.read(source.argument, source_format=source.format)
+        except CirronOtelError:
+            return
+        assert recording.findings
+        assert any("is incomplete" in str(each.message) for each in recwarn)
 
 
 @pytest.mark.parametrize(
