@@ -53,7 +53,8 @@ def test_constants() -> None:
     assert f"`{schema.VERSION_KEY}`" in TEXT
     assert f"at most {ROW_GROUP_ROWS:,} rows" in TEXT
     assert f"the format version, `{schema.FORMAT_VERSION}`" in TEXT
-    assert TEXT.count(layout.NO_VALUE) == 2
+    assert f"`{layout.NO_RUN}`" in TEXT
+    assert f"`{layout.NO_DATE}`" in TEXT
     assert f"`{layout.WRITING}/{layout.LOCK}`" in TEXT
 
 

@@ -21,6 +21,7 @@ from cirron_otel.core.columns.schema import TABLES, TIME_OF_TABLE
 from cirron_otel.core.columns.writing import ColumnsWriter, WriterLimits
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.errors import InputError, TargetError
+from cirron_otel.tools.convert import workers
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.integration.spools import RECORDED, assert_same, batches, recorded
 from tests.spool import mutations
@@ -151,7 +152,7 @@ def test_files_are_private_and_complete(tmp_path: Path) -> None:
     for path in visible(tmp_path / "tables"):
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
-        pq.read_table(path)
+        pq.ParquetFile(path).read()
 
 
 def test_rows_are_in_the_order_of_time_with_statistics(tmp_path: Path) -> None:
@@ -257,6 +258,18 @@ def test_files_of_other_runs_and_row_groups_of_other_times_are_not_read(tmp_path
         reader.rows("spans", RowSelect("a"))
 
 
+def test_convert_reads_only_the_files_of_a_run(tmp_path: Path) -> None:
+    files = [of_run(1, "aaaa"), of_run(2, "bbbb")]
+    add(tmp_path / "tables", files)
+    [other] = (tmp_path / "tables" / "spans" / "run=bbbb").rglob("*.parquet")
+    _spoil(other)
+    source = f"parquet:{tmp_path}/tables"
+    report = convert(ConvertRequest(source, str(tmp_path / "by id"), run="aaaa"))
+    assert (report.exit_code, list(batches(tmp_path / "by id"))) == (0, [files[0][0]])
+    report = convert(ConvertRequest(source, str(tmp_path / "by part of it"), run="aaa"))
+    assert (report.exit_code, list(batches(tmp_path / "by part of it"))) == (1, [files[0][0]])
+
+
 def test_only_some_columns(tmp_path: Path) -> None:
     add(tmp_path, [of_run(1)])
     rows = ColumnsReader(tmp_path).rows("marks", columns=["name", "value_float"])
@@ -274,3 +287,29 @@ def test_limits_do_not_change_the_rows(tmp_path: Path) -> None:
             for name in ("one", "other")
         )
         assert one == other
+
+
+def test_worker_processes_make_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_POOL_FROM_BYTES", 0)
+    spool, target = RECORDED / "01_torch_basic", f"parquet:{tmp_path}/tables"
+    first = convert(ConvertRequest(str(spool), target, jobs=2))
+    assert (first.unchanged, first.exit_code) == (0, 0)
+    again = convert(ConvertRequest(str(spool), target, jobs=2))
+    assert again.unchanged == again.batches == first.batches
+    convert(ConvertRequest(target, str(tmp_path / "back")))
+    assert_same(batches(tmp_path / "back"), batches(spool))
+
+
+def test_what_is_nested_too_deep_is_reported(tmp_path: Path) -> None:
+    name, data = of_run(1)
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / name).write_bytes(data)
+    deep = encoded(made(2, spans=[span(1, attrs={"a": "DEEP"})]))
+    deep = deep.replace(b'"DEEP"', b"[" * 600 + b"]" * 600)
+    (tmp_path / "spool" / "x.json").write_bytes(deep)
+    report = convert(ConvertRequest(str(tmp_path / "spool"), f"parquet:{tmp_path}/tables"))
+    assert report.exit_code == 1
+    assert [finding.message for finding in report.skipped] == [
+        "JSON nested too deep: more than 512 levels"
+    ]
+    assert_stored(tmp_path / "tables", [(name, data)])

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ... import exactjson
+from ...errors import InputError
 from ...exactjson import MAX_DEPTH
 from ..translator.typed import (
     NotCanonicalError,
@@ -75,12 +76,15 @@ class FastRows(NamedTuple):
 def fast_rows(data: bytes) -> FastRows:
     """Return the rows of a batch. Raises NotCanonicalError if only `records` can read it."""
     batch = decode(data)
-    tables = {SNAPSHOTS: _snapshots(batch.snapshots), MARKS: _marks(batch.marks)}
-    ids = mark_ids_of(tables[MARKS]["span_id"], tables[MARKS]["id"])
-    tables[SPANS] = _spans(batch.spans, ids)
-    otel = None
-    if batch.otel is not UNSET:
-        otel = exactjson.loads(bytes(batch.otel), max_depth=MAX_DEPTH - 1)
+    try:
+        tables = {SNAPSHOTS: _snapshots(batch.snapshots), MARKS: _marks(batch.marks)}
+        ids = mark_ids_of(tables[MARKS]["span_id"], tables[MARKS]["id"])
+        tables[SPANS] = _spans(batch.spans, ids)
+        otel = None
+        if batch.otel is not UNSET:
+            otel = exactjson.loads(bytes(batch.otel), max_depth=MAX_DEPTH - 1)
+    except InputError:  # a part is nested too deep
+        raise NotCanonicalError from None
     return FastRows(_header(batch), otel, tables)
 
 

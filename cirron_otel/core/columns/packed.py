@@ -21,7 +21,7 @@ class PackedRows(NamedTuple):
     """A RecordBatch for each table."""
 
 
-class _Message(msgspec.Struct, array_like=True):
+class _PackedMessage(msgspec.Struct, array_like=True):
     key: str
     created_ns: int | None
     run_id: str | None
@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Message).decode
+_decode = msgspec.msgpack.Decoder(_PackedMessage).decode
 
 
 def arrow_rows(rows: BatchRows) -> PackedRows:
@@ -41,7 +41,7 @@ def arrow_rows(rows: BatchRows) -> PackedRows:
 def pack(rows: PackedRows) -> bytes:
     """Return the rows of a batch as bytes."""
     tables = {name: batch.serialize().to_pybytes() for name, batch in rows.tables.items()}
-    return _encode(_Message(rows.key, rows.created_ns, rows.run_id, tables))
+    return _encode(_PackedMessage(rows.key, rows.created_ns, rows.run_id, tables))
 
 
 def unpack(data: bytes) -> PackedRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
-from .layout import Group, Partition, is_group_file, partition_at
+from .layout import SUFFIX, BatchGroup, Partition, is_group_file, partition_at, partition_of
 from .parquet_files import read_table
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
 
 _EXPECTED = "expected a directory that `cirron-otel convert SRC parquet:DIR` wrote"
 _NAMED_APART_DIGITS = 8
+_MAX_DAYS = 16
+"""How many days of keys are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class ColumnsReader:
         self.directory = Path(directory)
         _check_directory(self.directory)
 
-    def groups(self, select: RowSelect = RowSelect()) -> list[Group]:
+    def groups(self, select: RowSelect = RowSelect()) -> list[BatchGroup]:
         """Return the groups that count, in the order of time. Raises InputError."""
         found = committed_groups(self.directory)
         return sorted(
@@ -65,8 +68,15 @@ class ColumnsReader:
             key=lambda group: group.order,
         )
 
+    def groups_of_run(self, run: str | None) -> list[BatchGroup]:
+        """Return the groups that may have batches of a run; all, if it is not the id of a run."""
+        groups = self.groups()
+        if run is not None and any(group.partition.is_of(run) for group in groups):
+            return [group for group in groups if group.partition.may_have(run)]
+        return groups
+
     def batches(
-        self, group: Group, keys: frozenset[str] | None = None
+        self, group: BatchGroup, keys: frozenset[str] | None = None
     ) -> Iterator[StoredBatch | Finding]:
         """Yield the batches of a group, or those with some keys, in the order of their ordinals.
 
@@ -97,7 +107,7 @@ class ColumnsReader:
                 counts = (header[table] for table in RECORD_TABLES)
                 yield StoredBatch(name, header["batch_key"], data, *counts)
 
-    def keys(self, group: Group) -> Iterator[tuple[str, str]]:
+    def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
         table = self._read(BATCHES, group, ["batch_key", "name"])
         yield from zip(
@@ -139,12 +149,39 @@ class ColumnsReader:
         names = columns or [column.name for column in TABLES[table]]
         return dataset.scanner(columns=names, filter=conditions)
 
-    def _read(self, table: str, group: Group, columns: list[str] | None = None) -> Any:
+    def _read(self, table: str, group: BatchGroup, columns: list[str] | None = None) -> Any:
         path = self.directory / table / group.path
         try:
             return read_table(str(path), table, columns)
         except InputError as error:
             raise InputError(f"{path} cannot be read: {error}") from None
+
+
+class StoredKeys:
+    """The keys of the batches in the tables of a directory, read by day when they are needed."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """The directory need not exist."""
+        self._batches = Path(directory) / BATCHES
+        self._days: dict[str, frozenset[bytes]] = {}
+
+    def has(self, key: str, created_ns: int) -> bool:
+        """Return whether a batch is stored that was created at a time (Unix ns).
+
+        A file that cannot be read has no keys.
+        """
+        date = partition_of(None, created_ns).date
+        if date not in self._days:
+            if len(self._days) >= _MAX_DAYS:
+                self._days.clear()
+            self._days[date] = frozenset(self._keys_of(date))
+        return bytes.fromhex(key) in self._days[date]
+
+    def _keys_of(self, date: str) -> Iterator[bytes]:
+        for path in self._batches.glob(f"run=*/date={date}/*{SUFFIX}"):
+            with contextlib.suppress(InputError):
+                column = read_table(str(path), BATCHES, ["batch_key"]).column("batch_key")
+                yield from map(bytes.fromhex, column.to_pylist())
 
 
 class _RowsByBatch:
@@ -185,13 +222,13 @@ def _conditions(table: str, select: RowSelect, column: Callable[[str], Any]) -> 
     return combined
 
 
-def committed_groups(directory: Path) -> Iterator[Group]:
+def committed_groups(directory: Path) -> Iterator[BatchGroup]:
     """Yield the groups that have a file in the table of batches. Raises InputError."""
     for group, _ in group_files(directory / BATCHES):
         yield group
 
 
-def group_files(table: Path) -> Iterator[tuple[Group, Path]]:
+def group_files(table: Path) -> Iterator[tuple[BatchGroup, Path]]:
     """Yield the files of a table with their groups; other files are ignored. Raises InputError."""
     try:
         for folder, _, names in os.walk(table, onerror=_raise):
@@ -199,14 +236,14 @@ def group_files(table: Path) -> Iterator[tuple[Group, Path]]:
             if partition is not None:
                 for name in names:
                     if is_group_file(name):
-                        yield Group(partition, name), Path(folder) / name
+                        yield BatchGroup(partition, name), Path(folder) / name
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"{table} cannot be read: {error.strerror or error}") from None
 
 
-def groups_in(directory: Path, partition: Partition) -> list[Group]:
+def groups_in(directory: Path, partition: Partition) -> list[BatchGroup]:
     """Return the groups of one partition that count, in the order of time. Raises InputError."""
     folder = directory / BATCHES / partition.path
     try:
@@ -215,7 +252,7 @@ def groups_in(directory: Path, partition: Partition) -> list[Group]:
         return []
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
-    return [Group(partition, name) for name in names]
+    return [BatchGroup(partition, name) for name in names]
 
 
 def _raise(error: OSError) -> None:
@@ -229,9 +266,8 @@ def _check_directory(directory: Path) -> None:
             raise InputError(f"{directory} {problem}: {_EXPECTED}")
         if not (directory / BATCHES).is_dir():
             raise InputError(f"{directory} has no table {BATCHES}: {_EXPECTED}")
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise InputError(f"{directory} cannot be read: {what}") from None
+    except OSError as error:
+        raise InputError(f"{directory} cannot be read: {error.strerror or error}") from None
 
 
 def named_apart(name: str, key: str) -> str:

@@ -23,7 +23,7 @@ from .layout import (
     EMPTY_GROUP,
     LOCK,
     WRITING,
-    Group,
+    BatchGroup,
     Partition,
     group_of,
     partition_of,
@@ -206,7 +206,7 @@ class ColumnsWriter:
                     tables[table].append(part)
         self._write(group, {table: parts for table, parts in tables.items() if parts})
 
-    def _write(self, group: Group, tables: dict[str, list[Any]]) -> None:
+    def _write(self, group: BatchGroup, tables: dict[str, list[Any]]) -> None:
         """Write the files of a group, that of the batches last, which makes the group count."""
         with _writable(self._root):
             for table in sorted(tables, key=lambda name: name == BATCHES):

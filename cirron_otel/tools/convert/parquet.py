@@ -29,10 +29,10 @@ class ParquetSource(BatchSource):
 
     is_streamed: ClassVar[bool] = True
 
-    def __init__(self, place: PathSpec, context: SourceContext) -> None:  # noqa: ARG002 - an opener
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
         """Store the path; `batches` reads it. Raises MissingExtraError."""
         require()
-        self._path = place.path
+        self._path, self._run = place.path, context.run
 
     def batches(
         self,
@@ -69,7 +69,7 @@ class ParquetSource(BatchSource):
     def _stored(self, reader: ColumnsReader, report: Report) -> Iterator[StoredBatch]:
         """Yield each batch once, and report what is damaged."""
         keys: set[bytes] = set()
-        for group in reader.groups():
+        for group in reader.groups_of_run(self._run):
             try:
                 for batch in reader.batches(group):
                     if isinstance(batch, Finding):
@@ -99,10 +99,13 @@ class ParquetTarget(TargetWriter):
             self._report.skip(Finding(name, "not-written", str(error)))
 
     def take(self, item: Encoded) -> None:
-        """Add a batch whose rows a worker process has made."""
+        """Add a batch whose rows a worker process has made; none if it is stored already."""
         from ...core.columns.packed import unpack  # noqa: PLC0415
 
-        self._add(unpack(item.data))
+        if item.data:
+            self._add(unpack(item.data))
+        else:
+            self._report.unchanged += 1
 
     def _add(self, rows: PackedRows) -> None:
         if not self._writer.add(rows):

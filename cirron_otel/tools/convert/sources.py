@@ -61,6 +61,9 @@ class SourceContext:
     """The spool whose scopes the records are attached to; only for rows with `can_join`."""
     rank: int = 0
     """The rank of that spool whose steps are meant; only for rows with `joins_rank`."""
+    run: str | None = None
+    """The run that is needed, as the user names it; a source may leave out the batches of other
+    runs."""
 
 
 class BatchSource(ABC):

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import exactjson
 from ...core.placement.batch_outline import read_outline
@@ -22,6 +23,7 @@ from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import check_batch
 from ...core.records.findings import Finding
+from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
 from ...core.translator.codec import Encoded, NoBatchError, encode, pushable
 from ...core.translator.own.encode import Options, file_name
@@ -30,6 +32,9 @@ from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
 from .select import Selection
 from .selecting import Selector
 from .sources import size_of
+
+if TYPE_CHECKING:
+    from ...core.columns.reading import StoredKeys
 
 CHUNK_BYTES = 2_000_000
 """The approximate size of the batches that a worker encodes at a time, bytes."""
@@ -53,6 +58,8 @@ class EncodeJob:
     `columns` (rows of the tables)."""
     selection: Selection | None = None
     limits: SizeLimits = DEFAULT_LIMITS
+    target: str = ""
+    """The directory of the tables for `columns`: a batch that these contain has no `data`."""
 
 
 @dataclass(slots=True)
@@ -73,6 +80,7 @@ class Encoder:
         self._selector = Selector(job.selection or Selection(), self._index)
         self._findings: list[Finding] = []
         self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
+        self._stored: StoredKeys | None = None
 
     def chunk(self, names: list[str]) -> Chunk:
         """Encode some files."""
@@ -117,12 +125,28 @@ class Encoder:
         if has_batches:
             outline = read_outline(data)
             counts = len(outline.spans), len(outline.marks), len(outline.snapshots)
-            content = data if job.output == CIRRON else _packed(name, data)
+            content = data if job.output == CIRRON else self._packed(name, data)
             return Encoded(name, content, *counts, size)
         encoded = encode(name, data, self._index, job.options)
         if job.output == MESSAGE:
             return encoded._replace(data=pushable(encoded.data))
         return self._framed(name, encoded, data)
+
+    def _packed(self, name: str, data: bytes) -> bytes:
+        """Return the rows of a batch; b"" if the target contains it.
+
+        Raises InputError if the batch is nested too deep.
+        """
+        from ...core.columns.batch_rows import key_of, rows_of  # noqa: PLC0415 - pyarrow
+        from ...core.columns.packed import arrow_rows, pack  # noqa: PLC0415
+        from ...core.columns.reading import StoredKeys  # noqa: PLC0415
+
+        if self._stored is None:
+            self._stored = StoredKeys(self._job.target)
+        named = parse_name(name)
+        if named is not None and self._stored.has(key_of(name, data), named[0]):
+            return b""
+        return pack(arrow_rows(rows_of(name, data)))
 
     def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
         limit = self._job.limits.message_bytes
@@ -133,14 +157,6 @@ class Encoder:
         for loss in sorted(losses):
             self._findings.append(Finding(name, "json-loss", f"{loss}: write .binpb instead"))
         return encoded._replace(data=b"".join(data for data, _ in parts), messages=len(parts))
-
-
-def _packed(name: str, data: bytes) -> bytes:
-    """Return the rows of a batch. Raises InputError if it is nested too deep."""
-    from ...core.columns.batch_rows import rows_of  # noqa: PLC0415
-    from ...core.columns.packed import arrow_rows, pack  # noqa: PLC0415 - pyarrow
-
-    return pack(arrow_rows(rows_of(name, data)))
 
 
 _encoder: Encoder | None = None
