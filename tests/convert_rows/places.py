@@ -266,6 +266,9 @@ TARGETS: dict[str, str] = {
 }
 """By row: the name of a target; a batch file has the name of its batch."""
 
+FIGURES = {"steps-csv": "out.csv", "steps-parquet": "out.parquet"}
+"""The targets that contain figures computed from the batches (tests/frames)."""
+
 
 def name_of_target(name: str, spool: Path) -> str:
     """The name of a target for the batches of a spool."""

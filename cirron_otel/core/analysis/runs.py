@@ -127,6 +127,8 @@ class SpoolRuns:
     runs: list[Run]
     unassigned: frozenset[str]
     """The names of the batches that belong to no run."""
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The attributes of each session's resource, by its id; empty for cirron-sdk."""
 
 
 @dataclass(slots=True)
@@ -207,7 +209,11 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
     summaries = [_run(each) for each in runs]
-    return SpoolRuns(sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)), without)
+    return SpoolRuns(
+        sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)),
+        without,
+        {each.id: each.resource for each in sessions.values()},
+    )
 
 
 def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:

@@ -85,6 +85,8 @@ class TargetRow:
     """A line for the help of the commands."""
     prefixes: tuple[str, ...] = ()
     """The prefixes that identify this kind of target; the rest of the target is the path."""
+    suffixes: tuple[str, ...] = ()
+    """The suffixes of files that identify this kind of target."""
     encoding: str = "cirron"
     """The input of the writer: batches (`cirron`), their rows (`columns`), or messages
     (`otlp-json`, `otlp-proto`)."""
@@ -237,6 +239,16 @@ TARGETS: dict[str, TargetRow] = {
         encoding="columns",
         writes_stdout=False,
     ),
+    "steps-csv": TargetRow(
+        "cirron_otel.tools.frames.step_files:open_csv",
+        "the steps, a line for each step and rank: .csv",
+        suffixes=(".csv",),
+    ),
+    "steps-parquet": TargetRow(
+        "cirron_otel.tools.frames.step_files:open_parquet",
+        "the steps, a row for each step and rank: .parquet",
+        suffixes=(".parquet",),
+    ),
 }
 """Every kind of target by its name."""
 
@@ -268,6 +280,14 @@ def source_with_prefix(source: str) -> tuple[str, str] | None:
 def target_with_prefix(target: str) -> tuple[str, str] | None:
     """Return the row name and the prefix that match the start of `target`; None if none matches."""
     return _with_prefix(target, ((name, row.prefixes) for name, row in TARGETS.items()))
+
+
+def target_with_suffix(target: str) -> str | None:
+    """Return the row name whose suffix `target` has; None if there is none."""
+    for name, row in TARGETS.items():
+        if target.lower().endswith(row.suffixes):
+            return name
+    return None
 
 
 def _with_prefix(text: str, rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[str, str] | None:
