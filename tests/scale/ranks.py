@@ -31,6 +31,7 @@ SLOWER = 1.6
 """The straggler's forward pass takes this times as long; the other ranks wait in `backward`."""
 SPIKE = 4
 """A slow step loads its data for this times the length of a step."""
+INCOMPLETE = "incomplete: the process ended before this scope did"
 _FLUSH_NS = SECOND
 _EPOCH_STEPS = 1000
 
@@ -139,9 +140,11 @@ class SimulatedRank:
             if at_ns // _FLUSH_NS > sealed:
                 sealed = at_ns // _FLUSH_NS
                 yield session.seal(at_ns)
-        if not is_killed:
+        if is_killed:
+            session.recover(at_ns)
+        else:
             session.close(at_ns)
-            yield session.seal(at_ns)
+        yield session.seal(at_ns)
         return number, at_ns
 
 
@@ -230,6 +233,14 @@ class _Session:
         """End the epoch and the session."""
         self._end_epoch(at_ns)
         self._span("cirron.session", self._id, None, self._begun_ns, at_ns)
+
+    def recover(self, at_ns: int) -> None:
+        """Close the open scopes as the next process does; the unsealed records are lost."""
+        self._spans, self._marks, self._steps = [], [], 0
+        self.close(at_ns)
+        for span in self._spans:
+            span["attrs"] = {"incomplete": True}
+            span["otel"] = {"status": {"code": 2, "message": INCOMPLETE}}
 
     def seal(self, at_ns: int) -> RankBatch:
         """Return a batch of all records since the last one."""

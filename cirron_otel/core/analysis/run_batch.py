@@ -11,13 +11,14 @@ from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
 from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
+from ..records.step_summaries import GROUP, STEPS
 from ..spool.oom_kills import KILLS_CAUSE
 
 RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.script"
 CLOSED, FAILED, KILLED = "closed", "failed", "killed"
 UNFINISHED, OPEN = "unfinished", "open"
 _SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)
-_STEPS = ("step", "batch")
+_STEP_NAMES = ("step", "batch")
 _ENDED_BY_SIGNAL = ("incomplete:", "killed:")
 _ERROR = 2
 
@@ -107,8 +108,12 @@ def _count(span: _Span, outline: RunBatchOutline) -> None:
     outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)
     if span.rank is not None:
         outline.ranks.add(span.rank)
-    if span.name in _STEPS:
+    if span.name in _STEP_NAMES:
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
+    elif span.name == GROUP and span.otel is not None:
+        steps = span.otel.get(STEPS)
+        count = len(steps) if isinstance(steps, list) else 0
+        outline.steps[span.rank] = outline.steps.get(span.rank, 0) + count
     elif span.name == JOB or (span.name == SESSION and span.parent_id is None):
         status = status_of(span.otel)
         if span.name == SESSION or status != CLOSED:
