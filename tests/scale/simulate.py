@@ -31,7 +31,7 @@ import msgspec
 
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import UnreachableError
-from cirron_otel.core.records.step_summaries import GROUP, STEPS
+from cirron_otel.core.records.step_summaries import GROUP, STEP_COUNT
 from cirron_otel.core.targets.exported_part import exported_part
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.target import OtlpTarget
@@ -49,7 +49,7 @@ class _Span(msgspec.Struct, gc=False):
     id: str
     name: str
     rank: int | None = None
-    otel: dict[str, Any] | None = None
+    attrs: msgspec.Raw = msgspec.Raw()
 
 
 class _Spans(msgspec.Struct, gc=False):
@@ -74,7 +74,7 @@ class IdSet:
         if span.name == "step":
             self.steps += 1
         elif span.name == GROUP:
-            self.steps += len((span.otel or {}).get(STEPS, ()))
+            self.steps += int(msgspec.json.decode(span.attrs)[STEP_COUNT])
 
     def to_json(self) -> dict[str, Any]:
         return {"spans": self.count, "steps": self.steps, "digest": f"{self.total:032x}"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.core.delivery.batch_target import SealedBatch
-from cirron_otel.core.records.step_summaries import INSIDE, STEPS
+from cirron_otel.core.records.step_summaries import INSIDE, STEPS, listed
 from cirron_otel.core.targets.exported_part import exported_part
 from cirron_otel.core.translator.translate import encode_own
 from cirron_otel.sdk.flush.export_budget import BURST_S, ExportBudget
@@ -88,7 +88,7 @@ def test_what_goes_over_it_cannot_be_summarised(
         refs = {s["parent_id"] for s in full["spans"]} | {m["span_id"] for m in full["marks"]}
         if over:
             for span in left["spans"]:
-                if span["name"] != "step" or set(span.get("otel", ())) & {INSIDE}:
+                if span["name"] != "step" or INSIDE in span["attrs"]:
                     continue
                 inside = scopes_below(full["spans"], span["id"])
                 some = [span, *inside]
@@ -135,7 +135,7 @@ def test_no_step_is_lost_and_no_parent_dangles(
         grouped = {
             entry["id"]: entry
             for span in left["spans"]
-            for entry in span.get("otel", {}).get(STEPS, ())
+            for entry in listed(span["attrs"].get(STEPS)) or ()
         }
         outermost = [
             span for span in full["spans"]
@@ -146,7 +146,8 @@ def test_no_step_is_lost_and_no_parent_dangles(
             assert [record[key] for key in ("index", "start_ns", "end_ns")] == [
                 step[key] for key in ("index", "start_ns", "end_ns")
             ]
-            rows = record.get("otel", record).get(INSIDE)
+            text = record["attrs"].get(INSIDE) if step["id"] in kept else None
+            rows = listed(text) if step["id"] in kept else record["inside"]
             if rows is not None:
                 assert sorted((name, ns) for name, _, _, ns, *_ in rows) == sorted(
                     (each["name"], each["end_ns"] - each["start_ns"])

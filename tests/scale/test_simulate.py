@@ -92,7 +92,7 @@ def test_the_ranks_of_a_job() -> None:
 def test_a_set_of_ids_does_not_depend_on_the_order() -> None:
     class Span:
         def __init__(self, id_: str) -> None:
-            self.id, self.name, self.rank, self.otel = id_, "step", 0, None
+            self.id, self.name, self.rank = id_, "step", 0
 
     one, other = IdSet(), IdSet()
     for id_ in ("01", "02", "ff"):

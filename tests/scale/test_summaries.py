@@ -11,6 +11,7 @@ from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.verdicts.reading import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.records.step_summaries import INSIDE
 from cirron_otel.core.targets.exported_part import exported_part
 
 from .batches import GeneratedRank, files, report_json, stated
@@ -27,7 +28,10 @@ def test_simulated_ranks_have_the_same_report(budget: int) -> None:
     assert report_json(parts) == report_json(batches)
     limits = thresholds_of("run")
     diagnosis = diagnose_batches(files(parts), limits, job.ranks).to_json()
-    assert diagnosis == diagnose_batches(files(batches), limits, job.ranks).to_json()
+    assert diagnosis["window"].pop("summarised") > 0
+    complete = diagnose_batches(files(batches), limits, job.ranks).to_json()
+    assert complete["window"].pop("summarised") == 0
+    assert diagnosis == complete
     assert diagnosis["verdicts"][0]["kind"] == "COMPUTE_STRAGGLER"
     assert diagnosis["verdicts"][0]["ranks"] == [job.straggler]
 
@@ -78,7 +82,7 @@ def test_many_scopes_share_rows() -> None:
     batch = stated(SealedBatch("x", json.dumps(document).encode()), {"steps": [step["id"]]})
     (left,) = json.loads(exported_part(batch).data)["spans"]
     length = step["end_ns"] - step["start_ns"]
-    assert [row[:2] + row[3:4] for row in left["otel"]["inside"]] == [
+    assert [row[:2] + row[3:4] for row in json.loads(left["attrs"][INSIDE])] == [
         ["micro_step", -1, 700 * length], ["forward", 0, 700 * length],
     ]  # fmt: skip
 
@@ -86,14 +90,15 @@ def test_many_scopes_share_rows() -> None:
 @pytest.mark.parametrize(
     "inside",
     [
-        7, [[]], [["forward", 1, 0, 1]], [["forward", -2, 0, 1]], [["forward", -1, 0, -1]],
-        [[3, -1, 0, 1]], [["forward", -1, 0.5, 1]], [["forward", -1, 0, 1, "x"]],
+        7, "7", "[[]]", "{", '[["forward", 1, 0, 1]]', '[["forward", -2, 0, 1]]',
+        '[["forward", -1, 0, -1]]', '[[3, -1, 0, 1]]', '[["forward", -1, 0.5, 1]]',
+        '[["forward", -1, 0, 1, "x"]]', '["\\ud800"]',
     ],
 )  # fmt: skip
 def test_other_values_are_not_rows(inside: object) -> None:
     rank = GeneratedRank(1)
     document = json.loads(rank.batch(1, 50, 0).data)
-    document["spans"][-1]["otel"] = {"inside": inside}
+    document["spans"][-1]["attrs"] = {INSIDE: inside}
     data = json.dumps(document, separators=(",", ":")).encode()
     with run_index(files([SealedBatch("x", data)])) as index:
         assert index.one("SELECT count(*) FROM span") == len(document["spans"])

@@ -1,7 +1,8 @@
 """Steps as summaries: the form in which an export budget sends steps (docs/scaling.md).
 
-A *step summary* is the span of a step that also contains the scopes inside it, as rows of
-`otel.inside`. A *step group* is a span that contains several steps, as entries of `otel.steps`.
+A *step summary* is the span of a step that also contains the scopes inside it, as rows of its
+attribute `step.inside`. A *step group* is a span that contains several steps, as entries of its
+attribute `steps.entries`. Both are JSON text, which every mapper passes on as one string.
 `expand` restores the steps and the scopes, without what a summary leaves out: the attributes, the
 marks and the ids of the scopes inside.
 """
@@ -13,18 +14,22 @@ from typing import Any, Final
 
 import msgspec
 
+from ... import exactjson
 from ...ids import digest, is_id
 from .rows import IndexedBatch, IndexedSpan
 
 STEP: Final = "step"
 GROUP: Final = "steps"
 """The name of a step group."""
-INSIDE: Final = "inside"
-"""The member of a step's `otel` with the scopes inside it. A row consists of the name, the row
+INSIDE: Final = "step.inside"
+"""The attribute of a step with the scopes inside it. A row consists of the name, the row
 number of the parent (-1: the step), the start, from the step's, and the duration in ns, then, if
 known, the time on the device in ns, and, if the row stands for several scopes, their number."""
-STEPS: Final = "steps"
-"""The member of a group's `otel` with its steps: their fields, without those of the group."""
+STEPS: Final = "steps.entries"
+"""The attribute of a group with its steps: their fields, without those of the group, and `inside`,
+the rows of the scopes inside them."""
+STEP_COUNT: Final = "steps.count"
+"""The attribute of a group with the number of its steps."""
 SUMMARISED: Final = "summarised"
 """The member of a complete batch's `otel` that lists the steps to summarise for an export."""
 SUMMARY_OF: Final = "summary_of"
@@ -32,7 +37,8 @@ SUMMARY_OF: Final = "summary_of"
 spans and marks that the export leaves out."""
 MAX_ROWS: Final = 1000
 """If a step has more scopes, those of one name and parent share a row."""
-_HINTS = (b'"inside":[', b'"steps":[')
+_HINTS = (b'"step.inside":"', b'"steps.entries":"')
+_ROWS = "inside"
 _HARMLESS = frozenset({"trace_id"})
 """The members of a scope's `otel` that a summary may leave out."""
 _DURATION, _GPU, _TIMES = 3, 4, 5
@@ -181,21 +187,41 @@ def expand(rows: IndexedBatch, data: bytes) -> list[tuple[int, IndexedSpan]]:
     out: list[tuple[int, IndexedSpan]] = []
     owners: dict[str, str] = {}
     for place, span in spans:
-        otel = span.otel
-        entries = otel.get(STEPS) if isinstance(otel, dict) and span.name == GROUP else None
-        if isinstance(entries, list) and all(map(_is_entry, entries)):
+        entries = _listed(span, STEPS) if span.name == GROUP else None
+        rows_inside = _listed(span, INSIDE) if span.name == STEP else None
+        if entries is not None and all(map(_is_entry, entries)):
             for entry in entries:
                 step = _step_of(span, entry)
                 owners.update(dict.fromkeys(step.mark_ids, step.id or ""))
-                out += [(place, each) for each in _restored(step, entry.get(INSIDE))]
-        elif isinstance(otel, dict) and isinstance(otel.get(INSIDE), list) and span.name == STEP:
-            out += [(place, each) for each in _restored(_expanded(span), otel[INSIDE])]
+                out += [(place, each) for each in _restored(step, entry.get(_ROWS))]
+        elif rows_inside is not None:
+            out += [(place, each) for each in _restored(_expanded(span), rows_inside)]
         else:
             out.append((place, span))
     for mark in rows.marks:
         if mark.id in owners:
             mark.span_id = owners[mark.id]
     return out
+
+
+def _listed(span: IndexedSpan, name: str) -> list[Any] | None:
+    """Return the list in an attribute of a span; None if it has none."""
+    attributes = span.attributes
+    return listed(attributes.get(name)) if isinstance(attributes, dict) else None
+
+
+def listed(text: object) -> list[Any] | None:
+    """Return the list that is the value of `INSIDE` or `STEPS`; None for any other value."""
+    try:
+        value = msgspec.json.decode(text) if isinstance(text, str) else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+def text_of(values: Sequence[Any]) -> str:
+    """Return the value of `INSIDE` or `STEPS` for these rows or entries."""
+    return exactjson.dumps_ascii(values)
 
 
 def _restored(step: ExpandedSpan, inside: Any) -> Iterator[IndexedSpan]:
@@ -248,7 +274,7 @@ def _step_of(group: IndexedSpan, entry: dict[str, Any]) -> ExpandedSpan:
 def _is_entry(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
-        and entry.keys() <= _STEP_FIELDS | {INSIDE}
+        and entry.keys() <= _STEP_FIELDS | {_ROWS}
         and is_plain(entry.get("id"), STEP, entry.get("start_ns"), entry.get("end_ns"), None)
         and isinstance(entry.get("mark_ids", []), list)
         and all(_is_optional_int(entry.get(key)) for key in ("gpu_ns", "memory_peak_bytes"))
@@ -284,4 +310,4 @@ def entry_of(
         entry["attrs"] = step["attrs"]
     if mark_ids:
         entry["mark_ids"] = list(mark_ids)
-    return entry | {INSIDE: rows}
+    return entry | {_ROWS: rows}

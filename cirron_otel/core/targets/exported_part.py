@@ -17,6 +17,7 @@ from ..records.step_summaries import (
     GROUP,
     INSIDE,
     MAX_ROWS,
+    STEP_COUNT,
     STEPS,
     SUMMARISED,
     SUMMARY_OF,
@@ -25,6 +26,7 @@ from ..records.step_summaries import (
     is_plain,
     phase_sums,
     scopes_inside,
+    text_of,
 )
 from ..spool.owner import batch_id_of
 from ..spool.paths import file_name
@@ -105,7 +107,7 @@ class _Part:
         return is_plain(*fields) and is_listed and isinstance(span.get("attrs", {}), dict)
 
     def summarise(self, step_id: str) -> None:
-        """Replace the scopes inside a step by rows of the step's `otel`."""
+        """Replace the scopes inside a step by rows of the step's attribute."""
         place, inside = self._inside.pop(step_id, (-1, []))
         if not inside:
             return
@@ -118,8 +120,7 @@ class _Part:
         )
         moved = self._moved(inside, step_id)
         step["mark_ids"] = [*own[:end], *moved, *own[end:]]
-        step["attrs"] = phase_sums(rows) | step.get("attrs", {})
-        step["otel"] = step.get("otel", {}) | {INSIDE: rows}
+        step["attrs"] = phase_sums(rows) | step.get("attrs", {}) | {INSIDE: text_of(rows)}
 
     def group(self, step_ids: Sequence[str]) -> None:
         """Replace steps with the same parent, thread, process and rank by one span."""
@@ -144,15 +145,18 @@ class _Part:
             for key, ns in phase_sums(rows).items():
                 sums[key] = sums.get(key, 0) + ns
             self._left_out.add(place)
-        self._groups.append({
+        attributes = {STEP_COUNT: len(entries), **sums, STEPS: text_of(entries)}
+        group: dict[str, Any] = {
             "id": id_, "name": GROUP, "parent_id": first.get("parent_id"), "index": None,
             "start_ns": min(each["start_ns"] for each in entries),
             "end_ns": max(each["end_ns"] for each in entries),
             "cpu_ns": None, "gpu_ns": None, "memory_peak_bytes": None,
             "thread_id": first.get("thread_id"), "pid": first.get("pid"),
-            "rank": first.get("rank"), "attrs": {"steps": len(entries), **sums},
-            "mark_ids": mark_ids, "otel": first.get("otel", {}) | {STEPS: entries},
-        })  # fmt: skip
+            "rank": first.get("rank"), "attrs": attributes, "mark_ids": mark_ids,
+        }  # fmt: skip
+        if "otel" in first:
+            group["otel"] = first["otel"]
+        self._groups.append(group)
 
     def _taken(self, step: dict[str, Any], inside: list[int]) -> list[list[Any]]:
         self._left_out.update(inside)
