@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,7 +32,6 @@ SLOWER = 1.6
 SPIKE = 4
 """A slow step loads its data for this times the length of a step."""
 INCOMPLETE = "incomplete: the process ended before this scope did"
-_FLUSH_NS = SECOND
 _EPOCH_STEPS = 1000
 
 Record = dict[str, Any]
@@ -49,6 +48,8 @@ class Job:
     """The export budget of each rank, spans per second."""
     scale: int = 1
     """The factor of the lengths of all phases."""
+    flush_s: int = 1
+    """The time between the batches of a rank, seconds."""
     straggler: int = 0
     missing: frozenset[int] = frozenset()
     """Ranks that never send anything."""
@@ -59,14 +60,18 @@ class Job:
     run_id: str = field(default="")
 
     @classmethod
-    def of(cls, ranks: int, seconds: float, seed: int, budget: int | None, scale: int = 1) -> Job:
+    def of(
+        cls, ranks: int, seconds: float, seed: int, budget: int | None, scale: int = 1,
+        flush_s: int = 1,
+    ) -> Job:  # fmt: skip
         """Return a job with a straggler, and, from 16 ranks on, missing and restarted ranks."""
         some = random.Random(f"job {seed} {ranks}").sample(range(ranks), min(ranks, 4))
         if ranks < 16:
-            return cls(ranks, seconds, seed, budget, scale, some[0], run_id=_id(seed, "run"))
+            run_id = _id(seed, "run")
+            return cls(ranks, seconds, seed, budget, scale, flush_s, some[0], run_id=run_id)
         missing, restarted, failing = frozenset({some[1]}), frozenset({some[2]}), some[3]
         return cls(
-            ranks, seconds, seed, budget, scale, some[0], missing, restarted, failing,
+            ranks, seconds, seed, budget, scale, flush_s, some[0], missing, restarted, failing,
             _id(seed, "run"),
         )  # fmt: skip
 
@@ -117,7 +122,7 @@ class SimulatedRank:
         self.budget = ExportBudget(job.budget, 2.0) if job.budget else None
 
     def batches(self) -> Iterator[RankBatch]:
-        """Yield the batches, about one for each second, in the order of time."""
+        """Yield the batches in the order of time."""
         ends_ns = round(self.job.seconds * SECOND)
         if self.rank not in self.job.restarted:
             yield from self._session(0, 0, 0, ends_ns, is_killed=False)
@@ -129,16 +134,17 @@ class SimulatedRank:
 
     def _session(
         self, turn: int, number: int, at_ns: int, ends_ns: int, *, is_killed: bool
-    ) -> Iterator[RankBatch]:
+    ) -> Generator[RankBatch, None, tuple[int, int]]:
         """Yield the batches of one process; return its next step and the time."""
         session = _Session(self, turn, at_ns)
-        sealed = 0
+        flush_ns = self.job.flush_s * SECOND
+        sealed = at_ns // flush_ns
         while at_ns < ends_ns:
             session.step(number, at_ns)
             at_ns += self.job.step_ns(number)
             number += 1
-            if at_ns // _FLUSH_NS > sealed:
-                sealed = at_ns // _FLUSH_NS
+            if at_ns // flush_ns > sealed:
+                sealed = at_ns // flush_ns
                 yield session.seal(at_ns)
         if is_killed:
             session.recover(at_ns)

@@ -3,10 +3,10 @@
     python -m tests.scale.simulate --ranks 10000 --minutes 10 --speed 0.5 --budget 5 \\
         --to http://localhost:4318
 
-Every rank seals a batch each second of its time, and an agent of each node sends the batches of its
-ranks in one request. `--speed` is the seconds of simulated time in a second; 0 is as fast as the
-endpoint accepts requests. All that is generated follows from `--seed`. A request that fails is
-repeated until it is accepted, as the SDK does.
+Every rank seals a batch each `--flush` seconds of its time, and an agent of each node sends the
+batches of its ranks in one request. `--speed` is the seconds of simulated time in a second; 0 is as
+fast as the endpoint accepts requests. All that is generated follows from `--seed`. A request that
+fails is repeated until it is accepted, as the SDK does.
 
 The last line of the output is a JSON document: the number of requests, batches and spans, and the
 number and the digest of the ids of the span records that were accepted, by rank with `--by-rank`.
@@ -16,6 +16,7 @@ number and the digest of the ids of the span records that were accepted, by rank
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import json
 import resource
@@ -37,6 +38,7 @@ from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
 from cirron_otel.core.targets.otlp.target import OtlpTarget
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.core.translator.own.encode import Options
+from cirron_otel.errors import CirronOtelError
 
 from .ranks import SECOND, Job, RankBatch, SimulatedRank
 
@@ -125,10 +127,12 @@ class NodeRequest(NamedTuple):
 
 def requests_of(job: Job, per_node: int = PER_NODE) -> Iterator[NodeRequest]:
     """Yield the requests of all nodes in the order of time; one batch a rank is in memory."""
-    streams = [
-        map(lambda each, node=rank // per_node: (each.at_ns // SECOND, node, each), batches)
-        for rank, batches in ((rank, SimulatedRank(job, rank).batches()) for rank in job.present)
-    ]
+
+    def stream(rank: int) -> Iterator[tuple[int, int, RankBatch]]:
+        for each in SimulatedRank(job, rank).batches():
+            yield each.at_ns // SECOND, rank // per_node, each
+
+    streams = [stream(rank) for rank in job.present]
     merged = heapq.merge(*streams, key=itemgetter(0, 1))
     for (second, node), some in groupby(merged, key=itemgetter(0, 1)):
         yield NodeRequest(second, node, [batch for _, _, batch in some])
@@ -181,6 +185,23 @@ def stored(url: str) -> Tally:
     return tally
 
 
+def await_stored(url: str, batches: int, limit_s: float) -> None:
+    """Wait until the database at `url` has this many batches. Raises TimeoutError after `limit_s`.
+
+    A collector that is told to end stores what it can in its time to drain, which a busy machine
+    exceeds.
+    """
+    ends, count = time.monotonic() + limit_s, 0
+    while True:
+        with contextlib.suppress(CirronOtelError), Storage.open(url, create=False) as storage:
+            ((count,),) = storage.database.rows('SELECT COUNT(*) FROM "TraceBatch"')
+        if count >= batches:
+            return
+        if time.monotonic() > ends:
+            raise TimeoutError(f"{count} of {batches} batches are stored after {limit_s:.0f} s")
+        time.sleep(0.5)
+
+
 def target_of(url: str) -> OtlpTarget:
     """Return the SDK's target for an OTLP/HTTP endpoint."""
     config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, url.rstrip("/") + "/v1/traces", timeout=60)
@@ -194,13 +215,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--speed", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=int, default=1, help="the factor of the length of a step")
+    parser.add_argument("--flush", type=int, default=1, help="seconds between a rank's batches")
     parser.add_argument("--budget", type=int, help="spans per second and rank")
     parser.add_argument("--per-node", type=int, default=PER_NODE)
     parser.add_argument("--to", metavar="URL", help="an OTLP/HTTP endpoint")
     parser.add_argument("--check", metavar="URL", help="a database that has what was sent")
     parser.add_argument("--by-rank", action="store_true")
     given = parser.parse_args(arguments)
-    job = Job.of(given.ranks, 60 * given.minutes, given.seed, given.budget, given.scale)
+    job = Job.of(
+        given.ranks, 60 * given.minutes, given.seed, given.budget, given.scale, given.flush
+    )
     print(
         f"{len(job.present):,} of {job.ranks:,} ranks; straggler: {job.straggler}; missing:"
         f" {sorted(job.missing)}; restarted: {sorted(job.restarted)}; failing: {job.failing}",

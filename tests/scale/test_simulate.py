@@ -13,7 +13,7 @@ from tests.integration.spools import cirron_otel
 from tests.storage.conftest import postgres_server
 
 from .ranks import Job, SimulatedRank
-from .simulate import IdSet, main, requests_of
+from .simulate import IdSet, await_stored, main, requests_of
 
 __all__ = ["postgres_server"]
 
@@ -31,8 +31,9 @@ def test_a_store_has_what_64_ranks_sent(
     options = [f"--ranks={RANKS}", f"--minutes={SECONDS / 60}", f"--seed={SEED}", "--budget=4"]
     with serving(tmp_path / "data", "--storage", url) as here:
         assert main([*options, "--to", here.http, "--by-rank"]) == 0
+        sent = json.loads(capsys.readouterr().out)
+        await_stored(url, sent["batches"], 600)
         assert here.end() == 0
-    sent = json.loads(capsys.readouterr().out)
     assert main([*options, "--check", url]) == 0
     assert json.loads(capsys.readouterr().out)["is_equal"] is True
     assert sent["ranks"] == RANKS - 1

@@ -19,7 +19,7 @@ from ...semconv import HW_ID
 from ..records.digest_marks import LOSS, PREFIX, digest_mark
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
-from ..records.step_summaries import ExpandedSpan, expand
+from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ..records.trace_marks import TRACE_STEP, trace_step
 from ..spool.reader import BatchFile
 from ..state_database import open_database
@@ -155,9 +155,13 @@ class SpoolIndex:
     def add(self, batch: BatchFile) -> None:
         """Add one batch."""
         rows = rows_of(batch.data)
-        spans = expand(rows, batch.data)
-        has_summaries = any(isinstance(span, ExpandedSpan) for _, span in spans)
-        self.has_summaries |= has_summaries
+        spans: Iterable[tuple[int, IndexedSpan]] = enumerate(rows.spans)
+        has_summaries = False
+        if may_have_summaries(batch.data):
+            expanded = expand(rows)
+            has_summaries = any(isinstance(span, ExpandedSpan) for _, span in expanded)
+            self.has_summaries |= has_summaries
+            spans = expanded
         number = self.files
         self.files += 1
         self.bytes += len(batch.data)

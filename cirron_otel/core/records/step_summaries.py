@@ -37,7 +37,7 @@ SUMMARY_OF: Final = "summary_of"
 spans and marks that the export leaves out."""
 MAX_ROWS: Final = 1000
 """If a step has more scopes, those of one name and parent share a row."""
-_HINTS = (b'"step.inside":"', b'"steps.entries":"')
+_HINTS = (b'"step.inside"', b'"steps.entries"')
 _ROWS = "inside"
 _HARMLESS = frozenset({"trace_id"})
 """The members of a scope's `otel` that a summary may leave out."""
@@ -175,18 +175,20 @@ def phase_sums(rows: Sequence[Sequence[Any]]) -> dict[str, int]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def expand(rows: IndexedBatch, data: bytes) -> list[tuple[int, IndexedSpan]]:
+def may_have_summaries(data: bytes) -> bool:
+    """Return whether the text of a batch may contain summaries; parsing it takes longer."""
+    return any(hint in data for hint in _HINTS)
+
+
+def expand(rows: IndexedBatch) -> list[tuple[int, IndexedSpan]]:
     """Return the spans of a batch and their positions, with its summaries and groups expanded.
 
-    `data` is the text that `rows` were read from. The spans from a summary have the position of the
-    span that contains it. The marks of a group's steps get their step as their scope.
+    The spans from a summary have the position of the span that contains it. The marks of a group's
+    steps get their step as their scope.
     """
-    spans = list(enumerate(rows.spans))
-    if not any(hint in data for hint in _HINTS):
-        return spans
     out: list[tuple[int, IndexedSpan]] = []
     owners: dict[str, str] = {}
-    for place, span in spans:
+    for place, span in enumerate(rows.spans):
         entries = _listed(span, STEPS) if span.name == GROUP else None
         rows_inside = _listed(span, INSIDE) if span.name == STEP else None
         if entries is not None and all(map(_is_entry, entries)):
