@@ -119,7 +119,7 @@ class SimulatedRank:
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.skew_ns = round((_share(job.seed, "skew", rank) - 0.5) * 100 * MS)
-        self.budget = ExportBudget(job.budget, 2.0) if job.budget else None
+        self.budget = ExportBudget(job.budget, 2.0, job.flush_s) if job.budget else None
 
     def batches(self) -> Iterator[RankBatch]:
         """Yield the batches in the order of time."""

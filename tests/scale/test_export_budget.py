@@ -234,6 +234,16 @@ def test_other_texts_are_exported_unchanged(data: bytes) -> None:
     assert exported_part(hinted) == hinted
 
 
+def test_a_long_flush_interval_does_not_leave_the_budget_unused() -> None:
+    used = {}
+    for flush_s in (1, 20):
+        rank = SimulatedRank(Job.of(4, 200, 3, 6, flush_s=flush_s), 0)
+        parts = [exported_part(each.batch) for each in rank.batches()]
+        used[flush_s] = sum(map(wire_spans, parts))
+        assert not any(of_kind(part, "steps") for part in parts)
+    assert used[20] > used[1] / 2
+
+
 def test_a_clock_that_goes_back_gives_nothing() -> None:
     budget, rank = ExportBudget(1, 2.0), GeneratedRank(1)
     batches = [rank.batch(20, 20, 0) for _ in range(3)]

@@ -22,7 +22,12 @@ from .batch_text import BatchText
 BUDGET: Final = "export_budget"
 """The attribute of a session with its budget, spans per second."""
 BURST_S: Final = 5.0
-"""The seconds of the budget that may be saved up, and are available at the start."""
+_BURST_FLUSHES: Final = 2
+"""The seconds of the budget, or else the flush intervals, that may be saved up.
+
+They are available at the start. A batch contains the spans of a flush interval: a smaller bucket
+could never be used up.
+"""
 DETAIL_EVERY: Final = 100
 """The steps with a number that this divides keep their scopes before other ordinary steps do."""
 MAX_GROUP_SIZE: Final = 4500
@@ -112,13 +117,15 @@ class BudgetCounts:
 class ExportBudget:
     """The token bucket of one process, and its recent steps."""
 
-    def __init__(self, rate: int, slow_factor: float) -> None:
-        """Allow for `rate` spans per second.
+    def __init__(self, rate: int, slow_factor: float, flush_interval: float = 1.0) -> None:
+        """Allow for `rate` spans per second, in batches that are `flush_interval` seconds apart.
 
         A step is slow if it takes more than `slow_factor` times the median of recent steps.
         """
         self.rate = rate
-        self._capacity = rate * BURST_S
+        self.burst_s = max(BURST_S, _BURST_FLUSHES * flush_interval)
+        """The seconds of the budget that may be saved up."""
+        self._capacity = rate * self.burst_s
         self._tokens = self._capacity
         self._at_ns: int | None = None
         self._slow_steps = SlowSteps(slow_factor)

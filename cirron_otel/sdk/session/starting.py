@@ -177,7 +177,9 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     exports = exports_of_session(config, environ, provider if not is_own else None)
     budget = thinner = None
     if config.export_budget and exports:
-        budget = ExportBudget(config.export_budget, config.detail_slow_factor)
+        budget = ExportBudget(
+            config.export_budget, config.detail_slow_factor, config.flush_interval
+        )
     if config.detail_every or budget is not None:
         thinner = DetailSampler(config.detail_every or 1, config.detail_slow_factor)
     is_spooled = "spool" in config.output or bool(exports)
