@@ -172,7 +172,7 @@ class SpoolIndex:
         with _disk_errors():
             file = (number, name, len(batch.data), key_of(rows.batch_id), has_summaries)
             add(_ADD_FILE, [file])
-            add(_ADD_SPAN, _spans(number, spans))
+            add(_ADD_SPAN, _spans(number, spans, has_summaries=has_summaries))
             add(_ADD_MARK, _mark_rows(number, rows))
             add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_TRACE_STEP, _trace_steps(number, rows))
@@ -243,7 +243,9 @@ def _disk_errors() -> Iterator[None]:
         ) from None
 
 
-def _spans(file: int, spans: Iterable[tuple[int, IndexedSpan]]) -> Iterator[tuple[Any, ...]]:
+def _spans(
+    file: int, spans: Iterable[tuple[int, IndexedSpan]], *, has_summaries: bool
+) -> Iterator[tuple[Any, ...]]:
     for position, span in spans:
         yield (
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
@@ -251,7 +253,7 @@ def _spans(file: int, spans: Iterable[tuple[int, IndexedSpan]]) -> Iterator[tupl
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
             _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
             span.is_peak_sampled, span.phases_are_sums,
-            key_of(span.origin) if isinstance(span, ExpandedSpan) else None,
+            key_of(span.origin) if has_summaries and isinstance(span, ExpandedSpan) else None,
         )  # fmt: skip
 
 
