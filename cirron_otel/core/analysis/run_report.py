@@ -137,6 +137,8 @@ class RunReport:
     memory: MemoryReport = field(default_factory=MemoryReport)
     diagnosis: Diagnosis | None = None
     """The verdicts on the steps; None if the run has no steps."""
+    summarised_steps: int = 0
+    """The number of steps that an export budget sent as summaries (docs/scaling.md)."""
     replicas: ReplicaComparison | None = None
     """The comparison of ranks by their weights; None if no ranks have equal weights."""
 
@@ -155,6 +157,7 @@ class RunReport:
         return {
             "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
+            "summarised_steps": self.summarised_steps,
             "failures": [each.to_json() for each in self.failures],
             "verdict": self.bound.to_json() if self.bound is not None else None,
             "primary_verdict": self.primary.to_json() if self.primary is not None else None,
@@ -205,6 +208,7 @@ def report_run(
         straggler,
         memory_report(index),
         _diagnosis(index),
+        index.one("SELECT count(DISTINCT origin) FROM span") if index.has_summaries else 0,
         None if reader is None else compare_replicas(RunDigests(index, reader)),
     )
 

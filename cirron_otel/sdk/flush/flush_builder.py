@@ -28,6 +28,7 @@ from ..tracing.traces import UNIT_DEPTH, Segments, Trace
 from .assembly import BatchAssembly, Naming, random_name
 from .batch_text import BatchText
 from .drain import BufferDrain, Drained, FlushChanges
+from .export_budget import ExportBudget
 from .json_attributes import text_of
 from .rows import SnapshotRow, SpanRow
 from .scope_rows import default_trace, sort_scopes, span_order
@@ -101,6 +102,7 @@ class FlushBuilder:
         *,
         overhead_every: int = 1,
         thinner: Any = None,
+        budget: ExportBudget | None = None,
         recent: Any = None,
         naming: Naming | None = None,
         snapshots: Snapshots | None = None,
@@ -109,15 +111,16 @@ class FlushBuilder:
         """Prepare to build batches.
 
         One in every `overhead_every` scopes gets a mark with the SDK's own time; 0 turns these
-        marks off. `naming` returns the ids and times of batches; by default, ids are random. With
-        `announces_open`, batches contain open sessions and epochs, so that a backend shows them
-        before they end.
+        marks off. `budget` chooses the steps whose export is a summary. `naming` returns the ids
+        and times of batches; by default, ids are random. With `announces_open`, batches contain
+        open sessions and epochs, so that a backend shows them before they end.
         """
         self._origin = origin
         self._foreign = foreign
         common = origin.pid, origin.rank, overhead_every
         self._assembly = BatchAssembly(common, origin.session, naming or random_name(wall_now))
         self._thinner = thinner
+        self._budget = budget
         self._recent = recent
         self._snapshots = snapshots
         self._announces_open = announces_open
@@ -198,6 +201,8 @@ class FlushBuilder:
             lambda ids, is_split: self._otels(drained, default, ids, is_split),
             journalled_ids, snapshots,
         )  # fmt: skip
+        if self._budget is not None:
+            result.batches = [self._budget.apply(batch) for batch in result.batches]
         for scope, mark_ids in ids.items():
             if scope in drained.open or scope in drained.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))

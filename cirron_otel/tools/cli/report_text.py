@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
-from .diagnose_text import verdict_lines
+from .diagnose_text import summaries_line, verdict_lines
 from .divergence_text import replica_lines
 from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
@@ -102,7 +102,9 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]:
-    """Yield failures, a divergence of replicas, the bound, the primary verdict, and the drops."""
+    """Yield the failures, a divergence of replicas, the bound, the primary verdict, the drops, and
+    the number of summaries.
+    """
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
@@ -118,6 +120,8 @@ def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]
         yield from verdict_lines(report.primary, "Verdict: ")
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
+    if report.summarised_steps:
+        yield summaries_line(report.summarised_steps)
 
 
 def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
