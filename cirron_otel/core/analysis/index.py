@@ -64,12 +64,18 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
+# The list of duplicates is short. A list of the records to keep would be as long as the index, in a
+# table of SQLite that is not cached.
 _ONCE = """
-DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+DELETE FROM span WHERE no IN (
+    SELECT no FROM (
+        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM span WHERE id IS NOT NULL
+    ) WHERE before = id
 );
-DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+DELETE FROM mark WHERE no IN (
+    SELECT no FROM (
+        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM mark WHERE id IS NOT NULL
+    ) WHERE before = id
 );
 CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
 """

@@ -78,6 +78,7 @@ SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_n
     total(max(coalesce(end_ns - start_ns, 0), 0))
 FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, named LIMIT ?
 """
+_SUMMARISED = "SELECT count(*) FROM span WHERE origin = id"
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
 _RECOMPUTE = """
@@ -208,7 +209,7 @@ def report_run(
         straggler,
         memory_report(index),
         _diagnosis(index),
-        index.one("SELECT count(DISTINCT origin) FROM span") if index.has_summaries else 0,
+        index.one(_SUMMARISED) if index.has_summaries else 0,
         None if reader is None else compare_replicas(RunDigests(index, reader)),
     )
 

@@ -18,12 +18,14 @@ CREATE TABLE step (
 INSERT INTO step
 SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
 WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
-DELETE FROM step WHERE no IN (
-    WITH RECURSIVE inside (id) AS (
-        SELECT id FROM step WHERE id IS NOT NULL
-        UNION SELECT span.id FROM span JOIN inside ON span.parent = inside.id
+DELETE FROM step WHERE parent IS NOT id AND parent IN (
+    WITH RECURSIVE above (parent, id) AS (
+        SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL
+        UNION
+        SELECT above.parent, span.parent FROM above JOIN span ON span.id = above.id
+        WHERE span.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = above.id)
     )
-    SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
+    SELECT above.parent FROM above JOIN step ON step.id = above.id
 );
 CREATE TABLE part (
     no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, start_ns INTEGER, ns INTEGER,
