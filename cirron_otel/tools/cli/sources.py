@@ -59,14 +59,14 @@ def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
 
     Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
-    from ...core.temporary import temporary_folder
-    from ..convert.as_spool import convert_to_spool
+    from ..convert.as_spool import opened_as_spool
     from ..convert.sources import is_spool
 
     if is_spool(source, source_format):
         yield OpenedSource(source)
         return
-    with temporary_folder() as folder:
+    with contextlib.ExitStack() as stack:
         with output.progress("reading") as progress:
-            conversion = convert_to_spool(source, source_format, folder, progress)
-        yield OpenedSource(str(folder), conversion)
+            opened = opened_as_spool(source, source_format, progress)
+            directory, conversion = stack.enter_context(opened)
+        yield OpenedSource(directory, conversion)

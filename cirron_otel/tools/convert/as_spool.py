@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator
 
-from ...core.temporary import writing_temporary_files
-from .convert import ConvertRequest, convert
-from .formats import SPOOL
 from .report import Report
-from .sources import Progress
+from .sources import Progress, SourceContext, open_source
 
 
-def convert_to_spool(
-    source: str, source_format: str | None, folder: Path, progress: Progress | None = None
-) -> Report:
-    """Convert a source into a spool in an empty folder; the report lists skipped items.
+@contextlib.contextmanager
+def opened_as_spool(
+    source: str, source_format: str | None, progress: Progress | None = None
+) -> Iterator[tuple[str, Report]]:
+    """Yield the directory of a spool with the batches of a source, and a report of its problems.
 
-    Raises the errors of `convert`: UsageError, InputError, TargetError, EndpointError.
+    If the source is not a spool itself, the spool is temporary: it exists inside the block. Raises
+    the errors of `convert`: UsageError, InputError, TargetError, EndpointError.
     """
-    request = ConvertRequest(
-        source=source, target=str(folder), source_format=source_format, target_format=SPOOL
-    )
-    report = convert(request, progress=progress)
-    with writing_temporary_files():
-        (folder / "spool").mkdir(exist_ok=True)
-    return report
+    report = Report()
+    with contextlib.ExitStack() as stack:
+        context = SourceContext(stack, report, progress)
+        _, opened = open_source(source, source_format, context)
+        yield opened.directory(context), report

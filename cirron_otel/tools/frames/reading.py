@@ -16,7 +16,6 @@ from ...core.analysis.run_selection import select_runs
 from ...core.analysis.runs import Run
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
-from ...core.temporary import temporary_folder
 from .content import RecordingContent
 from .lazy_table import LazyTable
 
@@ -41,7 +40,7 @@ def read(
     UsageError, InputError or EndpointError if the source or the run cannot be found, and
     TargetError if a temporary file cannot be written.
     """
-    from ..convert.as_spool import convert_to_spool
+    from ..convert.as_spool import opened_as_spool
     from ..convert.sources import is_spool
 
     place = os.fspath(source)
@@ -49,12 +48,10 @@ def read(
         findings: list[Finding] = []
         directory = place
         if not is_spool(place, source_format):
-            folder = stack.enter_context(temporary_folder())
-            report = convert_to_spool(place, source_format, folder)
+            directory, report = stack.enter_context(opened_as_spool(place, source_format))
             findings += report.skipped
             findings += (Finding(place, "incomplete", text) for text in report.incomplete)
             findings += (Finding(place, "not-kept", text) for text in report.losses)
-            directory = str(folder)
         reader = SpoolReader(directory)
         runs = select_runs(reader, run)
         findings += reader.findings

@@ -53,7 +53,8 @@ def _open(
 ) -> Iterator[TargetWriter]:
     collected = Report()
     with temporary_folder() as folder:
-        with open_spool(PathSpec(str(folder), SPOOL), collected, limits) as target:
+        place_of_spool = PathSpec(str(folder), SPOOL)
+        with open_spool(place_of_spool, collected, limits, is_temporary=True) as target:
             yield target
         report.add_problems(collected)
         with writing_temporary_files():
