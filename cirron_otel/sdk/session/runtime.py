@@ -14,7 +14,7 @@ from ...semconv import SAMPLE_INTERVAL
 from ..flight_recorder.recorder import FlightRecorder
 from ..flight_recorder.report import SessionFacts
 from ..flush.export_budget import ExportBudget
-from ..flush.flush_builder import SessionOrigin
+from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..sampling.sampler import Sampler
 from ..snapshots.digests import Digests

@@ -19,7 +19,8 @@ from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
 from ..flight_recorder.recorder import FlightRecorder
 from ..flush.export_budget import ExportBudget
-from ..flush.flush_builder import FlushBuilder, SessionOrigin
+from ..flush.flush_builder import FlushBuilder
+from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
