@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,13 @@ _MOST_LINES = 300
 
 
 @pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("many")
     writer = SpoolWriter(directory, durable=False)
     for rank in JOB.present:
         for each in SimulatedRank(JOB, rank).batches():
             writer.write(each.batch.data, each.batch.name)
-    yield directory
+    return directory
 
 
 def output_of(*command: str | Path) -> str:
