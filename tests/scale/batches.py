@@ -17,7 +17,9 @@ from cirron_otel.core.spool.reader import BatchFile
 Record = dict[str, Any]
 START_NS, MS = 1_795_000_000_000_000_000, 1_000_000
 SESSION = "5e55105e55105e551111222233334444"
-_NAMES = ("data_load", "forward", "backward", "optimizer_step", "micro_step", "mine", "checkpoint")
+_NAMES = (
+    "data_load", "forward", "backward", "optimizer_step", "micro_step", "mine", "checkpoint", "eval",
+)  # fmt: skip
 
 
 def _random_id(rng: random.Random) -> str:

@@ -41,6 +41,8 @@ _HINTS = (b'"step.inside"', b'"steps.entries"')
 _ROWS = "inside"
 _HARMLESS = frozenset({"trace_id"})
 """The members of a scope's `otel` that a summary may leave out."""
+_AROUND_MARKS = frozenset({"eval", "epoch"})
+"""The scopes that determine the series of the marks inside them."""
 _DURATION, _GPU, _TIMES = 3, 4, 5
 _STEP_FIELDS = frozenset({
     "id", "index", "start_ns", "end_ns", "cpu_ns", "gpu_ns", "memory_peak_bytes", "attrs",
@@ -58,12 +60,13 @@ class ExpandedSpan(IndexedSpan):
 def is_plain(id_: Any, name: Any, start_ns: Any, end_ns: Any, otel: Any) -> bool:
     """Return whether a summary can represent a scope with these fields.
 
-    `otel` is None if the scope has none. A failed scope, a scope with links or events, and a call
-    of another service are never plain.
+    `otel` is None if the scope has none. A failed scope, a scope with links or events, a call of
+    another service, and an evaluation are never plain.
     """
     return (
         is_id(id_)
         and isinstance(name, str)
+        and name not in _AROUND_MARKS
         and type(start_ns) is int
         and type(end_ns) is int
         and 0 <= start_ns <= end_ns < 2**63
