@@ -18,7 +18,8 @@ Record = dict[str, Any]
 START_NS, MS = 1_795_000_000_000_000_000, 1_000_000
 SESSION = "5e55105e55105e551111222233334444"
 _NAMES = (
-    "data_load", "forward", "backward", "optimizer_step", "micro_step", "mine", "checkpoint", "eval",
+    "data_load", "forward", "backward", "optimizer_step", "micro_step", "mine", "checkpoint",
+    "eval",
 )  # fmt: skip
 
 
