@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench scale fuzz soak kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench scale scale-chain fuzz soak kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -31,7 +31,9 @@ help:
 	@echo "               under five minutes on two cores, for the edit loop"
 	@echo "make test      linters, types, layers and all tests; CI runs it"
 	@echo "make test-times  choose anew what make check leaves out, by the times of the last make test"
-	@echo "make scale     10,000 simulated ranks against a collector; SCALE='--ranks 64 --minutes 1' for less"
+	@echo "make scale     10,000 simulated ranks against a collector; SCALE='--ranks 64 --minutes 1' for less,"
+	@echo "               SCALE='--keep DIR' to continue after an interruption"
+	@echo "make scale-chain  simulated ranks through Kafka and 1, 2 and 3 collectors; the cost of each stage"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go),"
 	@echo "               and Kafka (needs Java and Maven)"
@@ -118,6 +120,10 @@ bench: $(ENVIRONMENT)
 
 scale: venv
 	@$(BIN)/python -m tests.scale $(SCALE)
+
+scale-chain: venv
+	@$(PYTHON) -m tests.backends.build otelcol kafka
+	@$(BIN)/python -m tests.scale.chain $(SCALE)
 
 # How long each target is fuzzed; all run at the same time. The generated cases come after them.
 SECONDS ?= 60

@@ -94,6 +94,12 @@ class Kafka:
         if self._process is not None:
             self._process.kill()
 
+    @property
+    def pid(self) -> int:
+        """The id of the broker's process."""
+        assert self._process is not None
+        return self._process.pid
+
     def is_running(self) -> bool:
         """Whether the broker's process runs."""
         return self._process is not None and self._process.running()

@@ -69,6 +69,11 @@ class Collector:
         """Start it again, with the journal and the spool that it has."""
         self._serving = Serving(self.folder, *self._options)
 
+    @property
+    def pid(self) -> int:
+        """The id of its first process, which is the parent of the second."""
+        return self._serving.process.pid
+
     def kill(self) -> None:
         """End both of its processes with SIGKILL."""
         translator = self._serving.translator()

@@ -140,20 +140,25 @@ def requests_of(job: Job, per_node: int = PER_NODE) -> Iterator[NodeRequest]:
 
 def send(
     requests: Iterable[NodeRequest],
-    target: OtlpTarget,
+    target: OtlpTarget | None,
     speed: float = 0.0,
     progress: Callable[[Tally, int], None] = lambda *_: None,
+    accepted: int = 0,
 ) -> Tally:
-    """Send requests, and return what was accepted. Raises RefusedError if one is refused."""
+    """Send requests, and return what was accepted. Raises RefusedError if one is refused.
+
+    The first `accepted` requests are only counted, and all of them if there is no target.
+    """
     tally, begun, shown = Tally(), time.monotonic(), -1
     for request in requests:
-        if speed:
+        if speed and tally.requests >= accepted:
             time.sleep(max(begun + request.second / speed - time.monotonic(), 0.0))
         if request.second // 10 > shown:
             shown = request.second // 10
             progress(tally, request.second)
         parts = [exported_part(each.batch) for each in request.batches]
-        tally.retries += _send_one(target, parts)
+        if target is not None and tally.requests >= accepted:
+            tally.retries += _send_one(target, parts)
         tally.requests += 1
         for each, part in zip(request.batches, parts, strict=True):
             tally.recorded_spans += each.spans
@@ -239,18 +244,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr, flush=True,
         )  # fmt: skip
 
-    tally = Tally()
-    if given.to:
-        target = target_of(given.to)
-        try:
-            tally = send(requests_of(job, given.per_node), target, given.speed, progress)
-        finally:
-            target.close()
-    else:
-        for request in requests_of(job, given.per_node):
-            for each in request.batches:
-                tally.recorded_spans += each.spans
-                tally.add(exported_part(each.batch).data)
+    target = target_of(given.to) if given.to else None
+    with contextlib.ExitStack() as stack:
+        if target is not None:
+            stack.callback(target.close)
+        tally = send(requests_of(job, given.per_node), target, given.speed, progress)
     result = tally.to_json(by_rank=given.by_rank)
     if given.check:
         found = stored(given.check).to_json(by_rank=True)
