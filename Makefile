@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench fuzz soak docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench scale scale-chain fuzz soak kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -31,11 +31,16 @@ help:
 	@echo "               under five minutes on two cores, for the edit loop"
 	@echo "make test      linters, types, layers and all tests; CI runs it"
 	@echo "make test-times  choose anew what make check leaves out, by the times of the last make test"
+	@echo "make scale     10,000 simulated ranks against a collector; SCALE='--ranks 64 --minutes 1' for less,"
+	@echo "               SCALE='--keep DIR' to continue after an interruption"
+	@echo "make scale-chain  simulated ranks through Kafka and 1, 2 and 3 collectors; the cost of each stage"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
-	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go)"
+	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go),"
+	@echo "               and Kafka (needs Java and Maven)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
 	@echo "               convert 20,000 generated batches and messages both ways (6 minutes on two cores)"
 	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
+	@echo "make kafka     SPANS=1000000 spans through agents, Kafka and collectors while each part is killed"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
 	@echo "make screens   the pictures of docs/images anew, by a real browser (needs Chromium)"
 	@echo "make lint      the checks that 'make test' runs before the tests"
@@ -52,7 +57,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m tests.install --quiet --build-constraint constraints.txt -c constraints.txt \
-	  -e '.[otlp,collector,postgres,s3]' --group dev --group docs
+	  -e '.[otlp,collector,postgres,s3,columns]' --group dev --group docs
 	@touch $@
 
 torch: $(TORCH_STAMP)
@@ -113,6 +118,13 @@ demo: $(ENVIRONMENT)
 bench: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.bench
 
+scale: venv
+	@$(BIN)/python -m tests.scale $(SCALE)
+
+scale-chain: venv
+	@$(PYTHON) -m tests.backends.build otelcol kafka
+	@$(BIN)/python -m tests.scale.chain $(SCALE)
+
 # How long each target is fuzzed; all run at the same time. The generated cases come after them.
 SECONDS ?= 60
 
@@ -124,6 +136,12 @@ SECTION ?=
 
 soak: $(STAMP)
 	@$(BIN)/python -m tests.load $(SECTION)
+
+# How many spans are sent.
+SPANS ?= 1000000
+
+kafka: $(STAMP)
+	@$(BIN)/python -m tests.kafka $(SPANS)
 
 screens: $(TORCH_STAMP)
 	@$(BIN)/python -m tests.screens

@@ -41,16 +41,19 @@ if TYPE_CHECKING:
         watch,
     )
     from .sdk.tracing.scope import Scope as scope  # noqa: N813 - the class is the function
+    from .tools.frames.reading import Recording, read
 
 _MODULES = {
+    "Recording": (".tools.frames.reading", "Recording"),
+    "read": (".tools.frames.reading", "read"),
     "scope": (".sdk.tracing.scope", "Scope"),
     "wrap": (".sdk.instrumentation.sklearn.wrapping", "wrap"),
 }
 
 __all__ = [
-    "Cirron", "CirronSpanProcessor", "Profiler", "batches", "epochs", "flush", "get_default",
-    "health", "inference", "inject", "mark", "profile", "runs", "scope", "shutdown", "summary",
-    "trace", "watch", "wrap",
+    "Cirron", "CirronSpanProcessor", "Profiler", "Recording", "batches", "epochs", "flush",
+    "get_default", "health", "inference", "inject", "mark", "profile", "read", "runs", "scope",
+    "shutdown", "summary", "trace", "watch", "wrap",
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ root_doc = "docs/index"
 include_patterns = [
     "*.md",
     "docs/**.md",
+    "deploy/*.md",
     "docker/*.md",
     "collector-config/*.md",
 ]

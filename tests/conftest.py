@@ -39,7 +39,9 @@ REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
 OF_TORCH = {"digests", "instrumentation", "snapshot", "torch"}
 """The directories whose tests import torch."""
-BACKEND_FIXTURES = {"aws", "jaeger", "jaeger_on_disk", "otelcol_file", "otelcol_split", "tempo"}
+BACKEND_FIXTURES = {
+    "aws", "jaeger", "jaeger_on_disk", "kafka_broker", "otelcol_file", "otelcol_split", "tempo"
+}  # fmt: skip
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 # The caller's variables for OpenTelemetry or Cirron must not influence the tests, and no request to

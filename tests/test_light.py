@@ -15,6 +15,7 @@ from tests.loaded_modules import loaded_by
 HEAVY = {
     "torch", "numpy", "safetensors", "transformers", "lightning", "accelerate", "torchdata",
     "grpc", "requests", "urllib3", "yaml", "sqlalchemy", "aiohttp", "psycopg", "obstore", "uvloop",
+    "pyarrow", "pandas", "polars", "duckdb",
 }  # fmt: skip
 OF_TORCH = ("sdk.instrumentation", "sdk.snapshots")
 """The packages that may import torch, inside the functions that use it."""

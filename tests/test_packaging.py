@@ -99,6 +99,7 @@ def asked_for() -> list[Requirement]:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["otlp"], *extras["collector"], *extras["postgres"]]
+    lines += extras["columns"]
     return [Requirement(line) for line in [*lines, *PROJECT["dependency-groups"]["dev"]]]
 
 

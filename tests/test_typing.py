@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 GOOD = """
 from typing import assert_type
 
+import polars as pl
 from opentelemetry.trace import Span
 
 import cirron_otel as ci
@@ -58,6 +59,10 @@ for epoch in ci.epochs(range(3)):
     for batch in ci.batches(["a"]):
         assert_type(batch, str)
 assert_type(ci.watch("model"), str)
+recording = ci.read(".cirron", run="last")
+assert_type(recording, ci.Recording)
+assert_type(recording.steps().to_polars(), pl.DataFrame)
+assert_type(len(recording.marks()), int)
 ci.mark("loss", 0.5, kind="summary", split="test")
 assert_type(ci.Cirron(api_key="k", output_dir="run", workers=True).profile(), ci.Profiler)
 assert_type(ci.shutdown(timeout=1.0), bool)

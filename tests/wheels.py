@@ -11,7 +11,7 @@ from tests.environments import Environment, EnvironmentUnavailableError
 from tests.install import install
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("otlp", "collector", "postgres", "s3")
+EXTRAS = ("otlp", "collector", "postgres", "s3", "columns")
 """All extras except torch, which takes gigabytes in each environment."""
 
 
@@ -28,7 +28,7 @@ def requirements(source: Path = ROOT) -> tuple[str, ...]:
     """Return the dependencies of a source tree, with those of the extras."""
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return (*project["dependencies"], *(line for name in EXTRAS for line in extras[name]))
+    return (*project["dependencies"], *(line for name in EXTRAS for line in extras.get(name, ())))
 
 
 def put(environment: Environment, wheel: Path) -> Path:

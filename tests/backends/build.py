@@ -4,6 +4,7 @@ Sources come from the Go module proxy at the versions pinned under collector-con
 checked against the checksums kept there (so Go asks no checksum database for them). The binaries
 go to `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/backends/bin/`, each beside a stamp that says what
 it was built from; a binary is built again when its own pins or the version of Go have changed.
+Apache Kafka is fetched, not built, if Java and Maven are found (see jars.py).
 
 Standard library only: it runs before there is a virtual environment.
 """
@@ -11,8 +12,6 @@ Standard library only: it runs before there is a virtual environment.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -21,11 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-PINS = Path(__file__).parents[2] / "collector-config"
+from . import jars
+from .cache import PINS, BuildError, folder, listed, locked, run_logged, say
+
 CLIENT = Path(__file__).parents[1] / "clients" / "go"
 OCB = "go.opentelemetry.io/collector/cmd/builder@v0.159.0"
 JAEGER = "github.com/jaegertracing/jaeger/cmd/jaeger"
@@ -35,11 +36,6 @@ GO_MINIMUM = "1.25"
 # The environment's own settings for these would change what is built.
 GO_SETTINGS = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false", "GOWORK": "off"}
 LDFLAGS = "-s -w"
-LOG_LINES = 15
-
-
-class BuildError(Exception):
-    """A backend cannot be built; the message is one line, or ends with the log's last lines."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +52,6 @@ class Backend:
     """Builds in an empty folder, writing to a log; returns the binary."""
     seconds: int
     """About how long a cold build takes on two cores."""
-
-
-def folder() -> Path:
-    """Where the binaries, their stamps and the logs of their builds are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "cirron-otel" / "backends"
 
 
 def binary(name: str) -> Path:
@@ -128,7 +118,7 @@ BACKENDS = {
             OCB,
             ("manifest.yaml", "otelcol.sum"),
             _otelcol,
-            170,
+            200,
         ),
         Backend("jaeger", "Jaeger 2.13", JAEGER, ("jaeger/go.mod", "jaeger/go.sum"), _jaeger, 230),
         Backend(
@@ -160,22 +150,7 @@ BACKENDS = {
 
 
 def _go(arguments: list[str], work: Path, log: Path) -> None:
-    with log.open("ab") as output:
-        result = subprocess.run(
-            ["go", *arguments],
-            cwd=work,
-            env={**os.environ, **GO_SETTINGS},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if result.returncode != 0:
-        tail = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        raise BuildError(
-            f"`go {arguments[0]}` failed with exit status {result.returncode}; "
-            f"the end of {log}:\n  " + "\n  ".join(tail)
-        )
+    run_logged(["go", *arguments], work, log, GO_SETTINGS)
 
 
 def _go_version() -> str | None:
@@ -216,19 +191,8 @@ def _is_current(backend: Backend, go: str | None) -> bool:
     return go is None or stamp.get("go") == go
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("waiting for another build to end")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _build(backend: Backend, go: str) -> None:
-    _say(f"{backend.name}: building {backend.about} (about {backend.seconds} s the first time)")
+    say(f"{backend.name}: building {backend.about} (about {backend.seconds} s the first time)")
     started = time.monotonic()
     target = binary(backend.name)
     log = folder() / f"{backend.name}.log"
@@ -243,16 +207,7 @@ def _build(backend: Backend, go: str) -> None:
     fresh = stamp.with_suffix(".stamp.tmp")
     fresh.write_text(json.dumps({"pins": _pins(backend), "go": go}) + "\n")
     fresh.replace(stamp)
-    _say(f"{backend.name}: built in {time.monotonic() - started:.0f} s: {target}")
-
-
-def _listed(names: list[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _say(text: str) -> None:
-    print(f"backends: {text}", flush=True)
+    say(f"{backend.name}: built in {time.monotonic() - started:.0f} s: {target}")
 
 
 def build(names: list[str], optional: bool) -> None:
@@ -266,32 +221,36 @@ def build(names: list[str], optional: bool) -> None:
         gone = [name for name in names if not _is_current(BACKENDS[name], None)]
         text = f"Go is not found on the PATH: install Go {GO_MINIMUM} or newer"
         if gone and not optional:
-            raise BuildError(f"{text}, to build {_listed(gone)}")
+            raise BuildError(f"{text}, to build {listed(gone)}")
         if gone:
-            _say(f"LEFT OUT: the tests against {_listed(gone)}. {text}.")
+            say(f"LEFT OUT: the tests against {listed(gone)}. {text}.")
         return
     (folder() / "bin").mkdir(parents=True, exist_ok=True)
-    with _locked(folder() / "lock"):
+    with locked(folder() / "lock"):
         for leftover in folder().glob("build-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         for name in names:
             if _is_current(BACKENDS[name], go):
-                _say(f"{name}: ready: {binary(name)}")
+                say(f"{name}: ready: {binary(name)}")
             else:
                 _build(BACKENDS[name], go)
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit status."""
+    known = [*BACKENDS, jars.NAME]
     parser = argparse.ArgumentParser(prog="make backends", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BACKENDS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
     parser.add_argument("--optional", action="store_true", help="without Go, only say so")
     arguments = parser.parse_args(argv)
-    names = arguments.names or list(BACKENDS)
-    if unknown := [name for name in names if name not in BACKENDS]:
-        parser.error(f"no backend {unknown[0]!r}: choose from {', '.join(BACKENDS)}")
+    names = arguments.names or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no backend {unknown[0]!r}: choose from {', '.join(known)}")
     try:
-        build(names, arguments.optional)
+        if built := [name for name in names if name in BACKENDS]:
+            build(built, arguments.optional)
+        if jars.NAME in names:
+            jars.fetch()
     except BuildError as error:
         print(f"backends: {error}", file=sys.stderr)
         return 1

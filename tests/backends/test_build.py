@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import build
+from tests.backends import build, jars
 from tests.conftest import leave_out
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,13 @@ def go() -> None:
         leave_out("Go is not found on the PATH: install it to test the building of backends")
 
 
+@pytest.fixture
+def kafka_fetched(cache: Path) -> Path:
+    """An empty folder in the place of Kafka's jars, which are then not fetched."""
+    jars.place().mkdir(parents=True)
+    return jars.place()
+
+
 def test_without_go_it_fails_and_says_what_to_do(cache: Path) -> None:
     result = run_build(cache, path="/nonexistent")
     assert result.returncode == 1
@@ -68,20 +75,25 @@ def test_without_go_an_optional_build_says_what_is_left_out(cache: Path) -> None
     assert result.stdout.startswith(
         "backends: LEFT OUT: the tests against jaeger, tempo, versitygw and goclient."
     )
+    assert result.stdout.endswith(
+        "backends: LEFT OUT: the tests against kafka. "
+        "Java 17 or newer and Maven are not found on the PATH.\n"
+    )
     assert result.stderr == ""
 
 
-def test_without_go_binaries_of_the_right_pins_do(cache: Path) -> None:
+def test_without_go_binaries_of_the_right_pins_do(cache: Path, kafka_fetched: Path) -> None:
     for name in build.BACKENDS:
         pretend_built(name)
     result = run_build(cache, path="/nonexistent")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    ready = f"backends: kafka: ready: {kafka_fetched}\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, ready, "")
 
 
 def test_an_unknown_name_is_wrong_usage(cache: Path) -> None:
     result = run_build(cache, "otelcoll", path="/nonexistent")
     assert result.returncode == 2
-    choice = "choose from otelcol, jaeger, tempo, versitygw, goclient"
+    choice = "choose from otelcol, jaeger, tempo, versitygw, goclient, kafka"
     assert f"no backend 'otelcoll': {choice}" in result.stderr
 
 
@@ -131,7 +143,7 @@ def test_a_build_that_fails_shows_the_log_and_leaves_the_old_binary(
     assert [p.name for p in build.folder().iterdir() if p.name.startswith("build-")] == []
 
 
-@pytest.mark.usefixtures("go")
+@pytest.mark.usefixtures("go", "kafka_fetched")
 def test_two_builds_at_once_wait_for_each_other(cache: Path) -> None:
     go = build._go_version()
     for name in build.BACKENDS:
@@ -158,4 +170,27 @@ def test_two_builds_at_once_wait_for_each_other(cache: Path) -> None:
         [" tempo", " ready"],
         [" versitygw", " ready"],
         [" goclient", " ready"],
+        [" kafka", " ready"],
     ]
+
+
+@pytest.fixture
+def maven() -> None:
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        leave_out("Java or Maven is not found on the PATH: install both to test fetching Kafka")
+
+
+@pytest.mark.usefixtures("maven")
+def test_jars_that_are_not_the_pinned_ones_are_refused(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pins = cache / "pins"
+    shutil.copytree(build.PINS / "kafka", pins / "kafka")
+    sums = pins / "kafka" / "jars.sha256"
+    first, *others = sums.read_text().splitlines(keepends=True)
+    sums.write_text("".join(["0" * 64 + first[64:], *others]))
+    monkeypatch.setattr(jars, "PINS", pins)
+    assert build.main(["kafka"]) == 1
+    assert f"other files than {sums} names: argparse4j-0.7.0.jar; if" in capfd.readouterr().err
+    assert not jars.place().exists()
+    assert jars.missing() == "Apache Kafka is not fetched"

@@ -11,7 +11,6 @@ import gc
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,6 +33,7 @@ from cirron_otel.core.translator.translate import FromOtlp, to_otlp
 
 from . import (
     collector_load,
+    columns_cost,
     dgrr_cost,
     diagnose_cost,
     digest_cost,
@@ -41,6 +41,7 @@ from . import (
     sdk,
     sklearn_cost,
     snapshots,
+    storage_cost,
     stormlog_cost,
     torch_cost,
     torch_tables,
@@ -49,14 +50,14 @@ from . import (
     trainer_cost,
     workload,
 )
+from .measure import COMMAND, command
 from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
-    "sampling", "stormlog", "traceml", "dgrr", "diagnose", "collector",
+    "sampling", "stormlog", "traceml", "dgrr", "columns", "diagnose", "storage", "collector",
 )  # fmt: skip
-COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
 def median_us(work: Callable[[], object], spans: int, blocks: int = BLOCKS) -> float:
@@ -194,18 +195,6 @@ def shapes() -> None:
         print(f"  {load.label:<46}{ratios}", flush=True)
 
 
-def command(arguments: list[str]) -> tuple[float, float, int]:
-    """Wall and CPU seconds of a command, and the largest process's peak memory in bytes."""
-    before = time.perf_counter()
-    process = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise AssertionError(f"{arguments} ended with {process.returncode}")
-    wall = time.perf_counter() - before
-    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-
-
 def files(size: int, label: str, jobs: list[int]) -> None:
     """Whole conversions by the command line, files read and written."""
     with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
@@ -327,8 +316,12 @@ def main() -> None:
         traceml_cost.section(traceml_cost.TINY if arguments.tiny else traceml_cost.Sizes())
     if "dgrr" in chosen:
         dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
+    if "columns" in chosen:
+        columns_cost.section(columns_cost.TINY if arguments.tiny else columns_cost.Sizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
+    if "storage" in chosen:
+        storage_cost.section(storage_cost.TINY if arguments.tiny else storage_cost.StorageSizes())
     if "collector" in chosen:
         collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
 

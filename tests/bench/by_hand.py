@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from cirron_otel import semconv as sc
-from cirron_otel.sdk.flush.flush_builder import FlushBuilder, SessionOrigin
+from cirron_otel.sdk.flush.flush_builder import FlushBuilder
+from cirron_otel.sdk.flush.flush_result import SessionOrigin
 from cirron_otel.sdk.session.joining import Joined
 from cirron_otel.sdk.session.session import Entered, open_session
 from cirron_otel.sdk.tracing import buffers as buf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -85,6 +86,21 @@ def against(case: Case, floor: Case, bar: float | None = None) -> str:
     return f"{ratio:.3f}, cpu {by_cpu:.3f} (bar {bar:g}{', ABOVE' if ratio > bar else ''})"
 
 
+COMMAND = Path(sys.executable).with_name("cirron-otel")
+
+
+def command(arguments: list[str]) -> tuple[float, float, int]:
+    """Wall and CPU seconds of a command, and the largest process's peak memory in bytes."""
+    before = time.perf_counter()
+    process = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise AssertionError(f"{arguments} ended with {process.returncode}")
+    wall = time.perf_counter() - before
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
 _LAUNCHER = """
 import os, sys
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
@@ -97,9 +113,8 @@ print(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
 
 def peak_memory(*arguments: str) -> int:
     """The largest resident set of a command, bytes."""
-    command = Path(sys.executable).with_name("cirron-otel")
     done = subprocess.run(
-        [sys.executable, "-S", "-c", _LAUNCHER, command, *arguments],
+        [sys.executable, "-S", "-c", _LAUNCHER, COMMAND, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

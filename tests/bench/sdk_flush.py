@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from cirron_otel.sdk.flush.flush_builder import FlushResult
+from cirron_otel.sdk.flush.flush_result import FlushResult
 from cirron_otel.sdk.flush.measures import Measures
 from cirron_otel.sdk.tracing.buffers import EARLY_FLUSH
 from cirron_otel.sdk.tracing.mark import mark

@@ -215,6 +215,20 @@ def _damaged_dgrr(folder: Path) -> Iterator[Given]:
     yield Given(f"dgrr:{folder}/damaged.dgrr")
 
 
+@contextlib.contextmanager
+def _tables(spool: Path, folder: Path) -> Iterator[Given]:
+    convert(ConvertRequest(str(spool), f"parquet:{folder}/tables"))
+    yield Given(f"parquet:{folder}/tables")
+
+
+@contextlib.contextmanager
+def _damaged_tables(folder: Path) -> Iterator[Given]:
+    with _tables(SPOOL, folder) as source:
+        file = max((folder / "tables" / "spans").rglob("*.parquet"), key=lambda f: f.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-50])
+        yield source
+
+
 SOURCES: dict[str, SourceCase] = {
     "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
     "batch": _written("batch", ".json"),
@@ -232,6 +246,9 @@ SOURCES: dict[str, SourceCase] = {
         _traceml, _damaged_traceml, lambda folder: Given(f"traceml:{folder}/absent")
     ),
     "dgrr": SourceCase(_dgrr, _damaged_dgrr, lambda folder: Given(f"dgrr:{folder}/absent")),
+    "parquet": SourceCase(
+        _tables, _damaged_tables, lambda folder: Given(f"parquet:{folder}/absent")
+    ),
     "tar": _written("tar"),
 }
 
@@ -244,9 +261,13 @@ TARGETS: dict[str, str] = {
     "stormlog": "out",
     "traceml": "out",
     "dgrr": "out",
+    "parquet": "out",
     "tar": "out",
 }
 """By row: the name of a target; a batch file has the name of its batch."""
+
+FIGURES = {"steps-csv": "out.csv", "steps-parquet": "out.parquet"}
+"""The targets that contain figures computed from the batches (tests/frames)."""
 
 
 def name_of_target(name: str, spool: Path) -> str:

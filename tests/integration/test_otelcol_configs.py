@@ -37,8 +37,9 @@ pytestmark = pytest.mark.backends
 
 AGENT, GATEWAY = PINS / "agent.yaml", PINS / "gateway.yaml"
 FLEET, SAMPLING = PINS / "fleet.yaml", PINS / "tail-sampling.yaml"
-OURS = [AGENT, GATEWAY, FLEET, SAMPLING]
-OF_OTELCOL = [*OURS, run.FILE, run.SPLIT, run.PROCESSORS]
+KAFKA_AGENT, KAFKA_CONSUMER = PINS / "kafka-agent.yaml", PINS / "kafka-consumer.yaml"
+OURS = [AGENT, GATEWAY, FLEET, SAMPLING, KAFKA_AGENT]
+OF_OTELCOL = [*OURS, KAFKA_CONSUMER, run.FILE, run.SPLIT, run.PROCESSORS]
 SECOND = 1_000_000_000
 BEGIN = 1_790_000_000 * SECOND
 

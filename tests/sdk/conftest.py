@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.sdk.flush.flush_builder import FlushBuilder, FlushResult, SessionOrigin
+from cirron_otel.sdk.flush.flush_builder import FlushBuilder
+from cirron_otel.sdk.flush.flush_result import FlushResult, SessionOrigin
 from cirron_otel.sdk.flush.rows import MarkRow, SpanRow
 from cirron_otel.sdk.session.errors import errors
 from cirron_otel.sdk.session.joining import Joined

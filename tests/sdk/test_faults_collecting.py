@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from cirron_otel.sdk.flush import assembly
+from cirron_otel.sdk.flush.batch_otel import BatchOtel
 from cirron_otel.sdk.flush.flush_builder import MOST_ATTEMPTS, FlushBuilder
 from cirron_otel.sdk.tracing import buffers
 from cirron_otel.sdk.tracing.mark import mark
@@ -55,7 +56,7 @@ def test_what_was_taken_waits_for_the_next_attempt(
     ("owner", "part"),
     [
         (FlushBuilder, "_foreign_rows"),
-        (FlushBuilder, "_otels"),
+        (BatchOtel, "of_flush"),
         (assembly, "ids_of"),
         (assembly, "scope_rows"),
         (assembly, "mark_rows"),

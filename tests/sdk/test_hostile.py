@@ -88,12 +88,13 @@ def public(owner: Any) -> dict[str, Callable[..., Any]]:
             and callable(getattr(owner, n))}  # fmt: skip
 
 
-CLASSES = {"Cirron", "CirronSpanProcessor", "Profiler", "scope"}
+CLASSES = {"Cirron", "CirronSpanProcessor", "Profiler", "Recording", "scope"}
 # What ends the session has its own tests below.
 ENDS = {"shutdown", "profile", "__exit__"}
 
-# It reads a spool, and training does not call it. Its own test is below.
-READS = {"runs"}
+# They read a recording, and training does not call them. `runs` has a test below, and `read` in
+# tests/frames.
+READS = {"read", "runs"}
 
 FUNCTIONS = sorted(set(ci.__all__) - CLASSES - ENDS - READS)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.sdk.flush.flush_builder import FlushResult
+from cirron_otel.sdk.flush.flush_result import FlushResult
 from cirron_otel.sdk.flush.pipeline import Pipeline
 from cirron_otel.sdk.flush.sinks import MOST_WAITING, Lines, sinks_of
 from cirron_otel.sdk.tracing.mark import mark

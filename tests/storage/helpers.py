@@ -8,19 +8,29 @@ from typing import Any
 
 from cirron_otel import exactjson
 from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.durations import DAY_NS
 from cirron_otel.core.spool.writer import name_of
 from cirron_otel.core.targets.sql.storage import Storage
+from tests.spool.made import EPOCH_NS, made
 
 ALL_TABLES = (
     "TraceBatch", "TraceSpan", "TraceMark", "TraceSnapshot",
     "TraceUnresolved", "TraceSession", "TraceLoose", "TraceDigest",
 )  # fmt: skip
 
+OLD_NS = EPOCH_NS - 400 * DAY_NS
+"""Too old for a partition of its own: retention removes such batches one by one."""
+
 
 def sealed(batch: Any, name: str | None = None) -> SealedBatch:
     """A batch as it stands in a spool."""
     data = exactjson.dumps(batch)
     return SealedBatch(name or name_of(data), data)
+
+
+def old(number: int, **changes: Any) -> dict[str, Any]:
+    """An empty batch, a second later than the one before, the first at OLD_NS."""
+    return made(number, created_ns=OLD_NS + number * 10**9, **changes)
 
 
 def files(paths: Iterable[Path]) -> list[SealedBatch]:

@@ -131,7 +131,7 @@ def test_a_writer_waits_for_the_one_that_makes_the_tables(postgres_url: str) -> 
 
     thread = threading.Thread(target=run)
     with first.transaction():
-        first.serialize()
+        first.exclude_writers()
         thread.start()
         waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         until(lambda: watcher.rows(waiting))

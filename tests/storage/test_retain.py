@@ -10,7 +10,7 @@ import pytest
 from cirron_otel.core.targets.sql.storage import Storage
 from tests.spool.made import EPOCH_NS, made, mark, snapshot, span
 
-from .helpers import ALL_TABLES, column, sealed
+from .helpers import ALL_TABLES, OLD_NS, column, old, sealed
 
 SECOND = 10**9
 
@@ -22,21 +22,19 @@ def counts(storage: Storage) -> list[int]:
 def test_batches_go_with_all_their_rows(storage: Storage) -> None:
     storage.write(
         [
-            sealed(
-                made(n, spans=[span(n), span(n)], marks=[mark(n, n)], snapshots=[snapshot(n, n)])
-            )
+            sealed(old(n, spans=[span(n), span(n)], marks=[mark(n, n)], snapshots=[snapshot(n, n)]))
             for n in range(10)
         ]
     )
-    assert storage.retain(EPOCH_NS + 4 * SECOND) == (4, 16)
+    assert storage.retain(OLD_NS + 4 * SECOND) == (4, 16)
     assert counts(storage) == [6, 12, 6, 6]
-    assert column(storage, 'SELECT MIN("createdNs") FROM "TraceBatch"') == [EPOCH_NS + 4 * SECOND]
-    assert storage.retain(EPOCH_NS + 4 * SECOND) == (0, 0)
+    assert column(storage, 'SELECT MIN("createdNs") FROM "TraceBatch"') == [OLD_NS + 4 * SECOND]
+    assert storage.retain(OLD_NS + 4 * SECOND) == (0, 0)
 
 
 def test_more_than_go_in_one_transaction(storage: Storage) -> None:
-    storage.write([sealed(made(n, spans=[span(n)])) for n in range(450)])
-    assert storage.retain(EPOCH_NS + 440 * SECOND) == (440, 440)
+    storage.write([sealed(old(n, spans=[span(n)])) for n in range(450)])
+    assert storage.retain(OLD_NS + 440 * SECOND) == (440, 440)
     assert counts(storage) == [10, 10, 0, 0]
 
 

@@ -18,7 +18,7 @@ from cirron_otel.errors import TargetError, UsageError
 from tests.spool.made import EPOCH_NS, made, mark, snapshot, span, span_id
 from tests.wire.test_platform import TABLES
 
-from .helpers import assert_stored, column, sealed, stored
+from .helpers import OLD_NS, assert_stored, column, old, sealed, stored
 
 OWN = {"batchKey", "ordinal", "extra"}
 INDEXES = {
@@ -268,12 +268,12 @@ class TestSelect:
 
 
 def test_reading_goes_on_while_others_write_and_remove(storage: Storage) -> None:
-    storage.write([sealed(made(number, spans=[span(number)])) for number in range(200)])
+    storage.write([sealed(old(number, spans=[span(number)])) for number in range(200)])
     reading = storage.batches()
     first = next(reading)
     storage.write([sealed(made(500))])
-    storage.retain(EPOCH_NS + 300 * 10**9)
-    assert [name for name, _ in (first, *reading)] == [sealed(made(n)).name for n in range(200)]
+    storage.retain(OLD_NS + 300 * 10**9)
+    assert [name for name, _ in (first, *reading)] == [sealed(old(n)).name for n in range(200)]
     assert len(stored(storage)) == 1
 
 

@@ -252,7 +252,7 @@ def test_only_the_last_batches_are_indexed(tmp_path: Path) -> None:
         found = live.poll(spool.records.at)
         assert found is not None
         assert found.steps == min(5 * (number + 1), 20)
-        assert len(live._ring) <= 9
+        assert len(live._recent.names()) <= 9
         if number in (99, 110, 155):
             assert (found.primary.kind == "INPUT_BOUND") == (number == 110)
     assert not live.has_ended
@@ -288,7 +288,7 @@ def test_long_batches_of_one_rank_may_arrive_first(tmp_path: Path) -> None:
             found = live.poll(rank.records.at)
             assert found is not None
             assert found.steps == 20
-    assert len(live._ring) <= 10
+    assert len(live._recent.names()) <= 10
 
 
 def test_ranks_are_aligned_while_they_run(tmp_path: Path) -> None:

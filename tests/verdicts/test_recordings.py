@@ -65,6 +65,7 @@ def test_frames(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run["ranks"] == ([0] if "single" in recording else [0, 1])
     assert run["window"] == {
         "policy": "run", "clock": "host", "steps": 10 if "short" in recording else 300,
+        "summarised": 0,
         "first": {"epoch": None, "step": "1"},
         "last": {"epoch": None, "step": "10" if "short" in recording else "300"},
     }  # fmt: skip
@@ -100,7 +101,8 @@ def test_a_summary(recording: str, tmp_path: Path, capsys: pytest.CaptureFixture
     check(run, recording, but={"HIGH_CPU"})
     steps = 10 if "short" in recording else 300
     assert run["window"] == {
-        "policy": "run", "clock": "host", "steps": steps, "first": None, "last": None,
+        "policy": "run", "clock": "host", "steps": steps, "summarised": 0, "first": None,
+        "last": None,
     }  # fmt: skip
     assert run_command(["report", f"traceml:{folder / 'final_summary.json'}", "--json"]) == 0
     primary = json.loads(capsys.readouterr().out)["primary_verdict"]

@@ -84,4 +84,4 @@ def remove(storage: BatchStore, options: Options, before_ns: int) -> None:
 def _retain(storage: BatchStore, before_ns: int) -> None:
     removed = storage.retain(before_ns)
     if removed.batches:
-        logger.info("removed %d expired batches with %d rows", removed.batches, removed.rows)
+        logger.info("removed %d expired batches", removed.batches)

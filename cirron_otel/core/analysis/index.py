@@ -18,18 +18,22 @@ from ...ids import is_id
 from ...semconv import HW_ID
 from ..records.digest_marks import MARK_NAMES, digest_mark
 from ..records.memory_marks import kind_of, memory_mark
-from ..records.rows import IndexedBatch, IndexedMark, rows_of, shown
+from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
+from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ..records.trace_marks import TRACE_STEP, trace_step
 from ..spool.reader import BatchFile
 from ..state_database import open_database
 
 _SCHEMA = """
-CREATE TABLE file (no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB);
+CREATE TABLE file (
+    no INTEGER PRIMARY KEY, name TEXT, size INTEGER, batch_id BLOB, has_summaries INTEGER
+);
 CREATE TABLE span (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, parent BLOB, name TEXT,
     idx TEXT, start_ns INTEGER, end_ns INTEGER, pid INTEGER, rank INTEGER, thread_id INTEGER,
     error TEXT, gpu_ns INTEGER, memory_peak INTEGER, device_peak INTEGER,
-    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER
+    reserved_peak INTEGER, is_peak_sampled INTEGER, phases_are_sums INTEGER,
+    origin BLOB
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -62,17 +66,33 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
+# The list of duplicates is short. A list of the records to keep would be as long as the index, in a
+# table of SQLite that is not cached.
 _ONCE = """
-DELETE FROM span WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM span WHERE id IS NOT NULL GROUP BY id
+DELETE FROM span WHERE no IN (
+    SELECT no FROM (
+        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM span WHERE id IS NOT NULL
+    ) WHERE before = id
 );
-DELETE FROM mark WHERE id IS NOT NULL AND no NOT IN (
-    SELECT min(no) FROM mark WHERE id IS NOT NULL GROUP BY id
+DELETE FROM mark WHERE no IN (
+    SELECT no FROM (
+        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM mark WHERE id IS NOT NULL
+    ) WHERE before = id
 );
 CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
 """
-_ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?)"
-_ADD_SPAN = "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# A summarised step and the scopes inside it have the step's id as their `origin`. If the complete
+# batch is there as well, its records count.
+_COMPLETE = """
+DELETE FROM span WHERE origin IN (SELECT id FROM span WHERE origin IS NULL AND id IS NOT NULL);
+DELETE FROM mark WHERE file IN (SELECT no FROM file WHERE has_summaries) AND id IN (
+    SELECT id FROM mark WHERE file NOT IN (SELECT no FROM file WHERE has_summaries)
+);
+"""
+_ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
+_ADD_SPAN = (
+    "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -118,6 +138,8 @@ class SpoolIndex:
         self.connection.execute("BEGIN")
         self.files = 0
         self.bytes = 0
+        self.has_summaries = False
+        """Whether some steps are summaries, because of an export budget."""
         self.sdk_versions: set[str] = set()
 
     def __enter__(self) -> SpoolIndex:
@@ -140,6 +162,13 @@ class SpoolIndex:
     def add(self, batch: BatchFile) -> None:
         """Add one batch."""
         rows = rows_of(batch.data)
+        spans: Iterable[tuple[int, IndexedSpan]] = enumerate(rows.spans)
+        has_summaries = False
+        if may_have_summaries(batch.data):
+            expanded = expand(rows)
+            has_summaries = any(isinstance(span, ExpandedSpan) for _, span in expanded)
+            self.has_summaries |= has_summaries
+            spans = expanded
         number = self.files
         self.files += 1
         self.bytes += len(batch.data)
@@ -148,8 +177,9 @@ class SpoolIndex:
         add = self.connection.executemany
         name = shown(batch.name)
         with _disk_errors():
-            add(_ADD_FILE, [(number, name, len(batch.data), key_of(rows.batch_id))])
-            add(_ADD_SPAN, _spans(number, rows))
+            file = (number, name, len(batch.data), key_of(rows.batch_id), has_summaries)
+            add(_ADD_FILE, [file])
+            add(_ADD_SPAN, _spans(number, spans, has_summaries=has_summaries))
             add(_ADD_MARK, _mark_rows(number, rows))
             add(_ADD_SAMPLE, _samples(number, rows))
             add(_ADD_TRACE_STEP, _trace_steps(number, rows))
@@ -196,12 +226,13 @@ def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
     """Return an index of the records of `batches`, for example of a SpoolReader.
 
     Use the index as a context manager, which removes it. If a record occurs twice (a forked child
-    inherits its parent's records), only the first one is kept. Raises the errors of reading the
-    batches, and TargetError if there is no disk space.
+    inherits its parent's records), only the first one is kept; a complete step replaces its
+    summary. Raises the errors of reading the batches, and TargetError if there is no disk space.
     """
     index = SpoolIndex()
     try:
-        index.load(batches).script(_ONCE)
+        index.load(batches)
+        index.script(_COMPLETE * index.has_summaries + _ONCE)
     except BaseException:
         index.connection.close()
         raise
@@ -219,14 +250,17 @@ def _disk_errors() -> Iterator[None]:
         ) from None
 
 
-def _spans(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    for position, span in enumerate(rows.spans):
+def _spans(
+    file: int, spans: Iterable[tuple[int, IndexedSpan]], *, has_summaries: bool
+) -> Iterator[tuple[Any, ...]]:
+    for position, span in spans:
         yield (
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
             _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
             _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
             span.is_peak_sampled, span.phases_are_sums,
+            key_of(span.origin) if has_summaries and isinstance(span, ExpandedSpan) else None,
         )  # fmt: skip
 
 

@@ -17,10 +17,23 @@ from .index import SpoolIndex
 
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
-# A series has one name and one rank; the marks of evaluations form a series of their own. Values of
-# imported events of Stormlog are memory, which has a section of its own. Digests are compared, not
-# listed.
-_SERIES = """
+IS_LISTED = """
+mark.name IS NOT 'cirron.overhead_ns'
+AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
+AND NOT EXISTS (
+    SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
+)
+AND NOT EXISTS (
+    SELECT 1 FROM digest WHERE digest.file = mark.file AND digest.position = mark.position
+)
+"""
+"""The condition in SQL on the marks that a report lists.
+
+Values of imported events of Stormlog are memory, which has a section of its own. Digests are
+compared, not listed.
+"""
+# A series has one name and one rank; the marks of evaluations form a series of their own.
+_SERIES = f"""
 CREATE TABLE series (
     no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
     ts_ns INTEGER
@@ -32,15 +45,8 @@ SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
     mark.value, mark.ts_ns
 FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
 LEFT JOIN span AS c ON c.id = b.parent
-WHERE mark.name IS NOT 'cirron.overhead_ns'
-AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
-AND NOT EXISTS (
-    SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
-)
-AND NOT EXISTS (
-    SELECT 1 FROM digest WHERE digest.file = mark.file AND digest.position = mark.position
-);
-"""
+WHERE {IS_LISTED};
+"""  # noqa: S608 - a constant
 _MARKS_OF_RUN = """
 SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eval, ts_ns, no
 """

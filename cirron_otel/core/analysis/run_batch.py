@@ -11,13 +11,14 @@ from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
 from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
+from ..records.step_summaries import GROUP, STEP_COUNT
 from ..spool.oom_kills import KILLS_CAUSE
 
 RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.script"
 CLOSED, FAILED, KILLED = "closed", "failed", "killed"
 UNFINISHED, OPEN = "unfinished", "open"
 _SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)
-_STEPS = ("step", "batch")
+_STEP_NAMES = ("step", "batch")
 _ENDED_BY_SIGNAL = ("incomplete:", "killed:")
 _ERROR = 2
 
@@ -31,6 +32,10 @@ class _Span(msgspec.Struct, gc=False):
     rank: int | None = None
     otel: dict[str, Any] | None = None
     attrs: msgspec.Raw = msgspec.Raw()
+
+
+class _GroupAttributes(msgspec.Struct, gc=False):
+    count: int = msgspec.field(default=0, name=STEP_COUNT)
 
 
 class _Resource(msgspec.Struct, gc=False):
@@ -107,13 +112,24 @@ def _count(span: _Span, outline: RunBatchOutline) -> None:
     outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)
     if span.rank is not None:
         outline.ranks.add(span.rank)
-    if span.name in _STEPS:
+    if span.name in _STEP_NAMES:
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
+    elif span.name == GROUP:
+        count = _steps_of_group(span.attrs)
+        outline.steps[span.rank] = outline.steps.get(span.rank, 0) + count
     elif span.name == JOB or (span.name == SESSION and span.parent_id is None):
         status = status_of(span.otel)
         if span.name == SESSION or status != CLOSED:
             outline.status = worse(outline.status, status)
             outline.cause = outline.cause or cause_of(span.otel, span.attrs)
+
+
+def _steps_of_group(attrs: msgspec.Raw) -> int:
+    try:
+        count = msgspec.json.decode(attrs, type=_GroupAttributes).count if attrs else 0
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return 0
+    return max(count, 0)
 
 
 def worse(one: str | None, other: str | None) -> str | None:

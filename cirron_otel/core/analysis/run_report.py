@@ -6,7 +6,6 @@ the durations of one rank's scopes.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ from .metrics import LossMetric, losses
 from .run_time import RankReport, wall_time
 from .run_traces import records_of
 from .sessions import assign_sessions
-from .step_tables import create_step_tables
+from .step_tables import create_step_tables, step_times_of, step_times_of_rank
 from .summary import SessionSummary, sessions_of, with_processes
 from .verdicts.diagnosis import Diagnosis
 from .verdicts.reading import diagnose_index
@@ -71,20 +70,16 @@ SCHEMA_VERSION = 1
 _RANKS = """
 SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER BY rank
 """
-_BY_STEP = """
-SELECT step.no, step.ns, phase.name, phase.ns FROM step LEFT JOIN phase ON phase.step = step.no
-WHERE step.rank IS ? ORDER BY step.start_ns, step.no, phase.no
-"""
 _SLOWEST = """
-SELECT no, id, parent, rank, idx, start_ns, ns FROM step ORDER BY ns DESC, no LIMIT ?
+SELECT no, id, parent, rank, idx, start_ns FROM step ORDER BY ns DESC, no LIMIT ?
 """
 _ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
-_PHASES = "SELECT name, ns FROM phase WHERE step = ? ORDER BY no"
 _GPU = """
 SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
     total(max(coalesce(end_ns - start_ns, 0), 0))
 FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, named LIMIT ?
 """
+_SUMMARISED = "SELECT count(*) FROM span WHERE origin = id"
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
 _RECOMPUTE = """
@@ -144,6 +139,8 @@ class RunReport:
     memory: MemoryReport = field(default_factory=MemoryReport)
     diagnosis: Diagnosis | None = None
     """The verdicts on the steps; None if the run has no steps."""
+    summarised_steps: int = 0
+    """The number of steps that an export budget sent as summaries (docs/scaling.md)."""
     replicas: ReplicaComparison | None = None
     """The comparison of ranks by their weights; None if no ranks have equal weights."""
 
@@ -162,6 +159,7 @@ class RunReport:
         return {
             "schema_version": SCHEMA_VERSION,
             "spans": self.spans,
+            "summarised_steps": self.summarised_steps,
             "failures": [each.to_json() for each in self.failures],
             "verdict": self.bound.to_json() if self.bound is not None else None,
             "primary_verdict": self.primary.to_json() if self.primary is not None else None,
@@ -213,6 +211,7 @@ def report_run(
         straggler,
         memory_report(index),
         _diagnosis(index),
+        index.one(_SUMMARISED) if index.has_summaries else 0,
         None if reader is None else compare_replicas(RunDigests(index, reader)),
     )
 
@@ -235,27 +234,20 @@ def _rank(
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
     steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
     phases: dict[str, PhaseTimes] = {}
-    current = None
-    for number, step_ns, name, ns in index.rows(_BY_STEP, rank):
-        if number != current:
-            current = number
-            steps.durations.append(int(step_ns))
-            unattributed.durations.append(int(step_ns))
-        if ns is not None:
-            each = phases.setdefault(name, PhaseTimes(name))
-            each.durations.append(int(ns))
-            unattributed.durations[-1] -= int(ns)
+    for step in step_times_of_rank(index, rank):
+        steps.durations.append(step.ns)
+        unattributed.durations.append(step.unattributed_ns)
+        for phase in step.phases:
+            phases.setdefault(phase.name, PhaseTimes(phase.name)).durations.append(phase.ns)
     return Breakdown(steps, list(phases.values()), unattributed)
 
 
 def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:
-    number, key, parent, rank, step, start_ns, ns = row
-    phases: dict[str, int] = defaultdict(int)
-    for name, phase_ns in index.rows(_PHASES, number):
-        phases[name] += int(phase_ns)
+    number, key, parent, rank, step, start_ns = row
+    times = step_times_of(index, number)
     named = id_of(key) if key is not None else None
     epoch = _epoch_above(index, parent)
-    return SlowStep(named, rank, epoch, step, start_ns, int(ns), dict(phases))
+    return SlowStep(named, rank, epoch, step, start_ns, times.ns, times.totals())
 
 
 def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import UsageError
 from ..spool.owner import owner_of
@@ -50,9 +50,25 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
         return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs))
     if wanted is None and not any(run.is_recorded for run in spool.runs):
         return ChosenRun(None, len(spool.runs))
-    run = _last(spool) if wanted in (None, LAST) else find_run(spool.runs, str(wanted))
+    return _chosen(_limit(reader, wanted or LAST, spool), spool)
+
+
+def select_runs(reader: SpoolReader, wanted: str | None) -> SpoolRuns:
+    """Return the runs of a spool; None and `all` select all of them.
+
+    If only one run is wanted, `reader` is limited to its batches. Raises UsageError if no run
+    matches, or several do.
+    """
+    spool = read_runs(reader)
+    if wanted in (None, ALL):
+        return spool
+    return replace(spool, runs=[_limit(reader, wanted, spool)], unassigned=frozenset())
+
+
+def _limit(reader: SpoolReader, wanted: str, spool: SpoolRuns) -> Run:
+    run = _last(spool) if wanted == LAST else find_run(spool.runs, wanted)
     reader.only = run.batches | _unreadable(reader, run, spool.runs)
-    return _chosen(run, spool)
+    return run
 
 
 def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:

@@ -61,6 +61,7 @@ def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 MOST_LISTED = 1000
+_MOST_RANKS_SHOWN = 32
 _LATER = float("inf")
 
 
@@ -82,6 +83,8 @@ class Run:
     """The end of the last span so far."""
     duration_ns: int | None
     ranks: list[int]
+    """The first 1,000 ranks."""
+    rank_count: int
     steps: int
     """The number of steps of the rank with the most steps."""
     spans: int
@@ -109,10 +112,12 @@ class Run:
 
     def cells(self) -> tuple[str, ...]:
         """Return the fields of `HEADS` as strings."""
+        ranks = ", ".join(map(str, self.ranks[:_MOST_RANKS_SHOWN]))
+        more = self.rank_count - _MOST_RANKS_SHOWN
         return (
             self.id[:SHORT_ID_DIGITS], self.name, self.outcome, moment(self.start_ns),
-            seconds(self.duration_ns), ", ".join(map(str, self.ranks)), str(self.steps),
-            self.script or "",
+            seconds(self.duration_ns), ranks + (f" and {more:,} more" if more > 0 else ""),
+            str(self.steps), self.script or "",
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -127,6 +132,8 @@ class SpoolRuns:
     runs: list[Run]
     unassigned: frozenset[str]
     """The names of the batches that belong to no run."""
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The attributes of each session's resource, by its id; empty for cirron-sdk."""
 
 
 @dataclass(slots=True)
@@ -207,7 +214,11 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
     summaries = [_run(each) for each in runs]
-    return SpoolRuns(sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)), without)
+    return SpoolRuns(
+        sorted(summaries, key=lambda run: (run.start_ns or 0, run.id)),
+        without,
+        {each.id: each.resource for each in sessions.values()},
+    )
 
 
 def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:
@@ -347,6 +358,7 @@ def _add_foreign(
 
 def _run(group: list[_Session]) -> Run:
     first = group[0]
+    ranks = sorted(set().union(*(each.ranks for each in group)))
     run_id = first.text(RUN_ID) or first.trace_id or first.id
     status = None
     steps: dict[int | None, int] = {}
@@ -366,7 +378,8 @@ def _run(group: list[_Session]) -> Run:
         start_ns=start_ns,
         end_ns=end_ns,
         duration_ns=None if start_ns is None or end_ns is None else end_ns - start_ns,
-        ranks=sorted(set().union(*(each.ranks for each in group)))[:MOST_LISTED],
+        ranks=ranks[:MOST_LISTED],
+        rank_count=len(ranks),
         steps=max(steps.values(), default=0),
         spans=sum(each.spans for each in group),
         sessions=[each.id for each in group[:MOST_LISTED]],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
 from .breakdown import ends_closure, holds_phases, is_phase
 from .index import SpoolIndex
 
@@ -14,12 +18,14 @@ CREATE TABLE step (
 INSERT INTO step
 SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
 WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
-DELETE FROM step WHERE no IN (
-    WITH RECURSIVE inside (id) AS (
-        SELECT id FROM step WHERE id IS NOT NULL
-        UNION SELECT span.id FROM span JOIN inside ON span.parent = inside.id
+DELETE FROM step WHERE parent IS NOT id AND parent IN (
+    WITH RECURSIVE above (parent, id) AS (
+        SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL
+        UNION
+        SELECT above.parent, span.parent FROM above JOIN span ON span.id = above.id
+        WHERE span.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = above.id)
     )
-    SELECT step.no FROM step JOIN inside ON step.parent = inside.id AND step.parent IS NOT step.id
+    SELECT above.parent FROM above JOIN step ON step.id = above.id
 );
 CREATE TABLE part (
     no INTEGER PRIMARY KEY, id BLOB, step INTEGER, name TEXT, start_ns INTEGER, ns INTEGER,
@@ -77,3 +83,70 @@ def create_step_tables(index: SpoolIndex) -> None:
     for function in (is_phase, holds_phases, ends_closure):
         index.function(function)
     index.script(_STEPS)
+
+
+_BY_STEP = """
+SELECT step.no, step.ns, phase.name, phase.ns, phase.gpu_ns
+FROM step LEFT JOIN phase ON phase.step = step.no
+{where} ORDER BY step.start_ns, step.no, phase.no
+"""
+
+
+class TimedPhase(NamedTuple):
+    """One phase of a step, without the phases inside it."""
+
+    name: str
+    ns: int
+    gpu_ns: int | None
+    """The device time; None if it was not measured."""
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """The time of a step, broken down by phase."""
+
+    number: int
+    """The key of the step in the index."""
+    ns: int
+    phases: list[TimedPhase] = field(default_factory=list)
+    """In the order of the index; a phase that occurs twice has two entries."""
+
+    @property
+    def unattributed_ns(self) -> int:
+        """The time that no phase covers; negative if phases overlap."""
+        return self.ns - sum(phase.ns for phase in self.phases)
+
+    def totals(self) -> dict[str, int]:
+        """Return the time of each phase, ns."""
+        totals: dict[str, int] = {}
+        for phase in self.phases:
+            totals[phase.name] = totals.get(phase.name, 0) + phase.ns
+        return totals
+
+
+def step_times(index: SpoolIndex) -> Iterator[StepTimes]:
+    """Yield the steps of all ranks in order of start, after `create_step_tables`."""
+    return _step_times(index.rows(_BY_STEP.format(where="")))
+
+
+def step_times_of_rank(index: SpoolIndex, rank: int | None) -> Iterator[StepTimes]:
+    """Yield the steps of one rank, or those without a rank, in order of start."""
+    return _step_times(index.rows(_BY_STEP.format(where="WHERE step.rank IS ?"), rank))
+
+
+def step_times_of(index: SpoolIndex, number: int) -> StepTimes:
+    """Return one step by its key in the index."""
+    return next(_step_times(index.rows(_BY_STEP.format(where="WHERE step.no = ?"), number)))
+
+
+def _step_times(rows: Iterator[tuple[Any, ...]]) -> Iterator[StepTimes]:
+    step: StepTimes | None = None
+    for number, step_ns, name, ns, gpu_ns in rows:
+        if step is None or number != step.number:
+            if step is not None:
+                yield step
+            step = StepTimes(number, step_ns)
+        if ns is not None:
+            step.phases.append(TimedPhase(name, ns, gpu_ns))
+    if step is not None:
+        yield step

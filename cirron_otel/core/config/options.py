@@ -263,6 +263,14 @@ class Config:
         "a step is slow, and keeps its scopes, if it takes more than this factor times the median"
         " of recent steps",
     )
+    export_budget: int | None = _option(
+        None,
+        optional(integer(1)),
+        "the spans per second that this process exports ([scaling.md](scaling.md)); beyond it,"
+        " steps are sent as summaries; None: all spans",
+        unit="spans/s",
+        takes_none=True,
+    )
     overhead_marks: int = _option(
         1,
         EVERY,

@@ -30,6 +30,7 @@ _FIELDS = {"parent_span_id": "parent_id"}
 MAX_STRING_BYTES = 256
 """The maximum length of the column `value_string`, in UTF-8."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MARKED_NAME = "json:"
 
 
 class TraceSpan(Struct, rename="camel", kw_only=True):
@@ -128,10 +129,28 @@ def nullable_text(value: Any) -> str | None:
 
 def clean(value: str) -> str:
     """Replace each character that databases reject with U+FFFD."""
+    return well_formed(value).replace("\0", _REPLACEMENT)
+
+
+def well_formed(value: str) -> str:
+    """Replace each half of a surrogate pair with U+FFFD."""
     if value.isascii():
-        return value.replace("\0", _REPLACEMENT)
-    well_formed = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return well_formed.replace("\0", _REPLACEMENT)
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def column_of_name(name: str) -> str:
+    """Return the column value of a file name: unchanged if plain text, else `json:` and JSON."""
+    if clean(name) == name and not name.startswith(_MARKED_NAME):
+        return name
+    return _MARKED_NAME + exactjson.dumps_ascii(name)
+
+
+def name_of_column(column: str) -> str:
+    """Return the file name that a column value represents."""
+    if not column.startswith(_MARKED_NAME):
+        return column
+    return str(exactjson.loads(column.removeprefix(_MARKED_NAME)))
 
 
 def capped(value: Any, max_bytes: int) -> str | None:

@@ -152,7 +152,7 @@ def apply_diff(decoded: dict[str, Any], text: str) -> Any:
     """
     if not text:
         return decoded
-    residual = exactjson.loads(text)
+    residual = exactjson.loads(text, max_depth=_MAX_DEPTH)
     if isinstance(residual, dict):
         if residual.keys() == {"is"}:
             return residual["is"]

@@ -6,17 +6,15 @@ It writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from msgspec import UNSET
 from opentelemetry.trace import StatusCode
 
-from ...core.spool.oom_kills import OomKillCounter
 from ..session.errors import record_error
 from ..snapshots.recorder import Snapshots
-from ..tracing.buffers import MarkEntry, forget_newest
+from ..tracing.buffers import forget_newest
 from ..tracing.clock import now, wall, wall_now
 from ..tracing.enclosing import EnclosingSpan
 from ..tracing.foreign_spans import ForeignSpans, OpenForeignSpan, foreign_row
@@ -24,14 +22,15 @@ from ..tracing.open_scopes import pinned
 from ..tracing.phase import Phase, is_held
 from ..tracing.scope import NO_SESSION, Scope
 from ..tracing.step_places import StepPlaces, is_step
-from ..tracing.traces import UNIT_DEPTH, Segments, Trace
+from ..tracing.traces import Trace
 from .assembly import BatchAssembly, Naming, random_name
-from .batch_text import BatchText
+from .batch_otel import BatchOtel
 from .drain import BufferDrain, Drained, FlushChanges
-from .json_attributes import text_of
+from .export_budget import ExportBudget
+from .flush_result import FlushResult, SessionOrigin
 from .rows import SnapshotRow, SpanRow
 from .scope_rows import default_trace, sort_scopes, span_order
-from .span_rows import recorded_above, span_row
+from .span_rows import span_row
 
 INCOMPLETE = "incomplete: the session ended before this scope did"
 snapshot_order = attrgetter("ts_ns", "id")
@@ -41,54 +40,6 @@ MOST_ATTEMPTS = 2
 
 The records themselves may be the cause of the failure.
 """
-
-
-@dataclass(slots=True)
-class SessionOrigin:
-    """The data that all records of a session share."""
-
-    pid: int
-    rank: int | None
-    session: Scope
-    segments: Segments
-    resource: dict[str, Any]
-    """The batch's `otel.resource.attributes`."""
-    oom_kills: OomKillCounter | None = None
-    """The OOM kills in the process's cgroup when the session began; None if unknown."""
-
-    def set_resource(self, attributes: dict[str, Any]) -> None:
-        """Set the resource attributes of all later batches."""
-        self.resource = attributes
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.session.id or ""
-
-
-@dataclass(slots=True)
-class FlushResult:
-    """The result of one flush."""
-
-    batches: list[BatchText] = field(default_factory=list)
-    open: list[SpanRow] = field(default_factory=list)
-    """Records of the open scopes."""
-    closed: list[SpanRow] = field(default_factory=list)
-    """Records in `batches` whose spans were open at an earlier flush or are around an open scope,
-    or that an earlier batch refers to."""
-    ended: list[Scope] = field(default_factory=list)
-    """The scopes in `batches`, if the builder is set to retain them."""
-    points: list[MarkEntry] = field(default_factory=list)
-    """The marks in `batches`, if the builder is set to retain them."""
-    is_noted: bool = False
-    """Whether the builder's state includes this result."""
-    is_sealed: bool = False
-    """Whether the sealer has taken the batches."""
-
-    def forget(self) -> None:
-        """Release the records: they are sealed, and all sinks have seen them."""
-        self.batches, self.open, self.closed = [], [], []
-        self.ended, self.points = [], []
 
 
 class FlushBuilder:
@@ -101,6 +52,7 @@ class FlushBuilder:
         *,
         overhead_every: int = 1,
         thinner: Any = None,
+        budget: ExportBudget | None = None,
         recent: Any = None,
         naming: Naming | None = None,
         snapshots: Snapshots | None = None,
@@ -109,18 +61,19 @@ class FlushBuilder:
         """Prepare to build batches.
 
         One in every `overhead_every` scopes gets a mark with the SDK's own time; 0 turns these
-        marks off. `naming` returns the ids and times of batches; by default, ids are random. With
-        `announces_open`, batches contain open sessions and epochs, so that a backend shows them
-        before they end.
+        marks off. `budget` chooses the steps whose export is a summary. `naming` returns the ids
+        and times of batches; by default, ids are random. With `announces_open`, batches contain
+        open sessions and epochs, so that a backend shows them before they end.
         """
         self._origin = origin
         self._foreign = foreign
         common = origin.pid, origin.rank, overhead_every
         self._assembly = BatchAssembly(common, origin.session, naming or random_name(wall_now))
         self._thinner = thinner
+        self._budget = budget
         self._recent = recent
         self._snapshots = snapshots
-        self._announces_open = announces_open
+        self.otel = BatchOtel(origin, announces_open=announces_open)
         self._drain = BufferDrain()
         self._drained: Drained | None = None
         self._change = FlushChanges()
@@ -195,9 +148,13 @@ class FlushBuilder:
         snapshots = self._snapshot_rows(drained, change)
         result.batches, result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
-            lambda ids, is_split: self._otels(drained, default, ids, is_split),
+            lambda ids, is_split: self.otel.of_flush(
+                drained, default, ids, is_split, change, self._announced
+            ),
             journalled_ids, snapshots,
         )  # fmt: skip
+        if self._budget is not None:
+            result.batches = [self._budget.apply(batch) for batch in result.batches]
         for scope, mark_ids in ids.items():
             if scope in drained.open or scope in drained.late:
                 halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
@@ -347,73 +304,7 @@ class FlushBuilder:
             record_error("foreign span", error)
             return None
 
-    # --- batch-level fields ---------------------------------------------------------------------
-
-    def base_otel(self) -> dict[str, Any]:
-        """Return the `otel` fields that are the same in every batch of the session."""
-        session = self._origin.session
-        otel: dict[str, Any] = {"session": self._origin.session_id}
-        if session._trace.trace_id.hex() != otel["session"]:
-            otel["session_trace_id"] = session._trace.trace_id.hex()
-        otel["trace_id"] = session._trace.trace_id.hex()
-        otel["resource"] = {"attributes": self._origin.resource}
-        if not session._trace.is_sampled:
-            otel["sampled"] = False
-        return otel
-
-    def _otels(
-        self, drained: Drained, default: Trace, ids: dict[Scope, list[str]], is_split: bool
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the `otel` objects of a flush's first batch and of the later ones.
-
-        `ids` contains the scopes with marks. If such a scope's own record may be in another batch,
-        or does not exist yet, the result includes the scope's trace id.
-        """
-        otel = self.base_otel()
-        otel["trace_id"] = default.trace_id.hex()
-        brief = dict(otel)
-        units = {scope for scope in drained.open if scope._depth <= UNIT_DEPTH}
-        running = [
-            scope
-            for scope, flushes in (drained.open.items() if self._announces_open else ())
-            if scope in units and (flushes or not scope._depth) and scope not in self._announced
-        ]
-        change = self._change
-        if running:
-            otel["running"] = [self._running(scope, default) for scope in running]
-        change.announced = (self._announced & units) | set(running)
-        change.segments = list(self._origin.segments.new)
-        if change.segments:
-            otel["segments"] = [opened.record() for opened in change.segments]
-        outside = {
-            scope.id or "": scope._trace.trace_id.hex()
-            for scope in ids
-            if scope._trace is not default
-            and scope._id
-            and (is_split or scope in drained.open or scope in drained.late)
-            and scope._trace.trace_id != default.trace_id
-        }
-        outside |= {
-            each.scope.id or "": each.scope._trace.trace_id.hex()
-            for each in drained.snapshots  # their scope may have ended earlier
-            if each.scope._id and each.scope._trace.trace_id != default.trace_id
-        }
-        if outside:
-            otel["traces"] = brief["traces"] = outside
-        return otel, brief
-
-    def _running(self, scope: Scope, default: Trace) -> dict[str, Any]:
-        parent = recorded_above(scope)
-        record: dict[str, Any] = {
-            "id": scope.id,
-            "name": text_of(scope._name),
-            "index": scope._index if type(scope._index) is int else None,
-            "start_ns": wall(scope._start),
-            "parent_id": parent.id if parent is not NO_SESSION and scope._depth else None,
-        }
-        if scope._trace.trace_id != default.trace_id:
-            record["trace_id"] = scope._trace.trace_id.hex()
-        return record
+    # --- open scopes ------------------------------------------------------------------------------
 
     def _around(self, drained: Drained) -> dict[Any, None]:
         """Return the ended spans around the scopes that the journal contains.

@@ -24,7 +24,7 @@ from ..tracing.loops import STEP
 from ..tracing.mark import POINT, SampleAttributes
 from ..tracing.scope import NO_SESSION, Scope
 from .duration_histogram import Durations, Lengths
-from .flush_builder import FlushResult
+from .flush_result import FlushResult
 from .json_attributes import text_of
 from .span_rows import recorded_above
 

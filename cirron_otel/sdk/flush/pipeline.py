@@ -20,7 +20,8 @@ from ..session.errors import record_error
 from ..tracing import buffers as buf
 from ..tracing.clock import wall_now
 from .drain import PORTION, waiting
-from .flush_builder import FlushBuilder, FlushResult
+from .flush_builder import FlushBuilder
+from .flush_result import FlushResult
 from .sealer import Sealer
 
 DEATHS = 3

@@ -20,7 +20,8 @@ from ...errors import CirronOtelError
 from ..session.errors import record_error
 from ..tracing.clock import wall_now
 from .batch_text import BatchText
-from .flush_builder import FlushBuilder, FlushResult, SessionOrigin
+from .flush_builder import FlushBuilder
+from .flush_result import FlushResult, SessionOrigin
 from .rows import SpanRow, as_raw
 
 PENDING_BYTES = 64_000_000
@@ -161,7 +162,7 @@ class Sealer:
                         "rank": origin.rank,
                         "written_ns": wall_now(),
                         "sdk_version": SDK_VERSION,
-                        "otel": as_raw(builder.base_otel()),
+                        "otel": as_raw(builder.otel.base()),
                         "next_batch": next_batch,
                         "open": [as_raw(row) for row in result.open if not row.end_ns],
                         "closed": [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..session.tree_text import is_users, scope_line, value_of, write_text
-from .flush_builder import FlushResult
+from .flush_result import FlushResult
 from .rows import MarkRow, SpanRow
 
 LOG, STDOUT = "log", "stdout"

@@ -65,6 +65,7 @@ def disabled_health() -> dict[str, Any]:
         "overhead_ns": 0,
         "uptime_seconds": 0.0,
         "targets": [],
+        "export_budget": None,
         "metrics": None,
     }  # fmt: skip
 
@@ -121,6 +122,7 @@ def health_of(runtime: Runtime) -> dict[str, Any]:
         "overhead_ns": collector.overhead_ns,
         "uptime_seconds": time.monotonic() - runtime.started,
         "targets": targets,
+        "export_budget": runtime.budget.stats() if runtime.budget is not None else None,
         "metrics": pipeline.metrics.stats() if pipeline.metrics is not None else None,
     }
 

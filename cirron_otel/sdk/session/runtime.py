@@ -13,7 +13,8 @@ from ...core.spool.paths import SpoolPaths
 from ...semconv import SAMPLE_INTERVAL
 from ..flight_recorder.recorder import FlightRecorder
 from ..flight_recorder.report import SessionFacts
-from ..flush.flush_builder import SessionOrigin
+from ..flush.export_budget import ExportBudget
+from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..sampling.sampler import Sampler
 from ..snapshots.digests import Digests
@@ -58,6 +59,7 @@ class Runtime:
     flight_recorder: FlightRecorder
     recent: Recent
     drops: DropCounts
+    budget: ExportBudget | None
     details: LateDetails
     sampler: Sampler
     started: float = field(default_factory=time.monotonic)
@@ -137,6 +139,8 @@ class Runtime:
             snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
             bundles_ready = self.flight_recorder.finish(max(deadline - time.monotonic(), 0.0))
             self.drops.record_in(session)
+            if self.budget is not None:
+                self.budget.record_in(session)
             done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0))
             done = done and snapshots_ready and bundles_ready
             # Other processors receive the session as a span; without it, their trace has no root.

@@ -103,6 +103,7 @@ class Deliveries:
                 OtlpConfig.from_env(self._environ),
                 Options(config.trace_layout, service),
                 whole_snapshots=config.otlp_snapshots == "full",
+                within_budget=True,
             )
             if config.exporters == ("auto",):
                 self.automatic_otlp = otlp
@@ -114,7 +115,9 @@ class Deliveries:
         from ...core.targets.cirron.batches import CirronTarget
 
         key = config.api_key or ""
-        return CirronTarget(config.api_endpoint, config.ingest_path, key, SDK_VERSION)
+        return CirronTarget(
+            config.api_endpoint, config.ingest_path, key, SDK_VERSION, within_budget=True
+        )
 
 
 def start_metrics(

@@ -18,7 +18,9 @@ from ...core.spool.paths import SpoolPaths, target_spool
 from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
 from ..flight_recorder.recorder import FlightRecorder
-from ..flush.flush_builder import FlushBuilder, SessionOrigin
+from ..flush.export_budget import ExportBudget
+from ..flush.flush_builder import FlushBuilder
+from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
@@ -172,19 +174,23 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     foreign = ForeignSpans()
     processor = joining.processor or processor_of(provider) or ForeignSpanProcessor(foreign)
     processor.foreign, processor.is_on = foreign, True
-    thinner = None
-    if config.detail_every:
-        thinner = DetailSampler(config.detail_every, config.detail_slow_factor)
     recent = Recent(config.trace_buffer_max_spans)
     exports = exports_of_session(config, environ, provider if not is_own else None)
+    budget = thinner = None
+    if config.export_budget and exports:
+        budget = ExportBudget(
+            config.export_budget, config.detail_slow_factor, config.flush_interval
+        )
+    if config.detail_every or budget is not None:
+        thinner = DetailSampler(config.detail_every or 1, config.detail_slow_factor)
     is_spooled = "spool" in config.output or bool(exports)
     paths, owner = place_of(config, is_spooled)
     snapshots = None
     if is_spooled:
         snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
     collector = FlushBuilder(
-        origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, recent=recent,
-        naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
+        origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, budget=budget,
+        recent=recent, naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
     )  # fmt: skip
     writer = SpoolWriter(paths.root, config.spool_max_bytes)
     sealer = (Sealer if is_spooled else Unwritten)(
@@ -203,13 +209,13 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     session_resource = SessionResource(resource, origin.set_resource)
     link = ProviderLink(
         provider, processor, session_resource, joined, session, is_own=is_own,
-        has_costs=config.cpu_time or config.memory_peak, is_thinned=thinner is not None,
+        has_costs=config.cpu_time or config.memory_peak, is_thinned=bool(config.detail_every),
     )  # fmt: skip
     runtime = Runtime(
         config, environ, identity, run, session_resource, origin, entered, link, pipeline, paths,
         owner, snapshots, digests_of(config, paths.snapshots if is_spooled else None),
         flight_recorder, recent,
-        DropCounts(collector, sealer, writer, snapshots, thinner),
+        DropCounts(collector, sealer, writer, snapshots, thinner), budget,
         LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
     )  # fmt: skip
     try:

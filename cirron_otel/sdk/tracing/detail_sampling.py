@@ -1,5 +1,8 @@
 """`detail_every=N`: record the inside of every Nth step, and every step itself.
 
+`every=1` retains the inside of all steps, and so only makes sure that a step and its inside are in
+the same batch, which an export budget needs.
+
 The inside of slow and failed steps is also recorded. The step of a scope is the nearest
 enclosing scope named `step`. Whether to retain the inside of a step is decided when the step has
 ended; until then its scopes and marks are held back. Marks are never lost: the marks of a discarded
@@ -8,8 +11,6 @@ scope move to its step.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Set
 from operator import attrgetter
 from typing import Any
@@ -20,13 +21,10 @@ from .buffers import MarkEntry
 from .loops import STEP
 from .phase import unfold
 from .scope import NO_SESSION, Scope
+from .slow_steps import SlowSteps
 
 MOST_HELD = 100_000
 """Maximum number of scopes and marks held back; beyond it, the oldest steps are fully recorded."""
-RECENT_STEPS = 101
-"""Number of recent steps whose median length defines slow steps."""
-FEWEST_STEPS = 5
-"""Number of steps before any step counts as slow."""
 _REMEMBERED = 1_000
 """Number of steps whose verdict is retained for scopes that end after their step."""
 
@@ -58,13 +56,10 @@ class DetailSampler:
         A step is slow if it takes more than `slow_factor` times the median of recent steps.
         """
         self._every = max(every, 1)
-        self._slow_factor = slow_factor
+        self._slow_steps = SlowSteps(slow_factor)
         self._most_held = most_held
         self._held: dict[Scope, _Inside] = {}
         self._verdicts: dict[Scope, bool] = {}
-        self._durations: deque[int] = deque()
-        self._sorted: list[int] = []
-        """The durations in ascending order."""
         self._steps = 0
         self.thinned = 0
         """Number of scopes that were discarded."""
@@ -128,13 +123,13 @@ class DetailSampler:
             stays = (
                 self._verdicts.get(step, False)
                 or is_due
-                or self._is_slow(length)
+                or self._slow_steps.is_slow(length)
                 or _has_failed(step)
                 or (inside is not None and any(map(_has_failed, inside.scopes)))
                 or any(map(_has_failed, step._folded or ()))
             )
             self._steps += 1
-            self._remember(length)
+            self._slow_steps.add(length)
             self._verdicts[step] = stays
             if step._folded is not None:
                 self._unfold(step, stays)
@@ -146,18 +141,6 @@ class DetailSampler:
         else:
             self.thinned += sum(not phase._id for phase in step._folded)
             step._folded = None
-
-    def _is_slow(self, length: int) -> bool:
-        if len(self._durations) < FEWEST_STEPS:
-            return False
-        middle = (len(self._sorted) - 1) // 2
-        return length > self._slow_factor * self._sorted[middle]
-
-    def _remember(self, length: int) -> None:
-        self._durations.append(length)
-        insort(self._sorted, length)
-        if len(self._durations) > RECENT_STEPS:
-            del self._sorted[bisect_left(self._sorted, self._durations.popleft())]
 
     def _release(
         self, out: list[Scope], marks: list[MarkEntry], is_last: bool, waiting: Set[Scope]

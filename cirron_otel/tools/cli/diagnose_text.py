@@ -30,6 +30,8 @@ def show_diagnosis(source: str, chosen: ChosenRun, diagnosis: Diagnosis) -> None
 def diagnosis_parts(title: str, diagnosis: Diagnosis) -> Iterator[str | Table]:
     """Yield the lines and tables of a diagnosis."""
     yield f"{title}: {_window(diagnosis)}"
+    if diagnosis.summarised_steps:
+        yield summaries_line(diagnosis.summarised_steps)
     for verdict in diagnosis.verdicts:
         yield ""
         yield from verdict_lines(verdict)
@@ -39,6 +41,11 @@ def diagnosis_parts(title: str, diagnosis: Diagnosis) -> Iterator[str | Table]:
     if diagnosis.not_assessed:
         yield "\nNot assessed:\n"
         yield from _not_assessed(diagnosis.not_assessed)
+
+
+def summaries_line(steps: int) -> str:
+    """Return the line about steps that an export budget sent as summaries."""
+    return f"Summaries: {count(steps, 'step')}, by an export budget: times are complete"
 
 
 def verdict_lines(verdict: Verdict, prefix: str = "") -> Iterator[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ...core.analysis.memory_series import MemoryAlert, MemoryReport
 
+_MOST_DEVICES = 32
 _MOST_PHASES = 32
 _MOST_ALERTS = 16
 
@@ -30,8 +31,10 @@ def memory_lines(memory: MemoryReport) -> Iterator[str | Table]:
             (each.device, rank_text(each.rank), f"{each.samples:,}", size_text(each.min_bytes),
              size_text(each.max_bytes), size_text(each.max_reserved_bytes),
              size_text(each.max_device_used_bytes), size_text(each.device_total_bytes))
-            for each in memory.devices
+            for each in memory.devices[:_MOST_DEVICES]
         ])  # fmt: skip
+        if len(memory.devices) > _MOST_DEVICES:
+            yield f"and {len(memory.devices) - _MOST_DEVICES:,} more"
     yield from _gaps(memory)
     if memory.phases:
         yield ""
@@ -55,7 +58,7 @@ def memory_lines(memory: MemoryReport) -> Iterator[str | Table]:
 
 def _gaps(memory: MemoryReport) -> Iterator[str]:
     """Yield the gaps of the devices that have them: the highest and the last one."""
-    for each in memory.devices:
+    for each in memory.devices[:_MOST_DEVICES]:
         parts = [
             f"{what} up to {size(highest)}, {size(last or 0)} at the end"
             for what, highest, last in (

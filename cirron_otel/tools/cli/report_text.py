@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import output
-from .diagnose_text import verdict_lines
+from .diagnose_text import summaries_line, verdict_lines
 from .divergence_text import replica_lines
 from .memory_text import memory_lines
 from .tables import breakdown_table, rows_table
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ...core.analysis.run_time import RankReport, Row
 
 _MOST_RANKS = 16
+_MOST_ROWS = 64
+"""The most rows of a table with a row for each rank and name."""
 _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _LONGEST_TITLE = 40
@@ -69,18 +71,26 @@ def show_report(source: str, report: RunReport) -> None:
         output.show(_slowest(report.slowest_steps))
     if report.gpu:
         output.result("\nOn the GPU:\n")
-        output.show(_gpu(report.gpu))
+        output.show(_gpu(report.gpu[:_MOST_ROWS]))
+        _show_more(len(report.gpu))
     _show_lines(memory_lines(report.memory))
     if report.metrics:
         output.result("\nMetrics:\n")
-        output.show(_metrics(report.metrics))
+        metrics = report.metrics
+        output.show(_metrics(metrics[:_MOST_ROWS]))
+        _show_more(len(metrics))
     if report.marks:
         output.result("\nMarks:\n")
-        output.show(_marks(report.marks))
+        output.show(_marks(report.marks[:_MOST_ROWS]))
+        _show_more(len(report.marks) + report.marks_left_out)
         for line in _by_epoch(report.marks):
             output.result(line)
-    if report.marks_left_out:
-        output.result(f"and {report.marks_left_out:,} more series of marks")
+
+
+def _show_more(count: int) -> None:
+    """Write how many of `count` rows a table leaves out, if any."""
+    if count > _MOST_ROWS:
+        output.result(f"and {count - _MOST_ROWS:,} more: --json has up to 1,000")
 
 
 def _show_lines(block: Iterator[str | Table]) -> None:
@@ -102,7 +112,9 @@ def _first_line(source: str, report: RunReport) -> str:
 
 
 def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]:
-    """Yield failures, a divergence of replicas, the bound, the primary verdict, and the drops."""
+    """Yield the failures, a divergence of replicas, the bound, the primary verdict, the drops, and
+    the number of summaries.
+    """
     for each in report.failures[:_MOST_FAILURES]:
         yield from _failure(each, report)
     if len(report.failures) > _MOST_FAILURES:
@@ -118,6 +130,8 @@ def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]
         yield from verdict_lines(report.primary, "Verdict: ")
     for drop in report.drops:
         yield f"Dropped: {drop.count:,} {drop.reason} of {who(drop.rank)}: figures are incomplete"
+    if report.summarised_steps:
+        yield summaries_line(report.summarised_steps)
 
 
 def _failure(failure: SessionFailure, report: RunReport) -> Iterator[str]:
@@ -219,10 +233,18 @@ def _time(report: RunReport) -> Iterator[str | Table]:
     yield rows_table(heads, set(heads), [
         (_rank(each.rank), duration(each.time.total_ns),
          *(_percent(each.time.share(row)) for row in rows))
-        for each in ranks[:_MOST_RANKS]
+        for each in _shown(ranks, report)
     ])  # fmt: skip
     if len(ranks) > _MOST_RANKS:
         yield f"and {len(ranks) - _MOST_RANKS:,} more ranks: --json has them"
+
+
+def _shown(ranks: Sequence[RankReport], report: RunReport) -> list[RankReport]:
+    """Return the first ranks, with the slowest one among them."""
+    straggler = report.straggler
+    first = list(ranks[:_MOST_RANKS])
+    slowest = [each for each in ranks[_MOST_RANKS:] if straggler and each.rank == straggler.rank]
+    return [*first[: _MOST_RANKS - len(slowest)], *slowest]
 
 
 def _steps(report: RunReport) -> Iterator[str | Table]:
@@ -239,7 +261,7 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
         return
     yield "The steps of each rank:"
     yield ""
-    yield _side_by_side(ranks[:_MOST_RANKS], report)
+    yield _side_by_side(_shown(ranks, report), report)
     slowest = report.straggler
     if slowest is not None:
         yield ""

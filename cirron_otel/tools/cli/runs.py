@@ -89,10 +89,15 @@ def _row(run: Run, shown: list[Run]) -> tuple[str, ...]:
         run.outcome,
         local_moment(run.start_ns),
         "?" if run.duration_ns is None else duration(run.duration_ns),
-        numbers(run.ranks),
+        _ranks(run),
         f"{run.steps:,}",
         "-" if run.script is None else printable(run.script),
     )
+
+
+def _ranks(run: Run) -> str:
+    more = run.rank_count - len(run.ranks)
+    return numbers(run.ranks) + (f" and {more:,} more" if more else "")
 
 
 def _short(run: Run, shown: list[Run]) -> str:

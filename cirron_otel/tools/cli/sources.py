@@ -59,19 +59,14 @@ def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
 
     Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
-    from ...core.temporary import temporary_folder, writing_temporary_files
-    from ..convert.convert import ConvertRequest, convert
+    from ..convert.as_spool import opened_as_spool
     from ..convert.sources import is_spool
 
     if is_spool(source, source_format):
         yield OpenedSource(source)
         return
-    with temporary_folder() as folder:
-        request = ConvertRequest(
-            source=source, target=str(folder), source_format=source_format, target_format="spool"
-        )
+    with contextlib.ExitStack() as stack:
         with output.progress("reading") as progress:
-            conversion = convert(request, progress=progress)
-        with writing_temporary_files():
-            (folder / "spool").mkdir(exist_ok=True)
-        yield OpenedSource(str(folder), conversion)
+            opened = opened_as_spool(source, source_format, progress)
+            directory, conversion = stack.enter_context(opened)
+        yield OpenedSource(directory, conversion)

@@ -23,6 +23,7 @@ WIDTH = 80
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _LONGEST_VALUE = 40
+_MOST_RANGES = 32
 _UNITS = re.compile(r"(\d) ((?:ns|µs|ms|s|min|h|%|steps/s)\b)")
 """Matches a number and its unit, which must stay on one line."""
 
@@ -71,16 +72,20 @@ def size(number: int) -> str:
     return f"{number} B" if unit == 0 else f"{value:.3g} {_SIZES[unit]}"
 
 
-def numbers(values: list[int]) -> str:
-    """Format sorted numbers as ranges, such as `0-7, 12`; `-` for none."""
+def numbers(values: Iterable[int]) -> str:
+    """Format numbers as ranges in order, such as `0-7, 12`; `-` for none.
+
+    If there are more than 32 ranges, the others are only counted.
+    """
     runs: list[list[int]] = []
     for value in sorted(set(values)):
         if runs and value == runs[-1][1] + 1:
             runs[-1][1] = value
         else:
             runs.append([value, value])
-    parts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
-    return ", ".join(parts) or "-"
+    parts = [str(low) if low == high else f"{low}-{high}" for low, high in runs[:_MOST_RANGES]]
+    left_out = sum(high - low + 1 for low, high in runs[_MOST_RANGES:])
+    return ", ".join([*parts, f"and {left_out:,} more"] if left_out else parts) or "-"
 
 
 def value_text(value: str | None) -> str:
@@ -195,12 +200,4 @@ def _short(value: str | None) -> str:
 
 def rank_list(ranks: Sequence[int | None]) -> str:
     """Return ranks as `0-3, 7`; `-` if the records have no rank."""
-    numbers = sorted(rank for rank in ranks if rank is not None)
-    runs: list[tuple[int, int]] = []
-    for rank in numbers:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return shown or "-"
+    return numbers(rank for rank in ranks if rank is not None)

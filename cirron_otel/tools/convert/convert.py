@@ -71,7 +71,9 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Rep
     request, rank = _joined_rank(request)
     is_selected = bool(request.select) or request.run not in (None, ALL)
     with contextlib.ExitStack() as stack:
-        context = SourceContext(stack, before, progress, request.limits, request.join, rank)
+        context = SourceContext(
+            stack, before, progress, request.limits, request.join, rank, request.run
+        )
         row, source = open_source(request.source, request.source_format, context)
         if request.join is not None and not row.can_join:
             names = [name for name, each in SOURCES.items() if each.can_join]
@@ -124,7 +126,7 @@ def _convert_metrics(request: ConvertRequest, progress: Progress | None) -> Repo
         )
     before, report = Report(), Report(target=place.path, points=0)
     with contextlib.ExitStack() as stack:
-        context = SourceContext(stack, before, progress, request.limits)
+        context = SourceContext(stack, before, progress, request.limits, run=request.run)
         _, source = open_source(request.source, request.source_format, context)
         points = MetricSource(
             source.directory(context),
@@ -181,7 +183,9 @@ def _from_spool(
             selection = selection.with_sessions(sessions_of(reader, index))
         report.skipped.clear()
         report.skipped_count = 0
-        job = EncodeJob(directory, index.path, options, target.encoding, selection, request.limits)
+        job = EncodeJob(
+            directory, index.path, options, target.encoding, selection, request.limits, place.path
+        )
         jobs = request.jobs or default_jobs()
         chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(chunks):

@@ -20,10 +20,12 @@ from .tables import (
     source_formats,
     source_with_prefix,
     target_with_prefix,
+    target_with_suffix,
 )
 
 _SNIFFED_BYTES = 256 * 2**20
 _SUFFIXES = ".json, .jsonl or .binpb, each also with .gz or .zst"
+_STEPS = ".csv or .parquet for its steps"
 
 SPOOL, BATCH, OTLP_JSON, OTLP_PROTO = "spool", "batch", "otlp-json", "otlp-proto"
 
@@ -103,6 +105,8 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
     mode = _mode(path)
     if (mode is not None and stat.S_ISDIR(mode)) or path.endswith("/"):
         return PathSpec(path, SPOOL)
+    if (suffixed := target_with_suffix(path)) is not None:
+        return PathSpec(path, suffixed)
     form = format_of(path)
     if form is not None:
         is_json = form.encoding is Encoding.JSON
@@ -110,7 +114,8 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
     if not Path(path).suffix:
         return PathSpec(path, SPOOL)
     raise UsageError(
-        f"{path} has no known suffix: expected {_SUFFIXES}, no suffix for a spool, or use --to"
+        f"{path} has no known suffix: expected {_SUFFIXES}, {_STEPS}, no suffix for a spool,"
+        " or use --to"
     )
 
 

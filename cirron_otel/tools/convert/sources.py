@@ -61,6 +61,9 @@ class SourceContext:
     """The spool whose scopes the records are attached to; only for rows with `can_join`."""
     rank: int = 0
     """The rank of that spool whose steps are meant; only for rows with `joins_rank`."""
+    run: str | None = None
+    """The run that is needed, as the user names it; a source may leave out the batches of other
+    runs."""
 
 
 class BatchSource(ABC):
@@ -106,8 +109,9 @@ class BatchSource(ABC):
         """
         folder = context.stack.enter_context(temporary_folder())
         passing = Report()
-        with open_spool(PathSpec(str(folder), SPOOL), passing, context.limits) as target:
-            for batch in self.batches(passing, target.read):
+        place = PathSpec(str(folder), SPOOL)
+        with open_spool(place, passing, context.limits, is_temporary=True) as target:
+            for batch in self.batches(passing, target.read, context.progress):
                 target.write(batch.name, batch.data)
         context.report.add_problems(passing)
         with writing_temporary_files():

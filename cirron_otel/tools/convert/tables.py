@@ -85,8 +85,11 @@ class TargetRow:
     """A line for the help of the commands."""
     prefixes: tuple[str, ...] = ()
     """The prefixes that identify this kind of target; the rest of the target is the path."""
+    suffixes: tuple[str, ...] = ()
+    """The suffixes of files that identify this kind of target."""
     encoding: str = "cirron"
-    """The input of the writer: batches (`cirron`), or messages (`otlp-json`, `otlp-proto`)."""
+    """The input of the writer: batches (`cirron`), their rows (`columns`), or messages
+    (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
     """Whether the writer's `read` returns batches that the target already contains."""
     writes_stdout: bool = True
@@ -94,7 +97,7 @@ class TargetRow:
     @property
     def takes_messages(self) -> bool:
         """Whether the target contains OTLP messages rather than batches."""
-        return self.encoding != "cirron"
+        return self.encoding.startswith("otlp-")
 
     def open(self, *arguments: Any) -> Any:
         """Call the opener."""
@@ -165,6 +168,11 @@ SOURCES: dict[str, SourceRow] = {
         can_join=True,
         joins_rank=True,
     ),
+    "parquet": SourceRow(
+        "cirron_otel.tools.convert.parquet:ParquetSource",
+        "columnar tables: parquet:DIR",
+        prefixes=("parquet:",),
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -224,6 +232,23 @@ TARGETS: dict[str, TargetRow] = {
         "a trace of the Training Trace Runtime: dgrr:DST; the source contains one",
         prefixes=("dgrr:",),
     ),
+    "parquet": TargetRow(
+        "cirron_otel.tools.convert.parquet:open_target",
+        "columnar tables for DataFrames and SQL engines: parquet:DIR; batches are added",
+        prefixes=("parquet:",),
+        encoding="columns",
+        writes_stdout=False,
+    ),
+    "steps-csv": TargetRow(
+        "cirron_otel.tools.frames.step_files:open_csv",
+        "the steps, a line for each step and rank: .csv",
+        suffixes=(".csv",),
+    ),
+    "steps-parquet": TargetRow(
+        "cirron_otel.tools.frames.step_files:open_parquet",
+        "the steps, a row for each step and rank: .parquet",
+        suffixes=(".parquet",),
+    ),
 }
 """Every kind of target by its name."""
 
@@ -255,6 +280,14 @@ def source_with_prefix(source: str) -> tuple[str, str] | None:
 def target_with_prefix(target: str) -> tuple[str, str] | None:
     """Return the row name and the prefix that match the start of `target`; None if none matches."""
     return _with_prefix(target, ((name, row.prefixes) for name, row in TARGETS.items()))
+
+
+def target_with_suffix(target: str) -> str | None:
+    """Return the row name whose suffix `target` has; None if there is none."""
+    for name, row in TARGETS.items():
+        if target.lower().endswith(row.suffixes):
+            return name
+    return None
 
 
 def _with_prefix(text: str, rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[str, str] | None:

@@ -63,9 +63,11 @@ class SpoolTarget(TargetWriter):
     content.
     """
 
-    def __init__(self, path: str, report: Report, max_bytes: int) -> None:
+    def __init__(
+        self, path: str, report: Report, max_bytes: int, *, is_temporary: bool = False
+    ) -> None:
         """Open the spool at `path`; a batch of more than `max_bytes` is refused."""
-        self._max_bytes = max_bytes
+        self._max_bytes, self._is_temporary = max_bytes, is_temporary
         self._writer = SpoolWriter(path, max_bytes=None, durable=False)
         self._report = report
 
@@ -90,8 +92,9 @@ class SpoolTarget(TargetWriter):
         return stored_batch(self._writer.paths.spool, name, self._max_bytes)
 
     def close(self) -> None:
-        """Wait until all written batches are on disk."""
-        self._writer.sync()
+        """Wait until all written batches are on disk, unless the spool is temporary."""
+        if not self._is_temporary:
+            self._writer.sync()
 
 
 class _BatchFileTarget(TargetWriter):
@@ -177,9 +180,11 @@ def open_stream(place: PathSpec) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_spool(place: PathSpec, report: Report, limits: SizeLimits) -> Iterator[SpoolTarget]:
+def open_spool(
+    place: PathSpec, report: Report, limits: SizeLimits, *, is_temporary: bool = False
+) -> Iterator[SpoolTarget]:
     """Open a spool for adding batches."""
-    target = SpoolTarget(place.path, report, limits.batch_bytes)
+    target = SpoolTarget(place.path, report, limits.batch_bytes, is_temporary=is_temporary)
     yield target
     target.close()
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ... import exactjson
 from ...core.placement.batch_outline import read_outline
@@ -22,6 +23,7 @@ from ...core.placement.session_index import SessionIndex
 from ...core.records.canonical import batch_bytes
 from ...core.records.check import check_batch
 from ...core.records.findings import Finding
+from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
 from ...core.translator.codec import Encoded, NoBatchError, encode, pushable
 from ...core.translator.own.encode import Options, file_name
@@ -31,13 +33,17 @@ from .select import Selection
 from .selecting import Selector
 from .sources import size_of
 
+if TYPE_CHECKING:
+    from ...core.columns.reading import StoredKeys
+
 CHUNK_BYTES = 2_000_000
 """The approximate size of the batches that a worker encodes at a time, bytes."""
 _AHEAD = 2
 """The maximum number of chunks in progress per worker, which limits memory."""
 _POOL_FROM_BYTES = 8_000_000
 
-CIRRON, OTLP_PROTO, OTLP_JSON, MESSAGE = "cirron", "otlp-proto", "otlp-json", "message"
+CIRRON, COLUMNS = "cirron", "columns"
+OTLP_PROTO, OTLP_JSON, MESSAGE = "otlp-proto", "otlp-json", "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,12 @@ class EncodeJob:
     index_path: str
     options: Options
     output: str
-    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf) or `cirron`."""
+    """`otlp-proto` (delimited), `otlp-json` (a line), `message` (bare protobuf), `cirron`, or
+    `columns` (rows of the tables)."""
     selection: Selection | None = None
     limits: SizeLimits = DEFAULT_LIMITS
+    target: str = ""
+    """The directory of the tables for `columns`: a batch that these contain has no `data`."""
 
 
 @dataclass(slots=True)
@@ -71,6 +80,7 @@ class Encoder:
         self._selector = Selector(job.selection or Selection(), self._index)
         self._findings: list[Finding] = []
         self._reader = SpoolReader(job.spool, on_finding=self._findings.append)
+        self._stored: StoredKeys | None = None
 
     def chunk(self, names: list[str]) -> Chunk:
         """Encode some files."""
@@ -101,7 +111,8 @@ class Encoder:
 
     def _encode(self, name: str, data: bytes) -> Encoded | None:
         job, size = self._job, len(data)
-        problem = check_batch(data) if job.selection or job.output == CIRRON else None
+        has_batches = job.output in (CIRRON, COLUMNS)
+        problem = check_batch(data) if job.selection or has_batches else None
         if problem is not None:
             self._findings.append(Finding(name, problem.code, problem.message))
             return None
@@ -111,14 +122,31 @@ class Encoder:
                 return None
             data = batch_bytes(chosen)
             name = file_name(chosen) or name
-        if job.output == CIRRON:
+        if has_batches:
             outline = read_outline(data)
             counts = len(outline.spans), len(outline.marks), len(outline.snapshots)
-            return Encoded(name, data, *counts, size)
+            content = data if job.output == CIRRON else self._packed(name, data)
+            return Encoded(name, content, *counts, size)
         encoded = encode(name, data, self._index, job.options)
         if job.output == MESSAGE:
             return encoded._replace(data=pushable(encoded.data))
         return self._framed(name, encoded, data)
+
+    def _packed(self, name: str, data: bytes) -> bytes:
+        """Return the rows of a batch; b"" if the target contains it.
+
+        Raises InputError if the batch is nested too deep.
+        """
+        from ...core.columns.batch_rows import key_of, rows_of  # noqa: PLC0415 - pyarrow
+        from ...core.columns.packed import arrow_rows, pack  # noqa: PLC0415
+        from ...core.columns.reading import StoredKeys  # noqa: PLC0415
+
+        if self._stored is None:
+            self._stored = StoredKeys(self._job.target)
+        named = parse_name(name)
+        if named is not None and self._stored.has(key_of(name, data), named[0]):
+            return b""
+        return pack(arrow_rows(rows_of(name, data)))
 
     def _framed(self, name: str, encoded: Encoded, batch: bytes) -> Encoded:
         limit = self._job.limits.message_bytes

@@ -50,6 +50,8 @@ class Diagnosis:
     phases: list[PhaseComparison]
     not_assessed: dict[str, str]
     """The rules that could not be applied, each with the reason."""
+    summarised_steps: int = 0
+    """The steps of the window, of all ranks, that an export budget sent as summaries."""
 
     @property
     def primary(self) -> Verdict:
@@ -64,6 +66,7 @@ class Diagnosis:
                 "policy": self.policy,
                 "clock": self.clock,
                 "steps": self.steps,
+                "summarised": self.summarised_steps,
                 "first": None if self.first is None else self.first._asdict(),
                 "last": None if self.last is None else self.last._asdict(),
             },
@@ -91,6 +94,7 @@ def diagnose(window: StepWindow, limits: Thresholds) -> Diagnosis:
         sorted([*on_steps, *on_memory, *on_state], key=order_of),
         list(_phases(window)),
         missing | missing_memory | missing_state,
+        window.summarised,
     )
 
 

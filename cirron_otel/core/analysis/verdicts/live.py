@@ -7,10 +7,9 @@ window, and indexes only these. The caller decides when to poll; nothing here wa
 from __future__ import annotations
 
 import statistics
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from ...spool.journal import open_scopes
 from ...spool.owner import is_alive, owner_of, owners
@@ -23,16 +22,11 @@ from ..sessions import assign_sessions
 from ..step_tables import create_step_tables
 from .diagnosis import Diagnosis
 from .reading import diagnose_index
+from .recent_batches import RecentBatches
 from .thresholds import Thresholds
 from .verdict import Verdict
 from .window import Stall
 
-MAX_BATCHES: Final = 5000
-"""The most batches that are indexed at once."""
-_WINDOWS: Final = 2
-"""The batches of this many windows are kept: phases are in earlier batches than their step."""
-_LEAST_BATCHES: Final = 4
-"""The batches with steps that each rank keeps: those of one rank may arrive before another's."""
 _STEPS = "SELECT rank, start_ns + ns, ns FROM step WHERE start_ns IS NOT NULL ORDER BY start_ns"
 
 Change = Literal["appeared", "changed", "gone"]
@@ -66,11 +60,7 @@ class LiveRun:
         self._foreign: set[str] = set()
         """Sessions of other runs."""
         self._seen: set[str] = set()
-        self._ring: deque[tuple[str, Counter[int | None]]] = deque()
-        self._steps: Counter[int | None] = Counter()
-        """The number of steps in the ring, by rank."""
-        self._batches: Counter[int | None] = Counter()
-        """The number of batches with steps in the ring, by rank."""
+        self._recent = RecentBatches(round(limits["window.steps"]))
         self._progress: dict[int | None, _RankProgress] = {}
 
     @property
@@ -93,9 +83,9 @@ class LiveRun:
         """
         for batch in self._new_batches():
             self._add(batch)
-        if self.run is None or not self._ring:
+        names = self._recent.names()
+        if self.run is None or not names:
             return None
-        names = frozenset(name for name, _ in self._ring)
         with run_index(SpoolReader(self._reader.paths.root, only=names)) as index:
             assign_sessions(index)
             create_step_tables(index)
@@ -113,7 +103,7 @@ class LiveRun:
                 yield batch
 
     def _add(self, batch: BatchFile) -> None:
-        """Add a batch to the ring if it belongs to the run."""
+        """Add a batch to the recent ones if it belongs to the run."""
         outline = outline_of(batch.data)
         key = outline.session
         if key is None or key in self._foreign:
@@ -127,11 +117,7 @@ class LiveRun:
         session.owner = owner_of(batch.name)
         session.ranks |= outline.ranks
         session.is_ended = session.is_ended or outline.status is not None
-        steps = Counter(outline.steps)
-        self._ring.append((batch.name, steps))
-        self._steps += steps
-        self._batches.update(steps.keys())
-        self._trim()
+        self._recent.add(batch.name, outline.steps)
 
     def _choose(self) -> None:
         """Choose the run, or update its sessions, after a new session has appeared."""
@@ -142,28 +128,12 @@ class LiveRun:
             return
         if self.run is None or run.id != self.run.id:
             self._sessions.clear()
-            self._ring.clear()
-            self._steps.clear()
-            self._batches.clear()
+            self._recent.clear()
             self._progress.clear()
         self.run = run
         for session in run.sessions:
             self._sessions.setdefault(session, _LiveSession())
         self._foreign -= set(run.sessions)
-
-    def _trim(self) -> None:
-        """Drop the oldest batches that no window needs."""
-        need = _WINDOWS * round(self._limits["window.steps"])
-        while len(self._ring) > 1:
-            oldest = self._ring[0][1]
-            rest, batches = self._steps - oldest, self._batches - Counter(oldest.keys())
-            is_enough = bool(rest) and all(
-                rest[rank] >= need and batches[rank] >= _LEAST_BATCHES for rank in self._steps
-            )
-            if not is_enough and len(self._ring) <= MAX_BATCHES:
-                return
-            self._steps, self._batches = rest, batches
-            self._ring.popleft()
 
     def _stalls(self, index: SpoolIndex, now_ns: int) -> Iterator[Stall]:
         """Yield the silence of each rank that is still running.

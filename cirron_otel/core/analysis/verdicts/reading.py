@@ -16,6 +16,7 @@ from .thresholds import Thresholds
 from .window import Stall, StepWindow
 
 _MOST_MISSING = 1000
+_SUMMARISED = "SELECT count(*) FROM windowed JOIN span USING (no) WHERE span.origin IS NOT NULL"
 
 
 def diagnose_batches(
@@ -71,6 +72,7 @@ def read_window(
         first=first,
         last=last,
         slow_steps=steps.slow,
+        summarised=index.one(_SUMMARISED) if index.has_summaries else 0,
         missing_ranks=_missing(index, world_size),
         memory=rank_memory(index, steps, round(limits["memory.steps"])),
         cpu=readings.cpu(),

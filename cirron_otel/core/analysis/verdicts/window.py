@@ -120,6 +120,8 @@ class StepWindow:
     last: StepNumber | None = None
     slow_steps: int = 0
     """The number of slow steps, which `RankSteps.typical` leaves out."""
+    summarised: int = 0
+    """The number of steps of all ranks that an export budget sent as summaries."""
     missing_ranks: list[int] = field(default_factory=list)
     """Ranks of the job's world size without a step."""
     memory: list[RankMemory] = field(default_factory=list)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, NoReturn
 
-from ....errors import UsageError
+from ....errors import InputError, UsageError
 from ....ids import digest
 from ...delivery.batch_target import BlobSink, Receipt, SealedBatch
 from ...delivery.errors import (
@@ -24,6 +24,7 @@ from ...delivery.errors import (
 )
 from ...http.client import BrokenAnswerError, HttpAnswer, HttpClient, checked_url
 from ...spool.paths import parse_name
+from ..exported_part import exported_part
 from ..otlp.config import DEFAULT_TIMEOUT_S
 from ..otlp.transport import USER_AGENT, retry_after_seconds, without_secrets
 from .blob_upload import CirronBlobs
@@ -81,10 +82,12 @@ class CirronTarget:
         certificate: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         settings: CirronSettingNames = CirronSettingNames(),
+        within_budget: bool = False,
     ) -> None:
         """`certificate` is a file of CA certificates, used instead of the system's certificates.
 
         `timeout`, in seconds, applies separately to connecting, to sending, and to the response.
+        `within_budget` sends the steps as summaries that a batch lists because of an export budget.
         Raises UsageError if the endpoint, the path, the key or the certificates are unusable.
         """
         url = checked_url(endpoint)
@@ -110,6 +113,7 @@ class CirronTarget:
             "X-Cirron-SDK-Version": sdk_version,
         }
         self._timeout, self._settings = timeout, settings
+        self._within_budget = within_budget
         self._client = HttpClient(endpoint, certificate=certificate)
         self._is_interrupted = False
         self.blobs: BlobSink = CirronBlobs(self._request, self._raise_for, self._path)
@@ -117,6 +121,8 @@ class CirronTarget:
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """POST a batch. Raises an error if the response is not a success."""
         (batch,) = batches
+        if self._within_budget:
+            batch = _part_of(batch)
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         parsed = parse_name(batch.name)
         if parsed is not None and _HEADER.fullmatch(parsed[1]):
@@ -206,6 +212,13 @@ class CirronTarget:
 
     def __repr__(self) -> str:
         return f"CirronTarget({self.shown!r})"
+
+
+def _part_of(batch: SealedBatch) -> SealedBatch:
+    try:
+        return exported_part(batch)
+    except InputError as error:
+        raise RefusedError(f"{batch.name} cannot be summarised: {error}") from None
 
 
 def _words(content: bytes) -> str:

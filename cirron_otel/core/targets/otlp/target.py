@@ -19,6 +19,7 @@ from ...delivery.errors import (
 from ...spool.paths import parse_name
 from ...translator.own.encode import Options
 from ...translator.translate import encode_own
+from ..exported_part import exported_part
 from .config import OtlpConfig, target_key
 from .pusher import Pusher
 from .sampled import sampled_part
@@ -54,18 +55,24 @@ class OtlpTarget:
     blobs = None
 
     def __init__(
-        self, config: OtlpConfig, options: Options, *, whole_snapshots: bool = True
+        self,
+        config: OtlpConfig,
+        options: Options,
+        *,
+        whole_snapshots: bool = True,
+        within_budget: bool = False,
     ) -> None:
         """Prepare the target, without opening a connection.
 
         `whole_snapshots=False` sends a summary of each span's snapshots instead of the snapshots.
+        `within_budget` sends the steps as summaries that a batch lists because of an export budget.
         Raises MissingExtraError if the extra `otlp` is not installed, and UsageError if a
         certificate or header is unusable.
         """
         self.key = target_key(config)
         self.shown = config.shown_endpoint
         self._options = options
-        self._whole_snapshots = whole_snapshots
+        self._whole_snapshots, self._within_budget = whole_snapshots, within_budget
         self._stop = threading.Event()
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
         self._rest: dict[str, tuple[bytes, ...]] = {}
@@ -119,9 +126,14 @@ class OtlpTarget:
             return b""
         try:
             data = sampled_part(batch.data)
-            if data is not None and not self._whole_snapshots:
+            if data is None:
+                return b""
+            if self._within_budget:
+                batch = exported_part(SealedBatch(batch.name, data))
+                data = batch.data
+            if not self._whole_snapshots:
                 data = summarised(data)
-            return b"" if data is None else encode_own(data, batch.name, self._options)
+            return encode_own(data, batch.name, self._options)
         except InputError as error:
             raise RefusedError(f"{batch.name} cannot be expressed in OTLP: {error}") from None
 

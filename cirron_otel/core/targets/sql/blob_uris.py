@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .... import exactjson
+from ...records.columns import column_of_name
 from .database import Database, quoted
 from .keys import bounded
-from .rows import COLUMNS, SNAPSHOT, column_of_name, hash_of, record_of, replace_blob_uri
+from .rows import COLUMNS, SNAPSHOT, hash_of, record_of, replace_blob_uri
 
 
 def run_of_span(database: Database, workspace_id: str, span_id: str) -> str | None:
@@ -58,7 +59,8 @@ def set_blob_uris(
 def _key_of(database: Database, name: str, data: bytes | None) -> int | None:
     """Return the key of the batch with this name and content, or of the only one with this name."""
     stored = database.rows(
-        'SELECT "batchKey", "hash" FROM "TraceBatch" WHERE "name" = ?', column_of_name(name)
+        f'SELECT "batchKey", "hash" FROM "{database.names}" WHERE "name" = ?',  # noqa: S608
+        column_of_name(name),
     )
     exact = [key for key, hash_ in stored if data is not None and bytes(hash_) == hash_of(data)]
     if exact:

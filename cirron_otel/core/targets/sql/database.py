@@ -21,6 +21,9 @@ from ...delivery.errors import MisconfiguredError, RefusedError, UnreachableErro
 Row = Sequence[Any]
 _MOST_VALUES = 20_000
 
+KEYS_PER_DAY = 10**11
+"""The factor of the day in a `batchKey`; a smaller key contains no day (see `days`)."""
+
 
 class Database(Protocol):
     """One connection. In statements, `?` is a placeholder, and names are in double quotes.
@@ -32,12 +35,21 @@ class Database(Protocol):
 
     dialect: str
     """`sqlite` or `postgresql`."""
+    names: str
+    """The table that has the name, the hash and the `batchKey` of each batch."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Commit all changes of the block at its end; roll them back if the block raises."""
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Read everything in the block from one snapshot of the database."""
+
+    def exclude_writers(self) -> None:
+        """In a transaction, wait for all other writers, and make later ones wait for its end.
+
+        Migrations take turns without a time limit. Raises UnreachableError if a writer or a reader
+        takes too long, since all others would have to wait for it.
+        """
 
     def serialize(self) -> None:
         """In a transaction, wait for all other transactions that have called this method.
@@ -57,8 +69,17 @@ class Database(Protocol):
     def array_param(self, values: Iterable[str] | Iterable[int]) -> Any:
         """Return a parameter for `in_clause`."""
 
-    def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
+    def prepare_days(self, created_ns: Collection[int]) -> None:
+        """Outside a transaction, create the partitions for batches of these times (Unix ns)."""
+
+    def drop_days(self, before_ns: int) -> int:
+        """Outside a transaction, remove the partitions of days before a time (Unix ns).
+
+        Returns the number of removed batches.
+        """
+
+    def add(self, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
+        """Insert batches one by one; return each `batchKey`, or None if it already exists."""
 
     def claim(self, table: str, column: str, rows: Sequence[tuple[bytes, int]]) -> set[bytes]:
         """Insert pairs of a digest (in the unique column `column`) and a `batchKey`, in order.
@@ -148,6 +169,8 @@ def migrate(database: Database, to: int | None = None) -> int:
 
 def _migrate(database: Database, wanted: int) -> int:
     with database.transaction():
+        # Writers take their locks in the same order, so there is no deadlock.
+        database.exclude_writers()
         database.serialize()
         before = version_of(database)
         _check(before, database.dialect)

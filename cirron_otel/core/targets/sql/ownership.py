@@ -61,11 +61,9 @@ class OwnerResolver:
     def __init__(self, batch: Any, context: OwnerContext) -> None:
         """Read the resources of a batch, a value from `exactjson.loads`."""
         otel = batch.get("otel") if isinstance(batch, dict) else None
-        otel = otel if isinstance(otel, dict) else {}
-        self._context = context
-        self.whole = self._owner(_attributes(otel))
+        self.whole = owner_of(resource_attributes(otel), context)
         """The owner of the batch, and of the records that have no resource of their own."""
-        self._runs = list(self._of_resources(otel.get("resource_spans")))
+        self._runs = [(n, owner_of(attributes, context)) for n, attributes in resources_of(otel)]
 
     def of_spans(self, count: int) -> Iterator[RowOwner]:
         """Yield the owner of each of the batch's spans, in order."""
@@ -74,30 +72,35 @@ class OwnerResolver:
             count -= min(number, count)
         yield from (self.whole for _ in range(count))
 
-    def _owner(self, attributes: Mapping[str, Any]) -> RowOwner:
-        values = {**self._context.defaults}
-        for name in NAMES:
-            if isinstance(value := attributes.get(name), str | int) and value != "":
-                values[name] = text(value)
-        values |= self._context.overrides
-        workspace, *others = (bounded(value) if (value := values.get(n)) else None for n in NAMES)
-        return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
-    def _of_resources(self, messages: Any) -> Iterator[tuple[int, RowOwner]]:
-        """Yield, for each resource of a batch from OTLP, its number of spans and its owner."""
-        for message in messages if isinstance(messages, list) else []:
-            if isinstance(message, dict):
-                scopes = message.get("scope_spans")
-                counts = [
-                    scope.get("spans", 0)
-                    for scope in (scopes if isinstance(scopes, list) else [])
-                    if isinstance(scope, dict)
-                ]
-                number = sum(count for count in counts if type(count) is int and count > 0)
-                yield number, self._owner(_attributes(message))
+def owner_of(attributes: Mapping[str, Any], context: OwnerContext) -> RowOwner:
+    """Return the owner that the attributes of a resource name."""
+    values = {**context.defaults}
+    for name in NAMES:
+        if isinstance(value := attributes.get(name), str | int) and value != "":
+            values[name] = text(value)
+    values |= context.overrides
+    workspace, *others = (bounded(value) if (value := values.get(n)) else None for n in NAMES)
+    return RowOwner(workspace or DEFAULT_WORKSPACE, *others)
 
 
-def _attributes(holder: Mapping[str, Any]) -> Mapping[str, Any]:
-    resource = holder.get("resource")
+def resources_of(otel: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield, for each resource of a batch from OTLP, its number of spans and its attributes."""
+    messages = otel.get("resource_spans") if isinstance(otel, dict) else None
+    for message in messages if isinstance(messages, list) else []:
+        if isinstance(message, dict):
+            scopes = message.get("scope_spans")
+            counts = [
+                scope.get("spans", 0)
+                for scope in (scopes if isinstance(scopes, list) else [])
+                if isinstance(scope, dict)
+            ]
+            number = sum(count for count in counts if type(count) is int and count > 0)
+            yield number, resource_attributes(message)
+
+
+def resource_attributes(holder: Any) -> Mapping[str, Any]:
+    """Return the attributes of the resource of a batch's `otel`, or of a member of it."""
+    resource = holder.get("resource") if isinstance(holder, dict) else None
     attributes = resource.get("attributes") if isinstance(resource, dict) else None
     return attributes if isinstance(attributes, dict) else {}

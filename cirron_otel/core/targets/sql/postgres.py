@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ....errors import MissingExtraError, UsageError
 from ...delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ...durations import DAY_NS
 from ..otlp.transport import without_secrets
-from .database import Row, quoted
+from .database import KEYS_PER_DAY, Row, quoted
+from .days import Days
 from .url import Location
 
 try:
@@ -32,6 +34,12 @@ _DEFAULTS: dict[str, Any] = {
 _LOCK = 0x6369_7272_6F6E
 """The key of the advisory lock that `serialize` takes."""
 
+_MIGRATION_LOCK = 0x6369_7272_6F6D
+"""The key of the advisory lock that `exclude_writers` takes."""
+_TABLES = '"TraceBatch", "TraceSpan", "TraceMark", "TraceSnapshot"'
+_EXCLUSION_WAIT = "10s"
+"""How long `exclude_writers` waits for the tables, while all later writers wait."""
+
 _abandoned: list[Any] = []
 
 _NO_ENTRY = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
@@ -43,6 +51,11 @@ _EXISTS = ("42P07", "42710", "42723", "42P06")
 """The SQLSTATEs of a table, another object, a function or a schema whose name already exists."""
 _OTHER_TABLES = ("42",)
 """The class of any other mismatch of statement and schema, such as an unknown column."""
+_NO_LOCKS = "53200"
+"""The SQLSTATE if memory is exhausted, which on a server is nearly always that of the locks."""
+_NO_PARTITION = "ExecFindPartition"
+"""The function of the server that finds the partition of a row. The SQLSTATE is that of a violated
+constraint."""
 _REFUSED = ("22", "23", "54")
 """The classes of invalid data, violated constraints and exceeded limits."""
 
@@ -51,11 +64,13 @@ class PostgresDatabase:
     """A connection to a PostgreSQL database. Implements Database."""
 
     dialect = "postgresql"
+    names = "TraceName"
 
     def __init__(self, location: Location, *, create: bool) -> None:  # noqa: ARG002
         """Connect to the database, which must exist: `create` has no effect."""
         self._location = location
         self._is_interrupted = False
+        self._days = Days(self)
         with self._guarded():
             self._connection = psycopg.connect(
                 make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
@@ -83,6 +98,12 @@ class PostgresDatabase:
         text = without_secrets(lines[0], list(self._location.secrets))
         if self._is_interrupted:
             return StoppedError(f"stopped during a write to {shown}")
+        if error.diag.source_function == _NO_PARTITION:
+            what = f"{text}: another program removed it; delete the day from TraceDay"
+            return MisconfiguredError(f"{shown} cannot be used: {what}", status=state)
+        if state == _NO_LOCKS:
+            what = f'{text}: increase max_locks_per_transaction (docs/storage.md, "Days")'
+            return UnreachableError(f"{shown} cannot be used now: {what}", status=state)
         if state.startswith(_REFUSED):
             return RefusedError(f"{shown} does not accept the data: {text}", status=state)
         if isinstance(error, psycopg.ProgrammingError) and not state:
@@ -110,6 +131,14 @@ class PostgresDatabase:
             self.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
 
+    def exclude_writers(self) -> None:
+        """Lock the tables, if they exist, until the transaction ends."""
+        self.run("SELECT pg_advisory_xact_lock(?)", _MIGRATION_LOCK)
+        if self.has_table("TraceBatch"):
+            self.run(f"SET LOCAL lock_timeout = '{_EXCLUSION_WAIT}'")
+            self.run(f"LOCK TABLE {_TABLES} IN ACCESS EXCLUSIVE MODE")
+            self.run("SET LOCAL lock_timeout TO DEFAULT")
+
     def serialize(self) -> None:
         """Take the advisory lock of this package until the transaction ends."""
         self.run("SELECT pg_advisory_xact_lock(?)", _LOCK)
@@ -132,19 +161,37 @@ class PostgresDatabase:
         """Return a parameter for `in_clause`."""
         return list(values)
 
-    def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
+    def prepare_days(self, created_ns: Collection[int]) -> None:
+        """Create the partitions for batches of these times (Unix ns), if they are missing."""
+        self._days.prepare(created_ns)
+
+    def drop_days(self, before_ns: int) -> int:
+        """Remove the partitions of days before a time; return the number of batches."""
+        return self._days.drop(before_ns)
+
+    def add(self, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
+        """Insert batches one by one; return each `batchKey`, or None if the batch already exists.
+
+        The key contains the batch's day if that has a partition.
+        """
+        created = columns.index("createdNs")
+        days = self._days.lock({row[created] for row in rows})
         marks = ", ".join(["%s"] * len(columns))
         statement = (
-            f'INSERT INTO "{table}" ({quoted(columns)}) VALUES ({marks})'  # noqa: S608
+            f'INSERT INTO "TraceBatch" ("batchKey", {quoted(columns)})'  # noqa: S608
+            f" VALUES (%s + nextval('\"TraceBatch_number\"'), {marks})"
             ' ON CONFLICT DO NOTHING RETURNING "batchKey"'
         )
+        values = []
+        for row in rows:
+            day = row[created] // DAY_NS
+            values.append((day * KEYS_PER_DAY if day in days else 0, *row))
         keys: list[int | None] = []
         with self._guarded(), self._connection.cursor() as cursor:
-            cursor.executemany(statement.encode(), rows, returning=True)
+            cursor.executemany(statement.encode(), values, returning=True)
             for _ in rows:
-                row = cursor.fetchone()
-                keys.append(row[0] if row else None)
+                key = cursor.fetchone()
+                keys.append(key[0] if key else None)
                 cursor.nextset()
         return keys
 

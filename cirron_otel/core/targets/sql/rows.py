@@ -25,6 +25,7 @@ from ...records.columns import (
     TraceSnapshot,
     TraceSpan,
     clean,
+    column_of_name,
 )
 from ...translator.own.platform import from_platform, to_platform
 from ...translator.typed import NotCanonicalError
@@ -48,7 +49,6 @@ _JSON = {SPAN: ("attrs",), MARK: ("attrs",), SNAPSHOT: ("shape", "stats")}
 _PLACES = {kind: [_FIELDS[kind].index(name) for name in _JSON[kind]] for kind in _KINDS}
 _BOOL = _FIELDS[MARK].index("valueBool")
 _FRAMES = 150
-_MARKED_NAME = "json:"
 
 _to_json = msgspec.json.Encoder().encode
 _of_json = msgspec.json.Decoder().decode
@@ -191,20 +191,6 @@ def replace_blob_uri(row: TraceSnapshot, record: Any, uri: str | None) -> None:
 def hash_of(data: bytes) -> bytes:
     """Return the hash that distinguishes batches with the same name."""
     return hashlib.sha256(data).digest()
-
-
-def column_of_name(name: str) -> str:
-    """Return the column value of a file name: unchanged if plain text, else `json:` and JSON."""
-    if clean(name) == name and not name.startswith(_MARKED_NAME):
-        return name
-    return _MARKED_NAME + exactjson.dumps_ascii(name)
-
-
-def name_of_column(column: str) -> str:
-    """Return the file name that a column value represents."""
-    if not column.startswith(_MARKED_NAME):
-        return column
-    return str(exactjson.loads(column.removeprefix(_MARKED_NAME)))
 
 
 def rows_of(kind: str, key: int, records: Iterable[Any]) -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from .url import Location
 _BUSY_S = 30.0
 """How long a writer waits for another writer, in seconds."""
 
+_BATCHES = "TraceBatch"
+
 _abandoned: list[sqlite3.Connection] = []
 """In a forked child, the parent's connections: closing them would touch the parent's open files."""
 
@@ -29,6 +31,7 @@ class SqliteDatabase:
     """A connection to an SQLite file. Implements Database."""
 
     dialect = "sqlite"
+    names = _BATCHES
 
     def __init__(self, location: Location, *, create: bool) -> None:
         """Open the file; `create` creates it if it does not exist.
@@ -98,6 +101,9 @@ class SqliteDatabase:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
 
+    def exclude_writers(self) -> None:
+        """Do nothing, since a write transaction always excludes other writers."""
+
     def serialize(self) -> None:
         """Do nothing, since a write transaction always excludes other writers."""
 
@@ -119,9 +125,16 @@ class SqliteDatabase:
         """Return a parameter for `in_clause`."""
         return json.dumps(list(values))
 
-    def add(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
-        """Insert rows one by one; return each `batchKey`, or None if the row already exists."""
-        statement = f"{_insert(table, columns)} ON CONFLICT DO NOTHING"
+    def prepare_days(self, created_ns: Collection[int]) -> None:
+        """Do nothing: an SQLite file has no partitions."""
+
+    def drop_days(self, before_ns: int) -> int:  # noqa: ARG002
+        """Return 0: an SQLite file has no partitions."""
+        return 0
+
+    def add(self, columns: Sequence[str], rows: Sequence[Row]) -> list[int | None]:
+        """Insert batches one by one; return each `batchKey`, or None if it already exists."""
+        statement = f"{_insert(_BATCHES, columns)} ON CONFLICT DO NOTHING"
         keys: list[int | None] = []
         with self._guarded():
             for row in rows:

@@ -12,9 +12,10 @@ from .... import exactjson
 from ....errors import InputError
 from ...delivery.batch_target import SealedBatch
 from ...durations import DAY_NS
+from ...records.columns import column_of_name, name_of_column
 from ...spool.paths import checked_name
 from . import blob_uris
-from .database import Database, check_readable, migrate
+from .database import KEYS_PER_DAY, Database, check_readable, migrate
 from .ownership import DEFAULT_CONTEXT, OwnerContext
 from .processes import forget_processes
 from .received import parts_of, without_parts
@@ -25,9 +26,7 @@ from .rows import (
     SNAPSHOT,
     SPAN,
     PreparedBatch,
-    column_of_name,
     hash_of,
-    name_of_column,
     prepare_batch,
     rows_of,
 )
@@ -45,10 +44,16 @@ _EARLIEST_NS = 946_684_800 * 10**9
 
 
 _IS_EXPIRED = (
-    '(("createdNs" >= ? AND "createdNs" < ?)'
-    ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?))'
+    f'("batchKey" < {KEYS_PER_DAY} AND'
+    ' (("createdNs" >= ? AND "createdNs" < ?)'
+    ' OR (("createdNs" < ? OR "createdNs" > ?) AND "storedNs" < ?)))'
 )
-"""The SQL condition that selects expired batches; `_expiry` returns its parameters."""
+"""The SQL condition that selects the expired batches whose key contains no day; `_expiry` returns
+its parameters."""
+_IS_OF_EXPIRED_DAY = f'("batchKey" >= {KEYS_PER_DAY} AND "batchKey" < ?)'
+_FORGOTTEN_AT_ONCE = 1_000
+_IS_RESOLVED = 'NOT EXISTS (SELECT 1 FROM "TraceSpan" s WHERE s."traceId" = "TraceUnresolved"."id")'
+"""The SQL condition that no span waits for the root any more."""
 
 
 _DATABASES = {
@@ -125,6 +130,7 @@ class Storage(BatchStore):
         rows = 0
         new: list[tuple[int, PreparedBatch]] = []
         if prepared:
+            self._database.prepare_days({each.header.created_ns for each in prepared})
             with self._database.transaction():
                 new = self._new_parts(self._add(prepared), dict(unknown), context)
                 rows = self._fill(new, context)
@@ -142,18 +148,20 @@ class Storage(BatchStore):
         """Count the batches that `retain` would remove, and all batches."""
         counted = (
             f'SELECT COUNT(*), (SELECT COUNT(*) FROM "TraceBatch")'  # noqa: S608
-            f' FROM "TraceBatch" WHERE {_IS_EXPIRED}'
+            f' FROM "TraceBatch" WHERE {_IS_EXPIRED} OR {_IS_OF_EXPIRED_DAY}'
         )
+        first_key = older_than_ns // DAY_NS * KEYS_PER_DAY
         with self._database.snapshot():
-            return Expired(*self._database.rows(counted, *_expiry(older_than_ns))[0])
+            return Expired(*self._database.rows(counted, *_expiry(older_than_ns), first_key)[0])
 
     def retain(self, older_than_ns: int) -> Retained:
         """Remove the batches that were created before a time (Unix ns), with all their rows.
 
-        Each transaction removes only some of the batches, so that writers do not wait long.
+        Partitions of days are removed as a whole, once the complete day is older. Other batches are
+        removed in transactions of some batches each, so that writers do not wait long.
         """
-        batches = rows = 0
         database = self._database
+        rows, batches = 0, database.drop_days(older_than_ns)
         times = _expiry(older_than_ns)
         while True:
             with database.transaction():
@@ -163,16 +171,16 @@ class Storage(BatchStore):
                     f' ORDER BY "createdNs" LIMIT {_EXPIRED_AT_ONCE}',
                     *times,
                 )
+                if not expired:
+                    break
                 keys = database.array_param(row[0] for row in expired)
                 condition = database.in_clause('"batchKey"')
-                if not expired:
-                    self._forget_unresolved()
-                    break
                 database.run(f'DELETE FROM "{_DIGESTS}" WHERE {condition}', keys)  # noqa: S608
                 for kind in COLUMNS:
                     rows += database.run(f'DELETE FROM "{kind}" WHERE {condition}', keys)  # noqa: S608
                 batches += database.run(f'DELETE FROM "TraceBatch" WHERE {condition}', keys)  # noqa: S608
         if batches:
+            self._forget()
             database.shrink()
         return Retained(batches, rows)
 
@@ -215,7 +223,7 @@ class Storage(BatchStore):
         known = {
             (name, bytes(hash_))
             for name, hash_ in self._database.rows(
-                f'SELECT "name", "hash" FROM "TraceBatch" WHERE {condition}',  # noqa: S608
+                f'SELECT "name", "hash" FROM "{self._database.names}" WHERE {condition}',  # noqa: S608
                 self._database.array_param({name for name, _ in candidates}),
             )
         }
@@ -240,7 +248,7 @@ class Storage(BatchStore):
     def _add(self, prepared: Sequence[PreparedBatch]) -> list[tuple[int, PreparedBatch]]:
         """Add the batches; return (key, batch) for each one that was not stored yet."""
         now = time.time_ns()
-        keys = self._database.add("TraceBatch", BATCH_COLUMNS, [each.row(now) for each in prepared])
+        keys = self._database.add(BATCH_COLUMNS, [each.row(now) for each in prepared])
         return [(key, each) for key, each in zip(keys, prepared, strict=True) if key is not None]
 
     def _new_parts(
@@ -293,12 +301,20 @@ class Storage(BatchStore):
         placing.settle(prepared)
         return count
 
-    def _forget_unresolved(self) -> None:
-        self._database.run(
-            'DELETE FROM "TraceUnresolved" WHERE NOT EXISTS'
-            ' (SELECT 1 FROM "TraceSpan" s WHERE s."traceId" = "TraceUnresolved"."id")'
-        )
-        forget_processes(self._database)
+    def _forget(self) -> None:
+        """Remove the notes about roots and processes whose spans are no longer stored."""
+        database = self._database
+        resolved = f'SELECT "id" FROM "TraceUnresolved" WHERE {_IS_RESOLVED}'  # noqa: S608
+        ids = [some_id for (some_id,) in database.rows(resolved)]
+        is_listed = database.in_clause('"id"')
+        statement = f'DELETE FROM "TraceUnresolved" WHERE {is_listed} AND {_IS_RESOLVED}'  # noqa: S608
+        for first in range(0, len(ids), _FORGOTTEN_AT_ONCE):
+            some = database.array_param(ids[first : first + _FORGOTTEN_AT_ONCE])
+            with database.transaction():
+                database.serialize()  # a writer may be about to store a span below the root
+                database.run(statement, some)
+        with database.transaction():
+            forget_processes(database)
 
 
 def open_sql(location: Location, *, create: bool) -> Storage:

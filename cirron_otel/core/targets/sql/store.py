@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from ....errors import InputError
 from ...delivery.batch_target import SealedBatch
-from ...records.columns import TraceBatch
+from ...records.columns import TraceBatch, column_of_name, name_of_column
 from .database import Database, quoted
 from .ownership import OwnerContext
-from .rows import COLUMNS, column_of_name, data_of, name_of_column, record_of
+from .rows import COLUMNS, data_of, record_of
 from .url import parse_url
 
 STORES = {
@@ -56,6 +56,8 @@ class Retained(NamedTuple):
 
     batches: int
     rows: int
+    """The rows of batches that were removed one by one. Those of whole partitions are not counted.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class BatchStore(BatchWriter, BatchReader, Protocol):
 
         If a creation time is missing or impossible, the time at which the batch was stored is used.
         A time before the year 2000 (as results from a wrong unit) or later than tomorrow is
-        impossible.
+        impossible. A storage with partitions may keep a batch until its complete day (UTC) is older
+        than the time.
         """
 
     def run_of_span(self, workspace_id: str, span_id: str) -> str | None:

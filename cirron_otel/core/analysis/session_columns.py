@@ -1,0 +1,82 @@
+"""The sessions of an index as the rows of one table (docs/dataframes.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ...semconv import SERVICE_NAME, WORLD_SIZE
+from ..columns.records import int64, text
+from ..spool.paths import SpoolPaths
+from .index import SpoolIndex, id_of
+from .runs import Run, SpoolRuns
+from .step_columns import TableColumn
+from .summary import SessionSummary, sessions_of, with_processes
+
+SESSION_COLUMNS: Final = (
+    TableColumn("run_id", "string"),
+    TableColumn("run_name", "string"),
+    TableColumn("session_id", "string"),
+    TableColumn("state", "string"),
+    TableColumn("error", "string"),
+    TableColumn("rank", "int64"),
+    TableColumn("world_size", "int64"),
+    TableColumn("pid", "int64"),
+    TableColumn("host_name", "string"),
+    TableColumn("service_name", "string"),
+    TableColumn("start_ns", "int64"),
+    TableColumn("end_ns", "int64"),
+    TableColumn("spans", "int64"),
+    TableColumn("marks", "int64"),
+    TableColumn("snapshots", "int64"),
+)
+_HOST_NAME: Final = "host.name"
+_FILES: Final = """
+SELECT session.key, min(span.file) FROM member JOIN span USING (no)
+JOIN session ON session.no = member.session
+WHERE session.key IS NOT NULL GROUP BY session.no
+"""
+
+
+def session_rows(
+    index: SpoolIndex,
+    spool: SpoolRuns,
+    runs: Sequence[Run | None],
+    paths: SpoolPaths,
+    *,
+    is_complete: bool,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each session, in order of start; those without an id come last.
+
+    `assign_sessions` must have been applied to the index. `runs` has the run of each batch, in the
+    order in which they were added. Live processes without a batch are added if the index
+    `is_complete`, that is, not limited to one run.
+    """
+    by_session = {id_of(key): runs[file] for key, file in index.rows(_FILES)}
+    for session in with_processes(sessions_of(index), paths, adds=is_complete):
+        run = by_session.get(session.id) if session.id is not None else None
+        yield _row(session, run, spool.resources.get(session.id or "", {}))
+
+
+def _row(session: SessionSummary, run: Run | None, resource: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        None if run is None else run.id,
+        None if run is None else run.name,
+        session.id,
+        session.state,
+        session.error,
+        _only(session.ranks),
+        int64(resource.get(WORLD_SIZE)),
+        _only(session.pids),
+        text(resource.get(_HOST_NAME)),
+        text(resource.get(SERVICE_NAME)),
+        session.start_ns,
+        session.end_ns,
+        session.spans,
+        session.marks,
+        session.snapshots,
+    )
+
+
+def _only(numbers: list[int]) -> int | None:
+    return numbers[0] if len(numbers) == 1 else None

@@ -1,0 +1,95 @@
+"""Write and read the Parquet file of a table."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...errors import InputError
+from .arrow import METADATA, schema_of
+from .schema import (
+    DOUBLES,
+    FORMAT_VERSION,
+    INT32,
+    INT64,
+    INT64S,
+    MAP,
+    STRINGS,
+    TABLES,
+    TIME_OF_TABLE,
+    VALUE_FIELDS,
+    VERSION_KEY,
+    Column,
+)
+
+ROW_GROUP_ROWS = 65_536
+_LISTS = (STRINGS, INT64S, DOUBLES)
+_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError)
+
+
+def write_table(file: BinaryIO, table: str, batches: list[Any], row_group_rows: int) -> None:
+    """Write RecordBatches as a file, in the order of time. Raises OSError."""
+    rows = pa.Table.from_batches(batches, schema=schema_of(table))
+    order = pc.sort_indices(rows.column(TIME_OF_TABLE[table]))  # stable; nulls are last
+    with pq.ParquetWriter(file, rows.schema, **_OPTIONS[table]) as writer:
+        writer.add_key_value_metadata(METADATA)
+        writer.write_table(rows.take(order), row_group_size=row_group_rows)
+
+
+def read_table(source: Any, table: str, columns: list[str] | None = None) -> Any:
+    """Read the columns of a file, by default all. Raises InputError."""
+    try:
+        with pq.ParquetFile(source) as file:
+            schema = schema_of(table)
+            _check(file.schema_arrow, schema)
+            names = schema.names if columns is None else columns
+            fields = pa.schema([schema.field(name) for name in names])
+            return file.read(columns=names).select(names).cast(fields)
+    except _ERRORS as error:
+        raise InputError(_reason(error)) from None
+
+
+def _check(found: Any, schema: Any) -> None:
+    """Raise InputError if a file is not one of this format."""
+    version = (found.metadata or {}).get(VERSION_KEY.encode())
+    if version is None:
+        raise InputError(f"no {VERSION_KEY} in its metadata: expected a file of `convert`")
+    if version != METADATA[VERSION_KEY].encode():
+        raise InputError(
+            f"format version {version.decode('utf-8', 'replace')}: expected {FORMAT_VERSION};"
+            " use a release that reads this version"
+        )
+    missing = [name for name in schema.names if name not in found.names]
+    if missing:
+        raise InputError(f"no column {missing[0]!a}: expected the columns of docs/columns.md")
+
+
+def _reason(error: Exception) -> str:
+    text = str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+def _options(columns: tuple[Column, ...]) -> dict[str, Any]:
+    """Return how the columns are encoded; Parquet's names of nested columns are paths."""
+    dictionaries: list[str] = []
+    encodings: dict[str, str] = {}
+    for name, type_, _, is_repetitive in columns:
+        if type_ == MAP:
+            dictionaries.append(f"{name}.key_value.key")
+            dictionaries += [f"{name}.key_value.value.{field}" for field, _ in VALUE_FIELDS[:-1]]
+        elif is_repetitive:
+            dictionaries.append(f"{name}.list.element" if type_ in _LISTS else name)
+        elif type_ in (INT32, INT64):
+            encodings[name] = "DELTA_BINARY_PACKED"
+    return {
+        "compression": "zstd",
+        "use_dictionary": dictionaries,
+        "column_encoding": encodings,
+        "store_schema": False,  # engines read the same types, whoever wrote the file
+    }
+
+
+_OPTIONS = {table: _options(columns) for table, columns in TABLES.items()}

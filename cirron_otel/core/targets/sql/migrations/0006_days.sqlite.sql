@@ -1,0 +1,1 @@
+-- PostgreSQL has partitions by day since this version; the tables of SQLite are unchanged.

@@ -1,0 +1,130 @@
+"""The columnar tables as a source and as a target (docs/columns.md)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from ...core.columns.extra import require
+from ...core.records.check import check_batch
+from ...core.records.findings import Finding
+from ...core.translator.codec import Encoded
+from ...errors import InputError, UsageError
+from .formats import PathSpec
+from .messages import SizeLimits
+from .report import Report
+from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
+from .tables import STANDARD
+from .targets import TargetWriter
+
+if TYPE_CHECKING:
+    from ...core.columns.packed import PackedRows
+    from ...core.columns.reading import ColumnsReader, StoredBatch
+    from ...core.columns.writing import ColumnsWriter
+
+
+class ParquetSource(BatchSource):
+    """A directory of tables."""
+
+    is_streamed: ClassVar[bool] = True
+
+    def __init__(self, place: PathSpec, context: SourceContext) -> None:
+        """Store the path; `batches` reads it. Raises MissingExtraError."""
+        require()
+        self._path, self._run = place.path, context.run
+
+    def batches(
+        self,
+        report: Report,
+        recall: Recall,  # noqa: ARG002 - every batch is complete
+        progress: Progress | None = None,
+    ) -> Iterator[NamedBatch]:
+        """Yield the batches in the order of their groups.
+
+        A batch whose name another batch has gets another name. Raises InputError if no batch can be
+        read.
+        """
+        from ...core.columns.reading import ColumnsReader, named_apart  # noqa: PLC0415 - pyarrow
+
+        names: set[int] = set()
+        count = 0
+        for batch in self._stored(ColumnsReader(self._path), report):
+            problem = check_batch(batch.data)
+            if problem is not None:
+                report.skip(Finding(self._path, problem.code, problem.message, path=batch.name))
+                continue
+            name = batch.name
+            if hash(name) in names:
+                name = named_apart(name, batch.key)
+            names.add(hash(name))
+            count += 1
+            report.bytes_read += len(batch.data)
+            yield NamedBatch(name, batch.data, batch.spans, batch.marks, batch.snapshots)
+            if progress is not None:
+                progress(report.bytes_read, None)
+        if report.skipped and not count:
+            raise InputError(f"{self._path} contains no batch: {report.skipped[0].message}")
+
+    def _stored(self, reader: ColumnsReader, report: Report) -> Iterator[StoredBatch]:
+        """Yield each batch once, and report what is damaged."""
+        keys: set[bytes] = set()
+        for group in reader.groups_of_run(self._run):
+            try:
+                for batch in reader.batches(group):
+                    if isinstance(batch, Finding):
+                        report.skip(batch)
+                    elif (key := bytes.fromhex(batch.key)) not in keys:
+                        keys.add(key)
+                        yield batch
+            except InputError as error:
+                report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
+
+
+class ParquetTarget(TargetWriter):
+    """Adds batches to a directory of tables."""
+
+    def __init__(self, writer: ColumnsWriter, report: Report) -> None:
+        """Write through `writer`."""
+        self._writer, self._report = writer, report
+
+    def write(self, name: str, data: bytes) -> None:
+        """Add a batch; one that is nested too deep is reported."""
+        from ...core.columns.batch_rows import rows_of  # noqa: PLC0415
+        from ...core.columns.packed import arrow_rows  # noqa: PLC0415
+
+        try:
+            self._add(arrow_rows(rows_of(name, data)))
+        except InputError as error:
+            self._report.skip(Finding(name, "not-written", str(error)))
+
+    def take(self, item: Encoded) -> None:
+        """Add a batch whose rows a worker process has made; none if it is stored already."""
+        from ...core.columns.packed import unpack  # noqa: PLC0415
+
+        if item.data:
+            self._add(unpack(item.data))
+        else:
+            self._report.unchanged += 1
+
+    def _add(self, rows: PackedRows) -> None:
+        if not self._writer.add(rows):
+            self._report.unchanged += 1
+
+
+@contextlib.contextmanager
+def open_target(
+    place: PathSpec,
+    report: Report,
+    limits: SizeLimits,  # noqa: ARG001 - a source yields no larger batches
+) -> Iterator[ParquetTarget]:
+    """Open a directory of tables for adding batches. Raises UsageError for standard output."""
+    if place.path == STANDARD:
+        raise UsageError("tables cannot be written to -: name a directory")
+    require()
+    from ...core.columns.writing import ColumnsWriter  # noqa: PLC0415 - pyarrow
+
+    with ColumnsWriter(place.path) as writer:
+        yield ParquetTarget(writer, report)
+    report.written += writer.files
+    report.bytes_written += writer.bytes_written

@@ -1,0 +1,1 @@
+"""Recordings as tables for notebooks: Arrow, pandas, Polars (docs/dataframes.md)."""

@@ -1,0 +1,76 @@
+"""The rows of a recording's tables."""
+
+# ruff: noqa: PLC0415 - imports in functions, so that pyarrow is needed only for tables
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...core.analysis.index import SpoolIndex, run_index
+from ...core.analysis.runs import Run, SpoolRuns
+from ...core.analysis.session_columns import SESSION_COLUMNS, session_rows
+from ...core.analysis.sessions import assign_sessions
+from ...core.analysis.step_columns import StepTable
+from ...core.records.findings import Finding
+from ...core.spool.reader import BatchFile, SpoolReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RecordingContent:
+    """Reads the tables of a spool."""
+
+    def __init__(self, reader: SpoolReader, runs: SpoolRuns, findings: list[Finding]) -> None:
+        """`runs` are those of the reader's batches; problems are added to `findings`."""
+        self.runs, self.findings = runs, findings
+        self._reader = reader
+        self._run_of = {name: run for run in runs.runs for name in run.batches}
+
+    def steps(self) -> pa.Table:
+        """Return the steps."""
+        from .arrow_rows import table_of
+
+        with self.step_table() as steps:
+            return table_of(steps.columns, steps.rows())
+
+    @contextlib.contextmanager
+    def step_table(self) -> Iterator[StepTable]:
+        """Open the steps, row by row."""
+        with self._index() as (index, runs):
+            steps = StepTable(index, [None if run is None else run.id for run in runs])
+            if steps.left_out:
+                what = f"{steps.left_out} phases and names of marks have no column in the steps"
+                self.findings.append(Finding(str(self._reader.paths.spool), "left-out", what))
+            yield steps
+
+    def sessions(self) -> pa.Table:
+        """Return the sessions."""
+        from .arrow_rows import table_of
+
+        with self._index() as (index, runs):
+            paths, is_complete = self._reader.paths, self._reader.only is None
+            rows = session_rows(index, self.runs, runs, paths, is_complete=is_complete)
+            return table_of(SESSION_COLUMNS, rows)
+
+    def records(self, name: str) -> pa.Table:
+        """Return the rows of a table of docs/columns.md."""
+        from .arrow_rows import table_of_records
+
+        return table_of_records(name, self._reader, self.findings.append)
+
+    @contextlib.contextmanager
+    def _index(self) -> Iterator[tuple[SpoolIndex, list[Run | None]]]:
+        """Open an index of the batches, with the run of each."""
+        runs: list[Run | None] = []
+
+        def batches() -> Iterator[BatchFile]:
+            for batch in self._reader:
+                runs.append(self._run_of.get(batch.name))
+                yield batch
+
+        with run_index(batches()) as index:
+            assign_sessions(index)
+            yield index, runs

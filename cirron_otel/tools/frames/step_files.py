@@ -1,0 +1,107 @@
+"""Files with the steps of a recording, as targets of `convert` (docs/dataframes.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ...core.analysis.run_selection import select_runs
+from ...core.analysis.step_columns import StepTable
+from ...core.columns.extra import require
+from ...core.records.findings import Finding
+from ...core.spool.reader import SpoolReader
+from ...core.temporary import temporary_folder, writing_temporary_files
+from ...errors import TargetError
+from ..convert.formats import SPOOL, PathSpec
+from ..convert.messages import SizeLimits
+from ..convert.report import Report
+from ..convert.targets import TargetWriter, open_spool, open_stream
+from .content import RecordingContent
+
+_BOOLS = {True: "true", False: "false"}
+
+
+def open_csv(
+    place: PathSpec, report: Report, limits: SizeLimits
+) -> contextlib.AbstractContextManager[TargetWriter]:
+    """Open a CSV file for the steps of the batches that are written."""
+    return _open(place, report, limits, write_csv)
+
+
+def open_parquet(
+    place: PathSpec, report: Report, limits: SizeLimits
+) -> contextlib.AbstractContextManager[TargetWriter]:
+    """Open a Parquet file for the steps of the batches that are written.
+
+    Raises MissingExtraError without pyarrow.
+    """
+    require()
+    return _open(place, report, limits, write_parquet)
+
+
+@contextlib.contextmanager
+def _open(
+    place: PathSpec,
+    report: Report,
+    limits: SizeLimits,
+    write: Callable[[BinaryIO, StepTable], None],
+) -> Iterator[TargetWriter]:
+    collected = Report()
+    with temporary_folder() as folder:
+        place_of_spool = PathSpec(str(folder), SPOOL)
+        with open_spool(place_of_spool, collected, limits, is_temporary=True) as target:
+            yield target
+        report.add_problems(collected)
+        with writing_temporary_files():
+            (folder / "spool").mkdir(exist_ok=True)
+        reader = SpoolReader(folder)
+        findings: list[Finding] = []
+        content = RecordingContent(reader, select_runs(reader, None), findings)
+        with content.step_table() as steps:
+            if steps.count:
+                with writing_temporary_files(), (folder / "steps").open("wb") as file:
+                    write(file, steps)
+                    report.bytes_written += file.tell()
+                _copy(folder / "steps", place)
+                report.written += 1
+            else:
+                what = f"no step: {place.path} is unchanged"
+                report.skip(Finding(place.path, "no-steps", what))
+        for finding in findings:
+            report.skip(finding)
+
+
+def _copy(path: Path, place: PathSpec) -> None:
+    with path.open("rb") as file, open_stream(place) as stream:
+        try:
+            shutil.copyfileobj(file, stream)
+        except OSError as error:
+            raise TargetError(f"cannot write: {error.strerror or error}") from error
+
+
+def write_csv(stream: BinaryIO, steps: StepTable) -> None:
+    """Write steps as CSV in UTF-8, with a line of column names. A missing value is empty."""
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column.name for column in steps.columns)
+    for row in steps.rows():
+        writer.writerow(_BOOLS[value] if type(value) is bool else value for value in row)
+    text.flush()
+    text.detach()
+
+
+def write_parquet(stream: BinaryIO, steps: StepTable) -> None:
+    """Write steps as Parquet, compressed with Zstandard."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    from .arrow_rows import chunks_of, schema_of_columns  # noqa: PLC0415 - pyarrow
+
+    schema = schema_of_columns(steps.columns)
+    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for chunk in chunks_of(steps.columns, steps.rows()):
+            writer.write_batch(chunk)

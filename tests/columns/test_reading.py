@@ -1,0 +1,258 @@
+"""Damaged and foreign files, and other readers of the tables."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cirron_otel.core.columns.layout import EMPTY_GROUP
+from cirron_otel.core.columns.reading import ColumnsReader
+from cirron_otel.core.columns.schema import RECORD_TABLES, TABLES
+from cirron_otel.tools.cli.main import run as run_command
+from tests.integration.spools import batches
+from tests.spool.made import encoded, made, mark, span
+
+from .helpers import add, of_run
+
+FILES = [of_run(1), of_run(2, "s")]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Two groups, of one batch each."""
+    add(tmp_path / "tables", FILES)
+    return tmp_path / "tables"
+
+
+def converted(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and the messages of a conversion."""
+    code = run_command(["convert", source, str(tmp_path / "back")])
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert "internal error" not in message
+    return code, message
+
+
+def file_of(tables: Path, table: str) -> Path:
+    [path] = (tables / table / "run=r").rglob("*.parquet")
+    return path
+
+
+def rewrite(path: Path, metadata: dict[str, str] | None = None, drop: str = "") -> None:
+    """Write a file again, with other metadata or without a column."""
+    rows = pq.ParquetFile(path).read()
+    rows = rows.drop_columns([drop]) if drop else rows
+    pq.write_table(rows.replace_schema_metadata(metadata), path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def change_text(path: Path) -> None:
+    """Replace the texts that a row's rest is made of."""
+    rows = pq.ParquetFile(path).read()
+    number = rows.column_names.index("extra")
+    broken = pa.array(['{"neither": 1}'] * rows.num_rows)
+    pq.write_table(rows.set_column(number, "extra", broken), path)
+
+
+VERSION = {"cirron.columns": "1"}
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "cut": (cut, "Parquet magic bytes not found"),
+    "empty": (lambda path: path.write_bytes(b""), "Parquet file size is 0 bytes"),
+    "no file": (Path.unlink, "No such file or directory"),
+    "other bytes": (
+        lambda path: path.write_bytes(b"PAR1" + b"\xff" * 400 + b"PAR1"), "cannot be read"
+    ),
+    "no version": (rewrite, "no cirron.columns in its metadata"),
+    "another version": (lambda path: rewrite(path, {"cirron.columns": "9"}), "format version 9"),
+    "no column": (lambda path: rewrite(path, VERSION, "id"), "no column 'id'"),
+    "no rows": (
+        lambda path: pq.write_table(pq.ParquetFile(path).read().slice(0, 1), path),
+        "1 rows in spans where the batch has 3",
+    ),
+    "a text": (change_text, "is not a difference between a record and its fields"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_reported_and_the_rest_is_read(
+    damage: Any, message: str, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(file_of(tables, "spans"))
+    code, found = converted(f"parquet:{tables}", tmp_path, capsys)
+    assert code == 1
+    assert message in found
+    assert list(batches(tmp_path / "back")) == [FILES[1][0]]
+
+
+def test_nothing_that_can_be_read(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tables / "spans").rglob("*.parquet"):
+        cut(path)
+    code, found = converted(f"parquet:{tables}", tmp_path, capsys)
+    assert code == 3
+    assert found.count("\n") == 1
+    assert "contains no batch" in found
+
+
+def test_what_is_not_a_directory_of_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.parquet").write_bytes(b"PAR1")
+    (tmp_path / "folder").mkdir()
+    for name, message in (
+        ("file.parquet", "is not a directory: expected a directory that"),
+        ("folder", "has no table batches: expected a directory that"),
+        ("absent", "does not exist: expected a directory that"),
+    ):
+        code, found = converted(f"parquet:{tmp_path}/{name}", tmp_path, capsys)
+        assert code == 3
+        assert found.count("\n") == 1
+        assert message in found
+
+
+def test_tables_of_another_version_are_not_written(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(tables / "batches" / EMPTY_GROUP.path, {"cirron.columns": "9"})
+    before = sorted(tables.rglob("*"))
+    (tmp_path / "one.json").write_bytes(FILES[0][1])
+    code = run_command(["convert", str(tmp_path / "one.json"), f"parquet:{tables}"])
+    assert code == 4
+    assert "format version 9: expected 1" in capsys.readouterr().err
+    assert sorted(tables.rglob("*")) == before
+
+
+def test_files_of_others_are_left_alone(tables: Path) -> None:
+    others = [
+        tables / "spans" / "mine.parquet",
+        tables / "notes.txt",
+        tables / "spans" / "run=r" / "x",
+    ]
+    for path in others:
+        path.write_text("mine")
+    add(tables, [of_run(3)])
+    assert [path.read_text() for path in others] == ["mine"] * 3
+    assert ColumnsReader(tables).rows("spans").num_rows == 9
+
+
+def test_standard_streams_are_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.json").write_bytes(FILES[0][1])
+    assert run_command(["convert", str(tmp_path / "one.json"), "parquet:-"]) == 2
+    assert "tables cannot be written to -" in capsys.readouterr().err
+    assert run_command(["convert", "-", str(tmp_path / "back"), "--from", "parquet"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["parquet:in", "out"], ["in.json", "parquet:out"]])
+def test_without_pyarrow_the_message_names_the_extra(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_bytes(FILES[0][1])
+    program = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from cirron_otel.tools.cli.main import run\n"
+        "sys.exit(run(['convert', *sys.argv[1:]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "pip install 'cirron-otel[columns]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+# --- other readers -----------------------------------------------------------------------------
+
+VALUES = {
+    "string": "train", "int": 2**53 + 1, "double": 0.1, "bool": True, "nul": "a\0b",
+    "nan": math.nan, "list": [1, "x", None], "null": None, "big": 2**70, "zero": -0.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def odd_tables(tmp_path: Path) -> Path:
+    """A batch with attributes of every type."""
+    marks = [mark(1, 1, attrs=VALUES), mark(2, 1, value=None, value_nonfinite="nan")]
+    batch = made(1, spans=[span(1, attrs=VALUES), span(2, index=2**70, new=1)], marks=marks)
+    add(tmp_path / "tables", [("x.json", encoded(batch)), *FILES])
+    return tmp_path / "tables"
+
+
+def test_duckdb_reads_every_type(odd_tables: Path) -> None:
+    [row] = duckdb.sql(
+        "SELECT a['string'].string_value, a['int'].int_value, a['double'].double_value,"
+        " a['bool'].bool_value, a['nul'].string_value, isnan(a['nan'].double_value),"
+        " a['list'].json_value, a['null'].json_value, a['big'].json_value, a['absent'],"
+        " a['int'].string_value, CAST(a['zero'].double_value AS VARCHAR)"
+        f" FROM (SELECT attributes AS a FROM read_parquet('{odd_tables}/spans/**/*.parquet') s"
+        f" JOIN read_parquet('{odd_tables}/batches/**/*.parquet') b USING (batch_key)"
+        " WHERE b.name = 'x.json' AND s.ordinal = 0)"
+    ).fetchall()  # fmt: skip
+    assert row == (
+        "train", 2**53 + 1, 0.1, True, "a\0b", True, '[1, "x", null]'.replace(" ", ""), "null",
+        str(2**70), None, None, "-0.0",
+    )  # fmt: skip
+
+
+def test_duckdb_finds_what_does_not_fit(odd_tables: Path) -> None:
+    rows = duckdb.sql(
+        f"SELECT index, extra FROM read_parquet('{odd_tables}/spans/**/*.parquet')"
+        " WHERE extra IS NOT NULL"
+    ).fetchall()
+    assert rows == [(None, f'{{"set":{{"index":{2**70},"new":1}}}}')]
+
+
+def test_duckdb_and_polars_see_the_same_rows(odd_tables: Path) -> None:
+    reader = ColumnsReader(odd_tables)
+    for table in RECORD_TABLES:
+        names = [c.name for c in TABLES[table] if c.type != "map"]
+        files = f"{odd_tables}/{table}/**/*.parquet"
+        ours = reader.rows(table, columns=names)
+        of_duckdb = duckdb.sql(
+            f'SELECT {", ".join(map(chr(34).join, [["", n, ""] for n in names]))}'
+            f" FROM read_parquet('{files}', hive_partitioning = false)"
+        ).fetchall()  # fmt: skip
+        of_polars = pl.scan_parquet(files, hive_partitioning=False).select(names).collect().rows()
+        expected = [tuple(row.values()) for row in ours.to_pylist()]
+        assert expected
+        assert sorted(map(repr, of_duckdb)) == sorted(map(repr, expected))
+        assert sorted(map(repr, of_polars)) == sorted(map(repr, expected))
+
+
+def test_engines_read_the_partitions(odd_tables: Path) -> None:
+    rows = duckdb.sql(
+        "SELECT DISTINCT run, CAST(date AS VARCHAR) FROM"
+        f" read_parquet('{odd_tables}/spans/**/*.parquet',"
+        " hive_types = {'run': VARCHAR, 'date': DATE}) ORDER BY ALL"
+    ).fetchall()
+    frame = pl.scan_parquet(
+        f"{odd_tables}/spans/**/*.parquet", hive_schema={"run": pl.String, "date": pl.Date}
+    )
+    found = frame.select("run", pl.col("date").cast(pl.String)).unique().sort("run").collect()
+    days = [
+        (run, path.parent.name.removeprefix("date="))
+        for run in ("r", "s")
+        for path in (odd_tables / "spans" / f"run={run}").rglob("*.parquet")
+    ]
+    assert [row for row in rows if row[0] in ("r", "s")] == days
+    assert [row for row in found.rows() if row[0] in ("r", "s")] == days
+
+
+def test_a_copy_elsewhere_is_read(tables: Path, tmp_path: Path) -> None:
+    shutil.copytree(tables, tmp_path / "copy", ignore=shutil.ignore_patterns("_writing"))
+    assert ColumnsReader(tmp_path / "copy").rows("batches").num_rows == 2

@@ -1,0 +1,225 @@
+"""`cirron_otel.read`: tables of every kind of source."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cirron_otel as ci
+from cirron_otel.core.columns.schema import MARKS, SPANS, TABLES
+from cirron_otel.errors import CirronOtelError, InputError, UsageError
+from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from cirron_otel.tools.frames.reading import Recording
+from tests.columns.helpers import of_run
+from tests.convert_rows import places
+from tests.frames.tables import Rows, arrow_rows, pandas_rows, polars_rows
+from tests.spool.recorded import NAMES, SPOOLS
+
+NAMES_OF_TABLES = ("steps", "spans", "marks", "sessions")
+
+
+def by_id(rows: Rows) -> Rows:
+    """Records in an order that does not depend on the files, without the keys of these."""
+    rows = [{name: row[name] for name in row if name != "batch_key"} for row in rows]
+    return sorted(rows, key=lambda row: (str(row["id"]), row["ordinal"]))
+
+
+@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"tar", "postgresql"}))
+def test_every_source_has_the_same_tables(name: str, tmp_path: Path) -> None:
+    """PostgreSQL takes the code path of SQLite."""
+    spool = places.spool_for(name, tmp_path)
+    expected = ci.read(spool)
+    with (
+        places.SOURCES[name].intact(spool, tmp_path) as source,
+        ci.read(source.argument, source_format=source.format) as recording,
+    ):
+        assert recording.findings == []
+        assert [run.id for run in recording.runs] == [run.id for run in expected.runs]
+        assert arrow_rows(recording.steps()) == arrow_rows(expected.steps())
+        assert arrow_rows(recording.sessions()) == arrow_rows(expected.sessions())
+        for each in ("spans", "marks"):
+            rows = arrow_rows(getattr(recording, each)())
+            assert by_id(rows) == by_id(arrow_rows(getattr(expected, each)()))
+        assert len(expected.spans()) > 0
+
+
+@pytest.mark.parametrize("spool", [*(SPOOLS / name for name in NAMES), RECORDING], ids=str)
+def test_frames_of_pandas_and_polars_are_equal(spool: Path) -> None:
+    recording = ci.read(spool)
+    for name in NAMES_OF_TABLES:
+        table = getattr(recording, name)()
+        expected = arrow_rows(table)
+        assert polars_rows(table) == expected, name
+        assert pandas_rows(table) == expected, name
+
+
+def test_integers_stay_exact() -> None:
+    frame = ci.read(RECORDING).steps().to_pandas()
+    assert str(frame["start_ns"].dtype) == "int64[pyarrow]"
+    assert str(frame["gpu_ns"].dtype) == "int64[pyarrow]"
+    assert frame["gpu_ns"].isna().all()
+
+
+def test_records_are_the_columns_of_the_tables() -> None:
+    recording = ci.read(RECORDING)
+    for name, table in ((SPANS, recording.spans()), (MARKS, recording.marks())):
+        assert table.to_arrow().column_names == [column.name for column in TABLES[name]]
+    times = recording.spans().to_arrow().column("start_ns").to_pylist()
+    assert times == sorted(times)
+
+
+def test_a_table_is_read_when_it_is_used(tmp_path: Path) -> None:
+    copy = shutil.copytree(RECORDING, tmp_path / "copy")
+    table = ci.read(copy).steps()
+    assert repr(table) == "<LazyTable steps: not read yet>"
+    count = len(table)
+    shutil.rmtree(copy)
+    assert table.to_arrow().num_rows == count > 0
+    assert repr(table) == f"<LazyTable steps: {count:,} rows>"
+
+
+def test_libraries_take_a_table_as_it_is() -> None:
+    import duckdb
+    import polars as pl
+    import pyarrow as pa
+
+    steps = ci.read(RECORDING).steps()
+    assert pa.table(steps) == steps.to_arrow()
+    assert pl.DataFrame(steps).equals(steps.to_polars())
+    longest = duckdb.sql("SELECT max(duration_ns) FROM steps").fetchall()
+    assert longest == [(max(steps.to_arrow().column("duration_ns").to_pylist()),)]
+
+
+def temporary_spools(folder: Path) -> list[Path]:
+    return list(folder.glob("cirron-otel-*"))
+
+
+def test_a_temporary_spool_lives_as_long_as_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    convert(ConvertRequest(str(RECORDING), str(path)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = ci.read(path).steps()
+    gc.collect()
+    assert len(temporary_spools(tmp_path)) == 1
+    assert len(table) > 0
+    del table
+    gc.collect()
+    assert temporary_spools(tmp_path) == []
+
+
+def test_a_closed_recording_keeps_the_tables_that_were_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    convert(ConvertRequest(str(RECORDING), str(path)))
+    with ci.read(path) as recording:
+        steps = recording.steps()
+        assert len(steps) > 0
+    assert steps.to_arrow().num_rows > 0
+    with pytest.raises(InputError):
+        recording.spans().to_arrow()
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    for number, run in ((1, "a" * 32), (2, "b" * 32)):
+        name, data = of_run(number, run)
+        (tmp_path / "spool" / name).write_bytes(data)
+    return tmp_path
+
+
+def test_one_run_or_all(two_runs: Path) -> None:
+    def runs(recording: Recording) -> list[set[Any]]:
+        return [
+            {row["run_id"] for row in arrow_rows(getattr(recording, name)())}
+            for name in ("steps", "spans", "marks")
+        ]
+
+    first, second = "a" * 32, "b" * 32
+    assert runs(ci.read(two_runs)) == [{first, second}] * 3
+    assert runs(ci.read(two_runs, run="all")) == [{first, second}] * 3
+    assert runs(ci.read(two_runs, run="last")) == [{second}] * 3
+    assert runs(ci.read(two_runs, run="aaaa")) == [{first}] * 3
+    with pytest.raises(UsageError, match="no run has the name or id 'c'"):
+        ci.read(two_runs, run="c")
+
+
+def test_what_cannot_be_read_is_a_warning(two_runs: Path) -> None:
+    (two_runs / "spool" / "torn.json").write_bytes(b'{"schema_version": 1, "spans": [')
+    with pytest.warns(UserWarning, match="is incomplete: .*; `findings` lists it$"):
+        recording = ci.read(two_runs)
+    assert [finding.name for finding in recording.findings] == ["torn.json"]
+    assert len(recording.spans()) == 6
+    assert len(recording.findings) == 1
+
+
+def test_a_missing_source() -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        ci.read("nowhere")
+
+
+def test_an_address_or_a_format_that_is_not_valid() -> None:
+    with pytest.raises(UsageError, match="unknown format 'parchment'"):
+        ci.read(RECORDING, source_format="parchment")
+    with pytest.raises(UsageError):
+        ci.read("jaeger:nonsense")
+
+
+@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"postgresql", "tar"}))
+def test_damage_is_a_warning_or_an_error(
+    name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with places.SOURCES[name].damaged(tmp_path) as source:
+        try:
+            recording = ci.read(source.argument, source_format=source.format)
+        except CirronOtelError:
+            return
+        assert recording.findings
+        assert any("is incomplete" in str(each.message) for each in recwarn)
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "message"),
+    [
+        ("pandas", "to_pandas", "to_pandas() needs pandas: run `pip install pandas`"),
+        ("polars", "to_polars", "to_polars() needs polars: run `pip install polars`"),
+        (
+            "pyarrow",
+            "to_arrow",
+            "run `pip install 'cirron-otel[columns]'`",
+        ),
+        ("pyarrow", "to_pandas", "needs the extra 'columns'"),
+    ],
+)
+def test_a_missing_package_is_named(package: str, call: str, message: str) -> None:
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        "import cirron_otel as ci\n"
+        "from cirron_otel.errors import UsageError\n"
+        f"steps = ci.read({str(RECORDING)!r}).steps()\n"
+        f"try: steps.{call}()\n"
+        "except UsageError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert message in done.stdout, done.stderr
+
+
+def test_an_import_is_light() -> None:
+    program = (
+        f"import cirron_otel as ci; ci.read({str(RECORDING)!r}).steps()\n"
+        "import sys; print({'pyarrow', 'pandas', 'polars', 'duckdb', 'numpy'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"

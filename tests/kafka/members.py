@@ -1,0 +1,138 @@
+"""The processes of an ingestion chain, which are killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from tests.backends import run
+from tests.backends.build import PINS
+from tests.backends.kafka import Kafka
+from tests.backends.process import free_endpoints
+from tests.collector.serving import Serving
+
+AGENT, CONSUMER = PINS / "kafka-agent.yaml", PINS / "kafka-consumer.yaml"
+STOP_SECONDS = 300.0
+_UNDELIVERED = 7
+
+
+class Otelcol:
+    """An OpenTelemetry Collector with one configuration, which may run several times."""
+
+    def __init__(self, config: Path | str, directory: Path, settings: dict[str, str]) -> None:
+        """Start it; what it writes is below `directory`."""
+        directory.mkdir()
+        self._config, self._directory, self._settings = config, directory, settings
+        self._running = contextlib.ExitStack()
+        self.start()
+
+    def start(self) -> None:
+        """Start it again, with what its directory holds."""
+        self.backend = self._running.enter_context(
+            run.otelcol(self._config, self._directory, self._settings)
+        )
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.backend.process.kill()
+        self._running.close()
+
+    def stop(self) -> None:
+        """End it with SIGTERM; safe to call twice."""
+        self._running.close()
+
+    def log(self) -> str:
+        """All that it has logged."""
+        return self.backend.process.log.read_text(errors="replace")
+
+
+class Collector:
+    """A cirron-otel collector at one address, which may run several times."""
+
+    def __init__(self, folder: Path, storage: str, **limits: int) -> None:
+        """Start it with its spool in `folder` and its rows in `storage`."""
+        [self.endpoint] = free_endpoints(1)
+        self.folder = folder
+        config = folder.with_suffix(".yaml")
+        lines = [f"{name}: {value}" for name, value in limits.items()]
+        config.write_text(
+            f"storage: {{url: '{storage}'}}\n"
+            f"drain_s: {STOP_SECONDS}\n"
+            f"limits: {{{', '.join(lines)}}}\n"
+        )
+        self._options = ["--config", str(config), "--grpc", self.endpoint]
+        self.start()
+
+    def start(self) -> None:
+        """Start it again, with the journal and the spool that it has."""
+        self._serving = Serving(self.folder, *self._options)
+
+    @property
+    def pid(self) -> int:
+        """The id of its first process, which is the parent of the second."""
+        return self._serving.process.pid
+
+    def kill(self) -> None:
+        """End both of its processes with SIGKILL."""
+        translator = self._serving.translator()
+        if translator is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(translator, signal.SIGKILL)
+        self._serving.kill()
+
+    def has_stored(self) -> bool:
+        """Whether its spool has a batch."""
+        return any((self.folder / "spool").glob("*.json"))
+
+    def drain(self) -> None:
+        """End it when the database has everything that it acknowledged."""
+        for _ in range(5):
+            if self._end() == 0:
+                return
+            self.start()
+        raise AssertionError(f"the database lacks batches of {self.folder}")
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._serving.process.poll() is None:
+            self.kill()
+
+    def _end(self) -> int:
+        process = self._serving.process
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(2 * STOP_SECONDS)
+        assert code in (0, _UNDELIVERED), self._serving.log.read_text()[-2000:]
+        return code
+
+
+class Topics:
+    """The topics and the group of one chain on a shared broker."""
+
+    def __init__(self, broker: Kafka, name: str, partitions: int) -> None:
+        """Create the topics for spans and for logs."""
+        self.broker, self.partitions = broker, partitions
+        self.spans, self.logs = f"{name}.spans", f"{name}.logs"
+        self.group = name
+        for topic in (self.spans, self.logs):
+            broker.create_topic(topic, partitions)
+
+    def settings(self, **others: str) -> dict[str, str]:
+        """The variables of an agent or a consumer."""
+        return {
+            "BROKERS": f"[{self.broker.endpoint}]", "SPANS_TOPIC": self.spans,
+            "LOGS_TOPIC": self.logs, "GROUP": self.group,
+        } | others  # fmt: skip
+
+    def committed(self, group: str = "") -> int:
+        """The number of messages with spans that the group has committed."""
+        return sum(self.broker.committed(group or self.group, self.spans).values())
+
+    def end(self) -> int:
+        """The number of messages with spans that the broker has."""
+        return sum(self.broker.end_offsets(self.spans, self.partitions).values())
+
+    def is_consumed(self, group: str = "") -> bool:
+        """Whether the group has committed every message."""
+        return self.committed(group) == self.end()
