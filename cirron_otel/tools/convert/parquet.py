@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...core.columns.extra import require
@@ -15,17 +16,18 @@ from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
-from .tables import STANDARD
+from .tables import STANDARD, SourceLocation
 from .targets import TargetWriter
 
 if TYPE_CHECKING:
+    from ...core.columns.layout import BatchGroup
     from ...core.columns.packed import PackedRows
     from ...core.columns.reading import ColumnsReader, StoredBatch
     from ...core.columns.writing import ColumnsWriter
 
 
 class ParquetSource(BatchSource):
-    """A directory of tables."""
+    """Tables in a directory or in a bucket."""
 
     is_streamed: ClassVar[bool] = True
 
@@ -69,20 +71,24 @@ class ParquetSource(BatchSource):
     def _stored(self, reader: ColumnsReader, report: Report) -> Iterator[StoredBatch]:
         """Yield each batch once, and report what is damaged."""
         keys: set[bytes] = set()
-        for group in reader.groups_of_run(self._run):
-            try:
-                for batch in reader.batches(group):
-                    if isinstance(batch, Finding):
-                        report.skip(batch)
-                    elif (key := bytes.fromhex(batch.key)) not in keys:
-                        keys.add(key)
-                        yield batch
-            except InputError as error:
-                report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
+        done: set[BatchGroup] = set()
+        while new := [g for g in reader.groups_of_run(self._run) if g not in done]:
+            done.update(new)
+            for group in new:
+                try:
+                    for batch in reader.batches(group):
+                        if isinstance(batch, Finding):
+                            report.skip(batch)
+                        elif (key := bytes.fromhex(batch.key)) not in keys:
+                            keys.add(key)
+                            yield batch
+                except InputError as error:
+                    if reader.counts(group):
+                        report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
 
 
 class ParquetTarget(TargetWriter):
-    """Adds batches to a directory of tables."""
+    """Adds batches to tables."""
 
     def __init__(self, writer: ColumnsWriter, report: Report) -> None:
         """Write through `writer`."""
@@ -112,15 +118,21 @@ class ParquetTarget(TargetWriter):
             self._report.unchanged += 1
 
 
+def locate(source: str) -> SourceLocation:
+    """Return the location of tables, from the source with its prefix."""
+    place = source.removeprefix("parquet:")
+    return SourceLocation(place, None if "://" in place else Path(place))
+
+
 @contextlib.contextmanager
 def open_target(
     place: PathSpec,
     report: Report,
     limits: SizeLimits,  # noqa: ARG001 - a source yields no larger batches
 ) -> Iterator[ParquetTarget]:
-    """Open a directory of tables for adding batches. Raises UsageError for standard output."""
+    """Open tables for adding batches. Raises UsageError for standard output."""
     if place.path == STANDARD:
-        raise UsageError("tables cannot be written to -: name a directory")
+        raise UsageError("tables cannot be written to -: name a directory or s3://BUCKET/PREFIX")
     require()
     from ...core.columns.writing import ColumnsWriter  # noqa: PLC0415 - pyarrow
 

@@ -170,8 +170,9 @@ SOURCES: dict[str, SourceRow] = {
     ),
     "parquet": SourceRow(
         "cirron_otel.tools.convert.parquet:ParquetSource",
-        "columnar tables: parquet:DIR",
+        "columnar tables: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
+        locator="cirron_otel.tools.convert.parquet:locate",
     ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
@@ -234,7 +235,7 @@ TARGETS: dict[str, TargetRow] = {
     ),
     "parquet": TargetRow(
         "cirron_otel.tools.convert.parquet:open_target",
-        "columnar tables for DataFrames and SQL engines: parquet:DIR; batches are added",
+        "columnar tables for DataFrames and SQL engines: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
         encoding="columns",
         writes_stdout=False,
