@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,11 +24,11 @@ from cirron_otel.core.columns.schema import BATCHES, TABLES
 from cirron_otel.core.columns.writing import ColumnsWriter
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
-from tests.backends.versitygw import Versitygw, versitygw
-from tests.blob.conftest import BUCKET
+from tests.backends.versitygw import Versitygw
 from tests.integration.spools import assert_same, batches
 from tests.spool.recorded import SPOOLS
 
+from .conftest import BUCKET
 from .helpers import add, assert_stored, of_run, stored
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1800)]
@@ -66,19 +65,9 @@ add(sys.argv[1], large())
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
-    with versitygw(tmp_path_factory.mktemp("versitygw")) as running:
-        running.make_bucket(BUCKET)
-        yield running
-
-
 @pytest.fixture
-def place(server: Versitygw, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """A prefix without objects; the environment leads to the server."""
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{tmp_path.name}/of tests"
+def place(bucket_place: str) -> str:
+    return bucket_place
 
 
 def many() -> list[tuple[str, bytes]]:

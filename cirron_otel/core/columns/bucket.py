@@ -94,7 +94,7 @@ class BucketTables:
         self._objects.delete(_key(table, group))
 
     @contextlib.contextmanager
-    def lock(self, *, wait: bool = False) -> Iterator[None]:  # noqa: ARG002 - there is none
+    def lock(self, wait_s: float = 0.0) -> Iterator[None]:  # noqa: ARG002 - there is none
         """Do nothing: writers need no lock."""
         yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from .layout import (
 )
 from .schema import BATCHES, TABLES
 from .store import EXPECTED, Fill
+
+_POLL_S = 0.05
 
 
 class DirectoryTables:
@@ -106,16 +109,23 @@ class DirectoryTables:
             return file.tell()
 
     def remove(self, table: str, group: BatchGroup) -> None:
-        """Remove a file if it exists."""
-        self._path(table, group).unlink(missing_ok=True)
+        """Remove a file if it exists, and its directories if they are empty; needs the lock."""
+        path = self._path(table, group)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+            path.parent.parent.rmdir()
 
     @contextlib.contextmanager
-    def lock(self, *, wait: bool = False) -> Iterator[None]:
+    def lock(self, wait_s: float = 0.0) -> Iterator[None]:
         """Hold the lock of the writer."""
         make_private(self.root / WRITING)
         path = self.root / WRITING / LOCK
-        descriptor = lock_named(path, wait=wait)
-        if descriptor is None:
+        deadline = time.monotonic() + wait_s
+        while (descriptor := lock_named(path)) is None:
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
             raise TargetError(
                 f"{path} is locked: another process writes there; try again when it has ended"
             )

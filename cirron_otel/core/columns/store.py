@@ -52,10 +52,10 @@ class TableStore(Protocol):
     def remove(self, table: str, group: BatchGroup) -> None:
         """Remove a file if it exists."""
 
-    def lock(self, *, wait: bool = False) -> AbstractContextManager[None]:
-        """Exclude other writers, if the location allows only one; TargetError if there is one.
+    def lock(self, wait_s: float = 0.0) -> AbstractContextManager[None]:
+        """Exclude other writers, if the location allows only one.
 
-        With `wait`, wait until the others have ended.
+        Raises TargetError if there is another one, and it has not ended within `wait_s` seconds.
         """
 
     def upkeep_lease(self) -> AbstractContextManager[bool]:

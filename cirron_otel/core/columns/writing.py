@@ -67,24 +67,24 @@ class ColumnsWriter:
         limits: WriterLimits = WriterLimits(),
         known: KnownBatches | None = None,
         *,
-        waits: bool = False,
+        wait_s: float = 0.0,
     ) -> None:
         """Exclude other writers of a directory, and remove what dead writers left.
 
         `known` are the batches that an earlier writer of this process has found; the tables are
-        then used as that writer left them. `waits` waits for another writer instead of raising
-        TargetError, as for tables of another format version.
+        then used as that writer left them. Raises TargetError for tables of another format
+        version, and if another writer has not ended within `wait_s` seconds.
         """
         self._store = open_tables(place)
         self._limits = limits
         self._open: dict[Partition, _OpenGroup] = {}
-        self._known = known or KnownBatches(self._store)
+        self.known = known or KnownBatches(self._store)
         self._resources = contextlib.ExitStack()
         self.files = 0
         """The number of files written."""
         self.bytes_written = 0
         with _writable(self._store):
-            self._resources.enter_context(self._store.lock(wait=waits))
+            self._resources.enter_context(self._store.lock(wait_s))
             try:
                 if known is None:
                     self._store.clean()
@@ -97,7 +97,7 @@ class ColumnsWriter:
         """Add a batch; return False if the tables contain it already."""
         partition = partition_of(rows.run_id, rows.created_ns)
         group = self._open.get(partition) or _OpenGroup()
-        stored, key = self._known.of(partition), bytes.fromhex(rows.key)
+        stored, key = self.known.of(partition), bytes.fromhex(rows.key)
         if key in stored.keys or key in group.known.keys:
             return False
         name = _name_of(rows)
@@ -163,7 +163,7 @@ class ColumnsWriter:
 
     def _flush(self, partition: Partition) -> None:
         """Write a group, without the batches that another writer has added meanwhile."""
-        stored = self._known.refresh(partition).keys
+        stored = self.known.refresh(partition).keys
         batches = [
             rows
             for rows in self._open.pop(partition).batches
@@ -182,7 +182,7 @@ class ColumnsWriter:
                     tables[table].append(part)
         self._write(group, {table: parts for table, parts in tables.items() if parts})
         names = ((bytes.fromhex(rows.key), _name_of(rows)) for rows in batches)
-        self._known.added(group, names)
+        self.known.added(group, names)
 
     def _write(self, group: BatchGroup, tables: dict[str, list[Any]]) -> None:
         with _writable(self._store):
