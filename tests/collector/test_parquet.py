@@ -17,9 +17,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
 from cirron_otel.collector.service.retention import TableUpkeep
 from cirron_otel.core.columns.layout import EMPTY_GROUP
+from cirron_otel.core.columns.places import open_tables
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import BATCHES
-from cirron_otel.core.columns.store import open_tables
 from tests.backends.versitygw import Versitygw, versitygw
 from tests.columns.helpers import add, of_run, stored
 from tests.spool.made import EPOCH_NS

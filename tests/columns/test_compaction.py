@@ -23,9 +23,9 @@ from cirron_otel.core.columns.compaction import Compactor, merge
 from cirron_otel.core.columns.expiry import TableExpiry
 from cirron_otel.core.columns.layout import EMPTY_GROUP, BatchGroup
 from cirron_otel.core.columns.packed import arrow_rows
+from cirron_otel.core.columns.places import open_tables
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import BATCHES, TABLES
-from cirron_otel.core.columns.store import open_tables
 from cirron_otel.core.columns.writing import ColumnsWriter
 from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
@@ -44,7 +44,7 @@ LARGE = 1 << 20
 _COMPACT = """
 import sys
 from cirron_otel.core.columns.compaction import Compactor
-from cirron_otel.core.columns.store import open_tables
+from cirron_otel.core.columns.places import open_tables
 while True:
     print(Compactor(open_tables(sys.argv[1]), 1 << 20).run(), flush=True)
 """

@@ -85,7 +85,7 @@ class TableUpkeep(_Background):
         if options.parquet.url is not None:
             from ...core.columns.compaction import Compactor  # noqa: PLC0415 - imports pyarrow
             from ...core.columns.expiry import TableExpiry  # noqa: PLC0415
-            from ...core.columns.store import open_tables  # noqa: PLC0415
+            from ...core.columns.places import open_tables  # noqa: PLC0415
 
             store = open_tables(tables_place(options.parquet))
             self._compactor = Compactor(store, options.parquet.compact_bytes)

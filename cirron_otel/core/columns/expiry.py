@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from .compaction import remove_groups
 from .layout import NO_DATE, BatchGroup
-from .reading import Place, read_group
+from .places import Place, open_tables
+from .reading import read_group
 from .schema import BATCHES
-from .store import open_tables
 
 _WAIT_S = 60.0
 

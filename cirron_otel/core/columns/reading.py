@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +17,9 @@ from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
 from .layout import BatchGroup, Partition, partition_of
 from .parquet_files import read_table
+from .places import Place, open_tables
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
-from .store import TableStore, open_tables
-
-Place: TypeAlias = str | os.PathLike[str] | TableStore
-"""A directory, `s3://BUCKET/PREFIX`, or opened tables."""
+from .store import TableStore
 
 _NAMED_APART_DIGITS = 8
 _MAX_DAYS = 16
@@ -92,26 +89,8 @@ class ColumnsReader:
         if keys is not None:
             wanted = pa.array(sorted(keys), pa.string())
             headers = headers.filter(pc.is_in(headers.column("batch_key"), wanted))
-        headers = headers.sort_by("ordinal")
-        batch_keys = headers.column("batch_key")
-        slices = {
-            table: _RowsByBatch(self._read(table, group), batch_keys)
-            if pc.sum(headers.column(table)).as_py()
-            else None
-            for table in RECORD_TABLES
-        }
-        for number, header in enumerate(rows_of(headers)):
-            tables = {
-                table: [] if rows is None else rows.of(number) for table, rows in slices.items()
-            }
-            try:
-                name, data = batch_of(header, tables)
-            except InputError as error:
-                where = f"{self._store.shown}/{BATCHES}/{group.path}"
-                yield Finding(where, "damaged", str(error), path=str(header["name"]))
-            else:
-                counts = (header[table] for table in RECORD_TABLES)
-                yield StoredBatch(name, header["batch_key"], data, *counts)
+        where = f"{self._store.shown}/{BATCHES}/{group.path}"
+        yield from batches_of(headers, lambda table: self._read(table, group), where)
 
     def counts(self, group: BatchGroup) -> bool:
         """Return whether a group counts, and has not been replaced meanwhile."""
@@ -191,6 +170,32 @@ class ColumnsReader:
 
     def _read(self, table: str, group: BatchGroup, columns: list[str] | None = None) -> Any:
         return read_group(self._store, table, group, columns)
+
+
+def batches_of(
+    headers: Any, rows_of_table: Callable[[str], Any], where: str
+) -> Iterator[StoredBatch | Finding]:
+    """Yield the batches of some rows of the table of batches, in the order of their ordinals.
+
+    `rows_of_table` returns the rows of these batches, and maybe others. `where` is their location.
+    """
+    headers = headers.sort_by("ordinal")
+    batch_keys = headers.column("batch_key")
+    slices = {
+        table: _RowsByBatch(rows_of_table(table), batch_keys)
+        if pc.sum(headers.column(table)).as_py()
+        else None
+        for table in RECORD_TABLES
+    }
+    for number, header in enumerate(rows_of(headers)):
+        tables = {table: [] if rows is None else rows.of(number) for table, rows in slices.items()}
+        try:
+            name, data = batch_of(header, tables)
+        except InputError as error:
+            yield Finding(where, "damaged", str(error), path=str(header["name"]))
+        else:
+            counts = (header[table] for table in RECORD_TABLES)
+            yield StoredBatch(name, header["batch_key"], data, *counts)
 
 
 class StoredKeys:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
@@ -10,7 +9,6 @@ from typing import Any, BinaryIO, Protocol
 from .layout import BatchGroup, Partition
 
 EXPECTED = "expected tables that `cirron-otel convert SRC parquet:DST` wrote"
-_S3 = "s3://"
 
 Fill = Callable[[BinaryIO], None]
 """Writes the content of a file."""
@@ -63,19 +61,3 @@ class TableStore(Protocol):
 
     def clean(self) -> None:
         """Remove what dead writers left: files of groups that do not count."""
-
-
-def open_tables(place: str | os.PathLike[str] | TableStore) -> TableStore:
-    """Return the tables at a path, or at `s3://BUCKET/PREFIX`, without reading them.
-
-    Raises UsageError for another URL, and MissingExtraError if obstore is not installed.
-    """
-    if not isinstance(place, str | os.PathLike):
-        return place
-    if os.fspath(place).startswith(_S3):
-        from .bucket import BucketTables  # noqa: PLC0415 - needs an extra
-
-        return BucketTables(os.fspath(place))
-    from .directory import DirectoryTables  # noqa: PLC0415 - imports this module
-
-    return DirectoryTables(place)

@@ -12,7 +12,7 @@ from ..targets.sql.ownership import OwnerContext
 from .batch_rows import rows_of
 from .known_batches import KnownBatches
 from .packed import PackedRows, arrow_rows
-from .store import open_tables
+from .places import open_tables
 from .writing import ColumnsWriter
 
 _WAIT_S = 30.0

@@ -21,9 +21,10 @@ from .known_batches import KnownBatches, PartitionBatches
 from .layout import EMPTY_GROUP, BatchGroup, Partition, new_group, partition_of
 from .packed import PackedRows
 from .parquet_files import ROW_GROUP_ROWS, write_table
-from .reading import ColumnsReader, Place, StoredBatch
+from .places import Place, open_tables
+from .reading import ColumnsReader, StoredBatch
 from .schema import BATCHES, RECORD_TABLES, TABLES
-from .store import TableStore, open_tables
+from .store import TableStore
 
 _MEBIBYTE = 1 << 20
 

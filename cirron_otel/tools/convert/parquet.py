@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ...core.columns.extra import require
 from ...core.records.check import check_batch
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ...core.columns.layout import BatchGroup
     from ...core.columns.packed import PackedRows
     from ...core.columns.reading import ColumnsReader, StoredBatch
-    from ...core.columns.writing import ColumnsWriter
 
 
 class ParquetSource(BatchSource):
@@ -47,26 +46,11 @@ class ParquetSource(BatchSource):
         A batch whose name another batch has gets another name. Raises InputError if no batch can be
         read.
         """
-        from ...core.columns.reading import ColumnsReader, named_apart  # noqa: PLC0415 - pyarrow
+        from ...core.columns.reading import ColumnsReader  # noqa: PLC0415 - pyarrow
 
-        names: set[int] = set()
-        count = 0
-        for batch in self._stored(ColumnsReader(self._path), report):
-            problem = check_batch(batch.data)
-            if problem is not None:
-                report.skip(Finding(self._path, problem.code, problem.message, path=batch.name))
-                continue
-            name = batch.name
-            if hash(name) in names:
-                name = named_apart(name, batch.key)
-            names.add(hash(name))
-            count += 1
-            report.bytes_read += len(batch.data)
-            yield NamedBatch(name, batch.data, batch.spans, batch.marks, batch.snapshots)
-            if progress is not None:
-                progress(report.bytes_read, None)
-        if report.skipped and not count:
-            raise InputError(f"{self._path} contains no batch: {report.skipped[0].message}")
+        yield from named_batches(
+            self._stored(ColumnsReader(self._path), report), self._path, report, progress
+        )
 
     def _stored(self, reader: ColumnsReader, report: Report) -> Iterator[StoredBatch]:
         """Yield each batch once, and report what is damaged."""
@@ -87,10 +71,43 @@ class ParquetSource(BatchSource):
                         report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
 
 
+def named_batches(
+    stored: Iterable[StoredBatch], shown: str, report: Report, progress: Progress | None
+) -> Iterator[NamedBatch]:
+    """Check batches, and give each a name of its own. Raises InputError if no batch can be read."""
+    from ...core.columns.reading import named_apart  # noqa: PLC0415 - pyarrow
+
+    names: set[int] = set()
+    count = 0
+    for batch in stored:
+        problem = check_batch(batch.data)
+        if problem is not None:
+            report.skip(Finding(shown, problem.code, problem.message, path=batch.name))
+            continue
+        name = batch.name
+        if hash(name) in names:
+            name = named_apart(name, batch.key)
+        names.add(hash(name))
+        count += 1
+        report.bytes_read += len(batch.data)
+        yield NamedBatch(name, batch.data, batch.spans, batch.marks, batch.snapshots)
+        if progress is not None:
+            progress(report.bytes_read, None)
+    if report.skipped and not count:
+        raise InputError(f"{shown} contains no batch: {report.skipped[0].message}")
+
+
+class RowWriter(Protocol):
+    """Adds batches to tables."""
+
+    def add(self, rows: PackedRows) -> bool:
+        """Add a batch; return False if the tables contain it already."""
+
+
 class ParquetTarget(TargetWriter):
     """Adds batches to tables."""
 
-    def __init__(self, writer: ColumnsWriter, report: Report) -> None:
+    def __init__(self, writer: RowWriter, report: Report) -> None:
         """Write through `writer`."""
         self._writer, self._report = writer, report
 

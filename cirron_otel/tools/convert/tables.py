@@ -92,6 +92,8 @@ class TargetRow:
     (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
     """Whether the writer's `read` returns batches that the target already contains."""
+    has_keys: bool = False
+    """Whether worker processes skip batches whose keys the target contains."""
     writes_stdout: bool = True
 
     @property
@@ -174,6 +176,12 @@ SOURCES: dict[str, SourceRow] = {
         prefixes=("parquet:",),
         locator="cirron_otel.tools.convert.parquet:locate",
     ),
+    "iceberg": SourceRow(
+        "cirron_otel.tools.convert.iceberg:IcebergSource",
+        "columnar tables in a catalog of Apache Iceberg: iceberg:sqlite:///FILE",
+        prefixes=("iceberg:",),
+        locator="cirron_otel.tools.convert.iceberg:locate",
+    ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
         "a database that cirron-otel wrote: sqlite:///FILE",
@@ -237,6 +245,14 @@ TARGETS: dict[str, TargetRow] = {
         "cirron_otel.tools.convert.parquet:open_target",
         "columnar tables for DataFrames and SQL engines: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
+        encoding="columns",
+        has_keys=True,
+        writes_stdout=False,
+    ),
+    "iceberg": TargetRow(
+        "cirron_otel.tools.convert.iceberg:open_target",
+        "columnar tables in a catalog of Apache Iceberg: iceberg:sqlite:///FILE, batches are added",
+        prefixes=("iceberg:",),
         encoding="columns",
         writes_stdout=False,
     ),
