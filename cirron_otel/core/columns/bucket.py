@@ -64,11 +64,6 @@ class BucketTables:
             if partition is not None and is_group_file(name):
                 yield BatchGroup(partition, name), item.modified
 
-    def sizes(self, group: BatchGroup) -> int:
-        """Return the size of the objects of a group, bytes."""
-        heads = (self._objects.head(_key(table, group)) for table in TABLES)
-        return sum(head.size for head in heads if head is not None)
-
     def source(self, table: str, group: BatchGroup) -> Any:
         """Read an object. Raises InputError if it does not exist."""
         try:

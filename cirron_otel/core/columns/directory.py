@@ -83,14 +83,6 @@ class DirectoryTables:
         except OSError as error:
             raise _unreadable(table, error) from None
 
-    def sizes(self, group: BatchGroup) -> int:
-        """Return the size of the files of a group, bytes."""
-        size = 0
-        for table in TABLES:
-            with contextlib.suppress(FileNotFoundError):
-                size += self._path(table, group).stat().st_size
-        return size
-
     def source(self, table: str, group: BatchGroup) -> str:
         """Return the path of a file."""
         return str(self._path(table, group))

@@ -32,9 +32,6 @@ class TableStore(Protocol):
     ) -> Iterator[BatchGroup]:
         """Yield the groups that have a file in a table, or in one partition or day of it."""
 
-    def sizes(self, group: BatchGroup) -> int:
-        """Return the size of the files of a group, bytes."""
-
     def source(self, table: str, group: BatchGroup) -> Any:
         """Return a path or an open file, which `parquet_files.read_table` reads."""
 
