@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NAMESPACE, WAREHOUSE = "namespace", "warehouse"
 _DEFAULT_NAMESPACE = "cirron"
+_EXPECTED = "expected tables that `cirron-otel convert SRC iceberg:URL` wrote"
 _S3_PROPERTIES = {
     "s3.access-key-id": ("AWS_ACCESS_KEY_ID",),
     "s3.secret-access-key": ("AWS_SECRET_ACCESS_KEY",),
@@ -46,9 +47,13 @@ class CatalogPlace(NamedTuple):
 def parse_catalog(url: str) -> CatalogPlace:
     """Parse `sqlite:///FILE` or `postgresql://…` with the parameters `warehouse` and `namespace`.
 
+    `FILE` alone is a catalog in SQLite, too.
+
     Raises UsageError, whose message contains no password.
     """
     base, _, query = url.partition("?")
+    if ":" not in base or base.startswith("/"):
+        base = f"sqlite:///{base}"
     parameters = dict(parse_qsl(query))
     warehouse = parameters.pop(WAREHOUSE, "")
     namespace = parameters.pop(NAMESPACE, _DEFAULT_NAMESPACE)
@@ -78,9 +83,14 @@ def _as_url(warehouse: str) -> str:
 class IcebergCatalog:
     """A namespace with the tables."""
 
-    def __init__(self, url: str) -> None:
-        """Connect to the catalog. Raises UsageError, MissingExtraError and EndpointError."""
+    def __init__(self, url: str, *, creates: bool = True) -> None:
+        """Connect to the catalog, which `creates` creates if it does not exist.
+
+        Raises UsageError, MissingExtraError, EndpointError, and InputError for a missing file.
+        """
         self.place = parse_catalog(url)
+        if not creates and self.place.file is not None and not self.place.file.exists():
+            raise InputError(f"{self.place.shown} does not exist: {_EXPECTED}")
         try:
             from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - an extra, and slow
         except ImportError:
@@ -129,8 +139,7 @@ class IcebergCatalog:
                 return self._catalog.load_table((self.place.namespace, name))
         except NoSuchTableError:
             raise InputError(
-                f"{self.place.shown} has no table {self.place.namespace}.{name}: expected tables"
-                " that `cirron-otel convert SRC iceberg:URL` wrote"
+                f"{self.place.shown} has no table {self.place.namespace}.{name}: {_EXPECTED}"
             ) from None
 
     def connection(self) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import schema_of
 from .iceberg_catalog import IcebergCatalog
@@ -20,8 +21,12 @@ class IcebergReader:
 
     def __init__(self, url: str) -> None:
         """Raises UsageError, MissingExtraError, EndpointError, and InputError without tables."""
-        self._catalog = IcebergCatalog(url)
-        self._catalog.check()
+        self._catalog = IcebergCatalog(url, creates=False)
+        try:
+            self._catalog.check()
+        except BaseException:
+            self._catalog.close()
+            raise
 
     def batches(self) -> Iterator[StoredBatch | Finding]:
         """Yield the batches in the order of time, those of a file of batches together.
@@ -34,12 +39,18 @@ class IcebergReader:
             headers = _FileRows(self._catalog.table(BATCHES))
             records = {table: _FileRows(self._catalog.table(table)) for table in RECORD_TABLES}
             where = f"{self._catalog.place.shown} {self._catalog.place.namespace}"
-            parts = [headers.read(number) for number in range(len(headers))]
+            for files in (headers, *records.values()):
+                yield from files.findings
+            parts = headers.all()
             parts.sort(key=lambda part: pc.min(part.column("created_ns")).as_py() or 0)
             for part in parts:
                 keys = part.column("batch_key").combine_chunks()
-                rows = {table: records[table].of(keys) for table in RECORD_TABLES}
-                yield from batches_of(part, rows.__getitem__, where)
+                try:
+                    rows = {table: records[table].of(keys) for table in RECORD_TABLES}
+                except InputError as error:
+                    yield Finding(where, "unreadable", str(error))
+                else:
+                    yield from batches_of(part, rows.__getitem__, where)
 
     def close(self) -> None:
         """Close the connections."""
@@ -51,22 +62,26 @@ class _FileRows:
 
     def __init__(self, table: Any) -> None:
         self._table = table
-        self._tasks = list(table.scan().plan_files())
-        self._keys = [self._read(task, ("batch_key",)) for task in self._tasks]
+        self._files: list[tuple[Any, Any]] = []
+        """The files that can be read, with the keys of their rows."""
+        self.findings: list[Finding] = []
+        """The files that cannot be read."""
+        for task in table.scan().plan_files():
+            try:
+                self._files.append((task, self._read(task, ("batch_key",))))
+            except InputError as error:
+                self.findings.append(Finding(task.file.file_path, "unreadable", str(error)))
 
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def read(self, number: int) -> Any:
-        """Return the rows of a file."""
-        return self._read(self._tasks[number], ("*",))
+    def all(self) -> list[Any]:
+        """Return the rows of each file."""
+        return [self._read(task, ("*",)) for task, _ in self._files]
 
     def of(self, keys: Any) -> Any:
         """Return the rows of batches."""
         parts = [schema_of(self._table.name()[-1]).empty_table()]
-        for number, in_file in enumerate(self._keys):
+        for task, in_file in self._files:
             if pc.any(pc.is_in(in_file.column("batch_key"), keys)).as_py():
-                rows = self.read(number)
+                rows = self._read(task, ("*",))
                 parts.append(rows.filter(pc.is_in(rows.column("batch_key"), keys)))
         return pa.concat_tables(parts)
 
@@ -74,10 +89,13 @@ class _FileRows:
         from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 - an extra
         from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415
 
-        scan = self._table.scan(selected_fields=columns)
-        found = ArrowScan(
-            self._table.metadata, self._table.io, scan.projection(), AlwaysTrue()
-        ).to_table([task])
+        projection = self._table.scan(selected_fields=columns).projection()
+        scan = ArrowScan(self._table.metadata, self._table.io, projection, AlwaysTrue())
+        try:
+            found = scan.to_table([task])
+        except (pa.ArrowException, OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise InputError(f"{task.file.file_path} cannot be read: {what}") from None
         schema = schema_of(self._table.name()[-1])
         names = [name for name in schema.names if name in found.column_names]
         return found.select(names).cast(pa.schema([schema.field(name) for name in names]))
