@@ -54,7 +54,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 def configured(tmp_path: Path, place: str, **keys: Any) -> list[str]:
     """The arguments of a collector that writes tables."""
-    tree = {"parquet": {"url": place, "roll_s": 0.2} | keys.pop("parquet", {})} | keys
+    parquet = {"url": place, "roll_s": 0.2} | keys.pop("parquet", {})
+    tree = {"parquet": parquet, "drain_s": 150} | keys  # a busy machine needs more than usual
     path = tmp_path / f"collector-{len(list(tmp_path.glob('*.yaml')))}.yaml"
     path.write_text(yaml.safe_dump(tree))
     return ["--config", str(path)]
