@@ -99,7 +99,7 @@ def asked_for() -> list[Requirement]:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["otlp"], *extras["collector"], *extras["postgres"]]
-    lines += extras["columns"]
+    lines += [*extras["columns"], *extras["iceberg"]]
     return [Requirement(line) for line in [*lines, *PROJECT["dependency-groups"]["dev"]]]
 
 

@@ -12,7 +12,7 @@ from tests.install import install
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("otlp", "collector", "postgres", "s3", "columns")
-"""All extras except torch, which takes gigabytes in each environment."""
+"""All extras except torch, which takes gigabytes in each environment, and iceberg."""
 
 
 def build(folder: Path, source: Path = ROOT) -> Path:

@@ -68,9 +68,9 @@ class TestMessages:
             ("spool:\n\n  max_byts: 1", ":3: spool.max_byts is not a key here: did you mean"
              " max_bytes?"),
             ("retention_days: 3", ":1: retention_days is not a key of the collector: did you mean"
-             " storage.retention_days?"),
+             " storage.retention_days or parquet.retention_days?"),
             ("zzz: 1", ":1: zzz is not a key of the collector: expected spool, receivers, limits,"
-             " dedup, storage, blobs, exporters, health, metrics, logs, drain_s"),
+             " dedup, storage, blobs, parquet, exporters, health, metrics, logs, drain_s"),
             ("spool: here", ":1: spool is 'here': expected the keys directory, max_bytes"),
             ("exporters: {type: otlp}", ":1: exporters is a mapping: expected a list of exporters,"
              " each with a type"),
@@ -84,7 +84,7 @@ class TestMessages:
             ("logs:\n  level: loud", ":2: logs.level is 'loud': expected one of debug, info,"
              " warning, error"),
             ("- 1", " is a list: expected the keys spool, receivers, limits, dedup, storage, blobs,"
-             " exporters, health, metrics, logs, drain_s"),
+             " parquet, exporters, health, metrics, logs, drain_s"),
             ("a: [", ":1 is not YAML: expected the node content, but found '<stream end>'"),
             ("spool: {}\nlogs: {}\nspool: {}", ":3: spool is repeated"),
             ("logs: {level: info, level: info}", ":1: logs.level is repeated"),

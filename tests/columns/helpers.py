@@ -17,13 +17,15 @@ TINY = WriterLimits(group_bytes=8_000, open_bytes=20_000, row_group_rows=2)
 """Limits with which rare paths are the usual ones."""
 
 
-def add(directory: Path, files: Iterable[tuple[str, bytes]], limits: WriterLimits = TINY) -> int:
+def add(
+    directory: Path | str, files: Iterable[tuple[str, bytes]], limits: WriterLimits = TINY
+) -> int:
     """Add batch files; return how many were new."""
     with ColumnsWriter(directory, limits) as writer:
         return sum(writer.add(unpack(pack(arrow_rows(rows_of(*file))))) for file in files)
 
 
-def stored(directory: Path) -> list[tuple[str, bytes]]:
+def stored(directory: Path | str) -> list[tuple[str, bytes]]:
     """The batches of a directory, by name."""
     reader = ColumnsReader(directory)
     found = []
@@ -34,7 +36,7 @@ def stored(directory: Path) -> list[tuple[str, bytes]]:
     return sorted(found)
 
 
-def assert_stored(directory: Path, files: Iterable[tuple[str, bytes]]) -> None:
+def assert_stored(directory: Path | str, files: Iterable[tuple[str, bytes]]) -> None:
     """Those batches, and no others, come back, equal as JSON values."""
     wanted = sorted(files)
     found = stored(directory)

@@ -76,4 +76,4 @@ def test_queries(connection: Any, number: int) -> None:
     if number:
         rows = engine.execute(SQL[number].replace("'columns/", f"'{folder}/columns/")).fetchall()
         # All sessions of the recording have ended; a view is queried by the next statements.
-        assert rows or "HAVING" in SQL[number] or "CREATE VIEW" in SQL[number]
+        assert rows or "HAVING" in SQL[number] or SQL[number].lstrip().startswith("CREATE")

@@ -114,9 +114,9 @@ def test_what_is_not_a_directory_of_tables(
     (tmp_path / "file.parquet").write_bytes(b"PAR1")
     (tmp_path / "folder").mkdir()
     for name, message in (
-        ("file.parquet", "is not a directory: expected a directory that"),
-        ("folder", "has no table batches: expected a directory that"),
-        ("absent", "does not exist: expected a directory that"),
+        ("file.parquet", "is not a directory: expected tables that"),
+        ("folder", "has no table batches: expected tables that"),
+        ("absent", "does not exist: expected tables that"),
     ):
         code, found = converted(f"parquet:{tmp_path}/{name}", tmp_path, capsys)
         assert code == 3

@@ -229,6 +229,20 @@ def _damaged_tables(folder: Path) -> Iterator[Given]:
         yield source
 
 
+@contextlib.contextmanager
+def _catalog(spool: Path, folder: Path) -> Iterator[Given]:
+    convert(ConvertRequest(str(spool), f"iceberg:{folder}/catalog.db"))
+    yield Given(f"iceberg:{folder}/catalog.db")
+
+
+@contextlib.contextmanager
+def _damaged_catalog(folder: Path) -> Iterator[Given]:
+    with _catalog(SPOOL, folder) as source:
+        [file] = (folder / "catalog-warehouse" / "cirron" / "spans").rglob("*.parquet")
+        file.write_bytes(file.read_bytes()[:-50])
+        yield source
+
+
 SOURCES: dict[str, SourceCase] = {
     "spool": SourceCase(_spool, _damaged_spool, lambda folder: Given(str(folder / "absent"))),
     "batch": _written("batch", ".json"),
@@ -249,6 +263,9 @@ SOURCES: dict[str, SourceCase] = {
     "parquet": SourceCase(
         _tables, _damaged_tables, lambda folder: Given(f"parquet:{folder}/absent")
     ),
+    "iceberg": SourceCase(
+        _catalog, _damaged_catalog, lambda folder: Given(f"iceberg:{folder}/absent")
+    ),
     "tar": _written("tar"),
 }
 
@@ -262,6 +279,7 @@ TARGETS: dict[str, str] = {
     "traceml": "out",
     "dgrr": "out",
     "parquet": "out",
+    "iceberg": "out",
     "tar": "out",
 }
 """By row: the name of a target; a batch file has the name of its batch."""

@@ -113,7 +113,7 @@ def test_an_absent_source_has_the_documented_exit_code(
 
 def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["convert", "a", "b", "--from", "parchment"]) == 2
-    assert "'traceml', 'dgrr', 'parquet', 'tar'" in capsys.readouterr().err
+    assert "'traceml', 'dgrr', 'parquet', 'iceberg', 'tar'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["convert", "export", "report", "diff"])

@@ -24,6 +24,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "--spool": "spool.directory",
     "--storage": "storage.url",
     "--blobs": "blobs.url",
+    "--parquet": "parquet.url",
     "--grpc": "receivers.grpc.address",
     "--http": "receivers.http.address",
     "--traceml": "receivers.traceml.address",

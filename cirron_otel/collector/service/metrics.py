@@ -30,6 +30,8 @@ BOUNDS: Final = (
 
 BLOBS: Final = "blobs"
 """The name of the store of snapshot files in metrics and logs."""
+PARQUET: Final = "parquet"
+"""The name of the columnar tables in metrics and logs."""
 
 
 class MetricKind(StrEnum):
@@ -154,7 +156,7 @@ QUEUE_REQUESTS = _gauge(
     "queue_requests",
     labels="queue",
     meaning="Waiting items: requests for the `disk` and for `translation`, batches for an exporter,"
-    " `database` or `blobs`",
+    " `database`, `parquet` or `blobs`",
 )
 QUEUE_BYTES = _gauge(
     "queue_bytes",
@@ -165,7 +167,8 @@ QUEUE_BYTES = _gauge(
 LAG_SECONDS = _gauge(
     "lag_seconds",
     labels="stage",
-    meaning="How long the oldest item has waited for `translation`, an exporter or `database`",
+    meaning="How long the oldest item has waited for `translation`, an exporter, `database` or"
+    " `parquet`",
     unit="s",
 )
 SPOOL_BYTES = _gauge(

@@ -297,6 +297,33 @@ class ContextOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     model: Annotated[str | None, Key(TEXT, "`modelId`", at_once=True)] = None
 
 
+RetentionDays = Annotated[
+    float | None,
+    Key(
+        number_above(0, 36_500, "days"),
+        "rows of older batches are removed; null: no rows are removed",
+        "days",
+        at_once=True,
+    ),
+]
+RetentionShare = Annotated[
+    float,
+    Key(
+        number(0, 1),
+        "if a larger share of the batches has expired, none is removed without confirmation",
+        at_once=True,
+    ),
+]
+RetentionConfirmed = Annotated[
+    datetime | None,
+    Key(
+        MOMENT,
+        "confirms the removal of batches created before this time, however many they are",
+        at_once=True,
+    ),
+]
+
+
 class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The database with the platform's tables."""
 
@@ -308,31 +335,9 @@ class StorageOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
             is_secret=True,
         ),
     ] = None
-    retention_days: Annotated[
-        float | None,
-        Key(
-            number_above(0, 36_500, "days"),
-            "rows of older batches are removed; null: no rows are removed",
-            "days",
-            at_once=True,
-        ),
-    ] = None
-    retention_share: Annotated[
-        float,
-        Key(
-            number(0, 1),
-            "if a larger share of the batches has expired, none is removed without confirmation",
-            at_once=True,
-        ),
-    ] = 0.5
-    retention_confirmed: Annotated[
-        datetime | None,
-        Key(
-            MOMENT,
-            "confirms the removal of batches created before this time, however many they are",
-            at_once=True,
-        ),
-    ] = None
+    retention_days: RetentionDays = None
+    retention_share: RetentionShare = 0.5
+    retention_confirmed: RetentionConfirmed = None
     context: ContextOptions = msgspec.field(default_factory=ContextOptions)
 
 
@@ -345,6 +350,36 @@ class BlobOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
             BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: files stay in the spool's directory"
         ),
     ] = None
+
+
+class ParquetOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The columnar tables."""
+
+    url: Annotated[
+        str | None, Key(BLOBS, "a directory or `s3://BUCKET/PREFIX`; null: no tables")
+    ] = None
+    roll_bytes: Annotated[
+        int,
+        Key(
+            between(SIZE, 1024, 256 * 1024**2),
+            "batches are written when so many wait",
+            "bytes",
+        ),
+    ] = 32 * 1024**2
+    roll_s: Annotated[
+        float, Key(SECONDS, "batches are written when the oldest has waited so long", "s")
+    ] = 60.0
+    compact_bytes: Annotated[
+        int,
+        Key(
+            between(SIZE, 1024, 1024**3),
+            "smaller groups are merged, up to so many bytes of batches",
+            "bytes",
+        ),
+    ] = 128 * 1024**2
+    retention_days: RetentionDays = None
+    retention_share: RetentionShare = 0.5
+    retention_confirmed: RetentionConfirmed = None
 
 
 class HealthOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -386,6 +421,7 @@ class CollectorOptions(Section, frozen=True, kw_only=True, forbid_unknown_fields
     dedup: DedupOptions = msgspec.field(default_factory=DedupOptions)
     storage: StorageOptions = msgspec.field(default_factory=StorageOptions)
     blobs: BlobOptions = msgspec.field(default_factory=BlobOptions)
+    parquet: ParquetOptions = msgspec.field(default_factory=ParquetOptions)
     exporters: tuple[OtlpExporter | CirronExporter, ...] = ()
     health: HealthOptions = msgspec.field(default_factory=HealthOptions)
     metrics: MetricsOptions = msgspec.field(default_factory=MetricsOptions)

@@ -1,6 +1,6 @@
 """The senders: each delivers the spool's batches to one target, on a separate thread.
 
-The targets are the database, the blob store and the exporters.
+The targets are the database, the blob store, the columnar tables and the exporters.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ class Senders:
             context = storage_context(options.storage.context)
             self._blobs = BlobSender(options.blobs.url, url, context, owners.of)
         self._max_bytes = options.spool.max_bytes
+        self._context = storage_context(options.storage.context)
+        self._parquet: Callable[[SpoolPaths], TargetSender] | None = None
+        if options.parquet.url is not None:
+            from .parquet_sender import parquet_starter  # noqa: PLC0415 - only if it is used
+
+            self._parquet = parquet_starter(options, self._owner_of, registry)
         self._fixed: list[TargetSender] = []
         self._ready = _prepared(options, owners, registry)
         """The exporters that the next `begin` starts."""
@@ -89,7 +95,15 @@ class Senders:
             self._fixed.append(self._delivering(paths, self._rows, DATABASE))
         if self._blobs is not None:
             self._fixed.append(self._delivering(paths, self._blobs.start(paths)))
+        if self._parquet is not None:
+            self._fixed.append(self._parquet(paths))
         self.begin()
+
+    def _owner_of(self, name: str) -> Any:
+        """Return the ownership of a batch in the columnar tables."""
+        from .owned_rows import context_of  # noqa: PLC0415 - only if it is used
+
+        return context_of(self._owners.of(name), self._context)
 
     def _delivering(self, paths: SpoolPaths, target: BatchTarget, name: str = "") -> TargetSender:
         return TargetSender(paths, target, self._registry, name, self._max_bytes)
@@ -112,10 +126,11 @@ class Senders:
         old = [sender for each, sender in self._running if each not in identities]
         self._running = [each for each in self._running if each[0] in identities]
         self._ready = [each for each in ready if each[0] not in running]
+        self._context = storage_context(options.storage.context)
         if self._rows is not None:
-            self._rows.context = storage_context(options.storage.context)
+            self._rows.context = self._context
         if self._blobs is not None:
-            self._blobs.set_context(storage_context(options.storage.context))
+            self._blobs.set_context(self._context)
         threading.Thread(target=_end, args=(old, ended), daemon=True).start()
 
     def stored(self, names: list[str]) -> None:

@@ -245,6 +245,11 @@ class TargetSender(BatchSender):
     def progress(self) -> DeliveryProgress:
         """Return the progress of the delivery."""
         stats = self._delivery.stats()
-        if not stats["waiting"]:
+        waiting = stats["waiting"] + self._held_back()
+        if not waiting:
             self._oldest.clear()
-        return DeliveryProgress(stats["waiting"], self._oldest.age_s(), stats["evicted"])
+        return DeliveryProgress(waiting, self._oldest.age_s(), stats["evicted"])
+
+    def _held_back(self) -> int:
+        """Return the number of batches that the delivery does not have yet."""
+        return 0

@@ -49,7 +49,7 @@ from .logs import Logging
 from .memory import Trimmer
 from .metrics import Registry
 from .options_tree import secrets_of
-from .retention import Retention
+from .retention import Retention, TableUpkeep
 
 if TYPE_CHECKING:
     from .options import CollectorOptions
@@ -113,6 +113,7 @@ class Worker:
         self._forget_at = 0.0
         self._clock = clock_guard.ClockGuard(self._paths.state / clock_guard.FILE_NAME)
         self._retention = Retention()
+        self._upkeep = TableUpkeep(options)
         self._yielding = Yielding()
         self._trimmer = Trimmer()
         self._troubles = 0
@@ -269,7 +270,9 @@ class Worker:
             with contextlib.suppress(FileNotFoundError, InputError):
                 dead_letters = dead_letter_names(self._paths)
                 self._owners.retain([*batch_names(self._paths.spool), *dead_letters])
-            if self._clock.is_trusted():
+            is_trusted = self._clock.is_trusted()
+            self._upkeep.start(self._options.parquet, is_clock_trusted=is_trusted)
+            if is_trusted:
                 window_ns = int(self._options.dedup.hours * 3600e9)
                 self._translation.forget(time.time_ns() - window_ns)
                 self._retention.start(self._options.storage)

@@ -15,6 +15,7 @@ from ..records.check import check_value
 from ..records.columns import column_of_name, name_of_column
 from ..targets.sql.ownership import (
     DEFAULT_CONTEXT,
+    OwnerContext,
     RowOwner,
     owner_of,
     resource_attributes,
@@ -70,14 +71,14 @@ def key_of(name: str, data: bytes) -> str:
     return digest.hexdigest()[:_KEY_DIGITS]
 
 
-def rows_of(name: str, data: bytes) -> BatchRows:
+def rows_of(name: str, data: bytes, context: OwnerContext = DEFAULT_CONTEXT) -> BatchRows:
     """Return the rows of a batch file. Raises InputError if it is not a batch."""
     try:
         rows = fast_rows(data)
     except NotCanonicalError:
         rows = _any_rows(data)
     key = key_of(name, data)
-    owners = _Owners(rows.otel, rows.tables[SPANS])
+    owners = _Owners(rows.otel, rows.tables[SPANS], context)
     owners.place(rows.tables)
     tables = rows.tables
     for table in RECORD_TABLES:
@@ -139,13 +140,13 @@ def _header(name: str, data: bytes, key: str, rows: FastRows, owners: _Owners) -
 class _Owners:
     """The runs and sessions of a batch's records, from its `otel` and the columns of its spans."""
 
-    def __init__(self, otel: Any, spans: ColumnValues) -> None:
+    def __init__(self, otel: Any, spans: ColumnValues, context: OwnerContext) -> None:
         self._resource = resource_attributes(otel)
-        self.whole = owner_of(self._resource, DEFAULT_CONTEXT)
+        self.whole = owner_of(self._resource, context)
         named = otel.get("session") if isinstance(otel, dict) else None
         self.session: str | None = named if is_id(named) else None
         count = len(spans["id"])
-        runs = [(n, owner_of(each, DEFAULT_CONTEXT), each) for n, each in resources_of(otel)]
+        runs = [(n, owner_of(each, context), each) for n, each in resources_of(otel)]
         self._is_plain = not runs
         self._owners: list[RowOwner] = [self.whole] * count
         self._resources: list[Mapping[str, Any]] = [self._resource] * count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -12,8 +13,10 @@ from ..durations import SECOND_NS
 
 SUFFIX = ".parquet"
 WRITING = "_writing"
-"""The directory of files that are being written, and of the lock."""
+"""The directory of files that are being written, and of locks."""
 LOCK = "lock"
+UPKEEP = "upkeep"
+"""The lease of the process that compacts."""
 NO_RUN = "__HIVE_DEFAULT_PARTITION__"
 """Engines read it as null."""
 NO_DATE = "1970-01-01"
@@ -80,13 +83,12 @@ def is_group_file(name: str) -> bool:
     return _GROUP.fullmatch(name) is not None
 
 
-def group_of(partition: Partition, keys: Iterable[str], created_ns: Iterable[int]) -> BatchGroup:
-    """Return the group of batches with these keys and times."""
-    digest = hashlib.sha256("".join(f"{key}\n" for key in keys).encode()).hexdigest()
-    return BatchGroup(partition, f"{min(created_ns, default=0):020d}-{digest[:32]}{SUFFIX}")
+def new_group(partition: Partition, created_ns: Iterable[int]) -> BatchGroup:
+    """Return a group for batches with these times, whose name no other group has or will have."""
+    return BatchGroup(partition, f"{min(created_ns, default=0):020d}-{uuid.uuid4().hex}{SUFFIX}")
 
 
-EMPTY_GROUP = group_of(Partition(), (), ())
+EMPTY_GROUP = BatchGroup(Partition(), f"{0:020d}-{hashlib.sha256().hexdigest()[:32]}{SUFFIX}")
 """The group without batches, whose files have the columns of all tables."""
 
 

@@ -30,13 +30,13 @@ _LISTS = (STRINGS, INT64S, DOUBLES)
 _ERRORS = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
-def write_table(file: BinaryIO, table: str, batches: list[Any], row_group_rows: int) -> None:
+def write_table(file: BinaryIO, table: str, batches: list[Any], rows_per_group: int) -> None:
     """Write RecordBatches as a file, in the order of time. Raises OSError."""
     rows = pa.Table.from_batches(batches, schema=schema_of(table))
     order = pc.sort_indices(rows.column(TIME_OF_TABLE[table]))  # stable; nulls are last
     with pq.ParquetWriter(file, rows.schema, **_OPTIONS[table]) as writer:
         writer.add_key_value_metadata(METADATA)
-        writer.write_table(rows.take(order), row_group_size=row_group_rows)
+        writer.write_table(rows.take(order), row_group_size=rows_per_group)
 
 
 def read_table(source: Any, table: str, columns: list[str] | None = None) -> Any:

@@ -1,12 +1,11 @@
-"""Read the tables of a directory: the groups, their batches, and the rows of one table."""
+"""Read tables: the groups, their batches, and the rows of one table."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,11 +15,12 @@ from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
-from .layout import SUFFIX, BatchGroup, Partition, is_group_file, partition_at, partition_of
+from .layout import BatchGroup, Partition, partition_of
 from .parquet_files import read_table
+from .places import Place, open_tables
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
+from .store import TableStore
 
-_EXPECTED = "expected a directory that `cirron-otel convert SRC parquet:DIR` wrote"
 _NAMED_APART_DIGITS = 8
 _MAX_DAYS = 16
 """How many days of keys are kept in memory."""
@@ -53,18 +53,21 @@ class StoredBatch(NamedTuple):
 
 
 class ColumnsReader:
-    """Reads the tables of a directory."""
+    """Reads the tables at a place.
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """Raises InputError if the directory has no tables."""
-        self.directory = Path(directory)
-        _check_directory(self.directory)
+    While others write, a group may be replaced by another with the same batches. A reader reads
+    `groups` again until it contains no new ones, and reads each batch once, by its key.
+    """
+
+    def __init__(self, place: Place) -> None:
+        """Raises InputError if there are no tables."""
+        self._store = open_tables(place)
+        self._store.check()
 
     def groups(self, select: RowSelect = RowSelect()) -> list[BatchGroup]:
         """Return the groups that count, in the order of time. Raises InputError."""
-        found = committed_groups(self.directory)
         return sorted(
-            (group for group in found if select.may_match(group.partition)),
+            (g for g in self._store.groups(BATCHES) if select.may_match(g.partition)),
             key=lambda group: group.order,
         )
 
@@ -86,26 +89,12 @@ class ColumnsReader:
         if keys is not None:
             wanted = pa.array(sorted(keys), pa.string())
             headers = headers.filter(pc.is_in(headers.column("batch_key"), wanted))
-        headers = headers.sort_by("ordinal")
-        batch_keys = headers.column("batch_key")
-        slices = {
-            table: _RowsByBatch(self._read(table, group), batch_keys)
-            if pc.sum(headers.column(table)).as_py()
-            else None
-            for table in RECORD_TABLES
-        }
-        for number, header in enumerate(rows_of(headers)):
-            tables = {
-                table: [] if rows is None else rows.of(number) for table, rows in slices.items()
-            }
-            try:
-                name, data = batch_of(header, tables)
-            except InputError as error:
-                where = self.directory / BATCHES / group.path
-                yield Finding(str(where), "damaged", str(error), path=str(header["name"]))
-            else:
-                counts = (header[table] for table in RECORD_TABLES)
-                yield StoredBatch(name, header["batch_key"], data, *counts)
+        where = f"{self._store.shown}/{BATCHES}/{group.path}"
+        yield from batches_of(headers, lambda table: self._read(table, group), where)
+
+    def counts(self, group: BatchGroup) -> bool:
+        """Return whether a group counts, and has not been replaced meanwhile."""
+        return self._store.has(BATCHES, group)
 
     def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
@@ -128,7 +117,7 @@ class ColumnsReader:
             return self.scan(table, select, columns).to_table()
         except (pa.ArrowException, OSError) as error:
             what = str(error).splitlines()[0]
-            raise InputError(f"{self.directory / table} cannot be read: {what}") from None
+            raise InputError(f"{self._store.shown}/{table} cannot be read: {what}") from None
 
     def scan(
         self,
@@ -139,30 +128,82 @@ class ColumnsReader:
         """Return a `pyarrow.dataset.Scanner` over the rows of a table, which reads them lazily."""
         import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
-        files = [
-            str(path)
-            for group in self.groups(select)
-            if (path := self.directory / table / group.path).exists()
-        ]
-        dataset = ds.dataset(files, schema=schema_of(table), format="parquet")
+        groups = self.groups(select)
+        stored = set(self._store.groups(table))
+        present = [group for group in groups if group in stored]
+        repeated = self._repeated(groups)
         conditions = _conditions(table, select, ds.field)
         names = columns or [column.name for column in TABLES[table]]
+        sources = [self._store.source(table, group) for group in present[:1]]
+        if repeated or any(not isinstance(source, str) for source in sources):
+            rows = self._unrepeated(table, present, repeated)
+            return ds.Scanner.from_batches(
+                rows, schema=schema_of(table), columns=names, filter=conditions
+            )
+        files = [self._store.source(table, group) for group in present]
+        dataset = ds.dataset(files, schema=schema_of(table), format="parquet")
         return dataset.scanner(columns=names, filter=conditions)
 
+    def _repeated(self, groups: list[BatchGroup]) -> dict[BatchGroup, set[str]]:
+        """Return the keys of each group that an earlier group has, too."""
+        repeated: dict[BatchGroup, set[str]] = {}
+        by_partition = sorted(groups, key=lambda group: (group.partition, group.file))
+        for _, some in groupby(by_partition, key=lambda group: group.partition):
+            first, *others = some
+            seen = {key for key, _ in self.keys(first)} if others else set()
+            for group in others:
+                keys = {key for key, _ in self.keys(group)}
+                if again := keys & seen:
+                    repeated[group] = again
+                seen |= keys
+        return repeated
+
+    def _unrepeated(
+        self, table: str, groups: list[BatchGroup], repeated: dict[BatchGroup, set[str]]
+    ) -> Iterator[Any]:
+        for group in groups:
+            rows = self._read(table, group)
+            if keys := repeated.get(group):
+                again = pc.is_in(rows.column("batch_key"), pa.array(sorted(keys), pa.string()))
+                rows = rows.filter(pc.invert(again))
+            yield from rows.to_batches()
+
     def _read(self, table: str, group: BatchGroup, columns: list[str] | None = None) -> Any:
-        path = self.directory / table / group.path
+        return read_group(self._store, table, group, columns)
+
+
+def batches_of(
+    headers: Any, rows_of_table: Callable[[str], Any], where: str
+) -> Iterator[StoredBatch | Finding]:
+    """Yield the batches of some rows of the table of batches, in the order of their ordinals.
+
+    `rows_of_table` returns the rows of these batches, and maybe others. `where` is their location.
+    """
+    headers = headers.sort_by("ordinal")
+    batch_keys = headers.column("batch_key")
+    slices = {
+        table: _RowsByBatch(rows_of_table(table), batch_keys)
+        if pc.sum(headers.column(table)).as_py()
+        else None
+        for table in RECORD_TABLES
+    }
+    for number, header in enumerate(rows_of(headers)):
+        tables = {table: [] if rows is None else rows.of(number) for table, rows in slices.items()}
         try:
-            return read_table(str(path), table, columns)
+            name, data = batch_of(header, tables)
         except InputError as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
+            yield Finding(where, "damaged", str(error), path=str(header["name"]))
+        else:
+            counts = (header[table] for table in RECORD_TABLES)
+            yield StoredBatch(name, header["batch_key"], data, *counts)
 
 
 class StoredKeys:
-    """The keys of the batches in the tables of a directory, read by day when they are needed."""
+    """The keys of the batches in tables, read by day when they are needed."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """The directory need not exist."""
-        self._batches = Path(directory) / BATCHES
+    def __init__(self, place: Place) -> None:
+        """The tables need not exist."""
+        self._store = open_tables(place)
         self._days: dict[str, frozenset[bytes]] = {}
 
     def has(self, key: str, created_ns: int) -> bool:
@@ -178,10 +219,21 @@ class StoredKeys:
         return bytes.fromhex(key) in self._days[date]
 
     def _keys_of(self, date: str) -> Iterator[bytes]:
-        for path in self._batches.glob(f"run=*/date={date}/*{SUFFIX}"):
+        for group in self._store.groups(BATCHES, date=date):
             with contextlib.suppress(InputError):
-                column = read_table(str(path), BATCHES, ["batch_key"]).column("batch_key")
+                column = read_group(self._store, BATCHES, group, ["batch_key"]).column("batch_key")
                 yield from map(bytes.fromhex, column.to_pylist())
+
+
+def read_group(
+    store: TableStore, table: str, group: BatchGroup, columns: list[str] | None = None
+) -> Any:
+    """Read the columns of a group's file, by default all. Raises InputError."""
+    try:
+        return read_table(store.source(table, group), table, columns)
+    except InputError as error:
+        path = f"{store.shown}/{table}/{group.path}"
+        raise InputError(f"{path} cannot be read: {error}") from None
 
 
 class _RowsByBatch:
@@ -222,52 +274,9 @@ def _conditions(table: str, select: RowSelect, column: Callable[[str], Any]) -> 
     return combined
 
 
-def committed_groups(directory: Path) -> Iterator[BatchGroup]:
+def committed_groups(place: Place) -> Iterator[BatchGroup]:
     """Yield the groups that have a file in the table of batches. Raises InputError."""
-    for group, _ in group_files(directory / BATCHES):
-        yield group
-
-
-def group_files(table: Path) -> Iterator[tuple[BatchGroup, Path]]:
-    """Yield the files of a table with their groups; other files are ignored. Raises InputError."""
-    try:
-        for folder, _, names in os.walk(table, onerror=_raise):
-            partition = partition_at(Path(folder).relative_to(table).as_posix())
-            if partition is not None:
-                for name in names:
-                    if is_group_file(name):
-                        yield BatchGroup(partition, name), Path(folder) / name
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(f"{table} cannot be read: {error.strerror or error}") from None
-
-
-def groups_in(directory: Path, partition: Partition) -> list[BatchGroup]:
-    """Return the groups of one partition that count, in the order of time. Raises InputError."""
-    folder = directory / BATCHES / partition.path
-    try:
-        names = sorted(path.name for path in folder.iterdir() if is_group_file(path.name))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
-    return [BatchGroup(partition, name) for name in names]
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _check_directory(directory: Path) -> None:
-    try:
-        if not directory.is_dir():
-            problem = "is not a directory" if directory.exists() else "does not exist"
-            raise InputError(f"{directory} {problem}: {_EXPECTED}")
-        if not (directory / BATCHES).is_dir():
-            raise InputError(f"{directory} has no table {BATCHES}: {_EXPECTED}")
-    except OSError as error:
-        raise InputError(f"{directory} cannot be read: {error.strerror or error}") from None
+    return open_tables(place).groups(BATCHES)
 
 
 def named_apart(name: str, key: str) -> str:

@@ -1,13 +1,12 @@
-"""Add batches to the tables of a directory: in groups, each as complete files (docs/columns.md)."""
+"""Add batches to tables: in groups, each as complete files (docs/columns.md)."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,23 +14,17 @@ import pyarrow as pa
 
 from ... import exactjson
 from ...errors import InputError, TargetError
-from ..atomic_files import replacing_file
-from ..spool.directories import make_private
+from ..delivery.errors import UnreachableError
 from .arrow import rows_of
 from .batch_rows import batch_of
-from .layout import (
-    EMPTY_GROUP,
-    LOCK,
-    WRITING,
-    BatchGroup,
-    Partition,
-    group_of,
-    partition_of,
-)
+from .known_batches import KnownBatches, PartitionBatches
+from .layout import EMPTY_GROUP, BatchGroup, Partition, new_group, partition_of
 from .packed import PackedRows
 from .parquet_files import ROW_GROUP_ROWS, write_table
-from .reading import ColumnsReader, StoredBatch, committed_groups, group_files, groups_in
+from .places import Place, open_tables
+from .reading import ColumnsReader, StoredBatch
 from .schema import BATCHES, RECORD_TABLES, TABLES
+from .store import TableStore
 
 _MEBIBYTE = 1 << 20
 
@@ -47,71 +40,74 @@ class WriterLimits:
     row_group_rows: int = ROW_GROUP_ROWS
 
 
+_COMMIT_WITHIN_S = 3600.0
+"""The time from the first file of a group to the last; files of abandoned groups are removed later.
+"""
+
+
 @dataclass(slots=True)
 class _OpenGroup:
     """The batches of a partition that are not written yet."""
 
     batches: list[PackedRows] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
+    known: PartitionBatches = field(default_factory=PartitionBatches)
     bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Stored:
-    """The batches that a partition contains, in files or in an open group."""
-
-    keys: set[bytes] = field(default_factory=set)
-    names: set[int] = field(default_factory=set)
-    """The hashes of their names."""
-
-
 class ColumnsWriter:
-    """Adds batches to the tables of a directory, which it creates if needed.
+    """Adds batches to tables, which it creates if needed.
 
     A batch is stored once. `add` keeps batches in memory until their group is large enough;
-    `close` writes all groups. Methods raise TargetError if a file cannot be written.
+    `close` writes all groups. Methods raise TargetError if a file cannot be written, and an
+    EndpointError if a server does not respond or refuses.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], limits: WriterLimits = WriterLimits()
+        self,
+        place: Place,
+        limits: WriterLimits = WriterLimits(),
+        known: KnownBatches | None = None,
+        *,
+        wait_s: float = 0.0,
     ) -> None:
-        """Lock the directory, and remove what a dead writer left.
+        """Exclude other writers of a directory, and remove what dead writers left.
 
-        Raises TargetError if another process writes there, or if the directory has tables of
-        another format version.
+        `known` are the batches that an earlier writer of this process has found; the tables are
+        then used as that writer left them. Raises TargetError for tables of another format
+        version, and if another writer has not ended within `wait_s` seconds.
         """
-        self._root = Path(directory)
+        self._store = open_tables(place)
         self._limits = limits
         self._open: dict[Partition, _OpenGroup] = {}
-        self._stored: dict[Partition, _Stored] = {}
+        self.known = known or KnownBatches(self._store)
+        self._resources = contextlib.ExitStack()
         self.files = 0
         """The number of files written."""
         self.bytes_written = 0
-        with _writable(self._root):
-            make_private(self._root / WRITING)
-            self._lock = _locked(self._root / WRITING / LOCK)
+        with _writable(self._store):
+            self._resources.enter_context(self._store.lock(wait_s))
             try:
-                self._clean()
-                self._start()
+                if known is None:
+                    self._store.clean()
+                    self._start()
             except BaseException:
-                os.close(self._lock)
+                self._resources.close()
                 raise
 
     def add(self, rows: PackedRows) -> bool:
         """Add a batch; return False if the tables contain it already."""
         partition = partition_of(rows.run_id, rows.created_ns)
-        stored = self._stored_in(partition)
-        key = bytes.fromhex(rows.key)
-        if key in stored.keys:
+        group = self._open.get(partition) or _OpenGroup()
+        stored, key = self.known.of(partition), bytes.fromhex(rows.key)
+        if key in stored.keys or key in group.known.keys:
             return False
-        name = rows.tables[BATCHES].column("name")[0].as_py()
-        if hash(name) in stored.names and self._holds_equal(partition, name, rows):
+        name = _name_of(rows)
+        is_used = hash(name) in stored.names or hash(name) in group.known.names
+        if is_used and self._holds_equal(partition, name, rows):
             return False
-        stored.keys.add(key)
-        stored.names.add(hash(name))
-        group = self._open.setdefault(partition, _OpenGroup())
+        group = self._open.setdefault(partition, group)
         group.batches.append(rows)
-        group.names.add(name)
+        group.known.add(key, name)
         group.bytes += sum(batch.nbytes for batch in rows.tables.values())
         if group.bytes >= self._limits.group_bytes:
             self._flush(partition)
@@ -125,8 +121,8 @@ class ColumnsWriter:
             self._flush(partition)
 
     def close(self) -> None:
-        """Release the directory; groups that are not written are dropped."""
-        os.close(self._lock)
+        """Release the tables; groups that are not written are dropped."""
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,47 +139,23 @@ class ColumnsWriter:
         finally:
             self.close()
 
-    def _clean(self) -> None:
-        """Remove unfinished files, and the files of groups that do not count."""
-        for path in (self._root / WRITING).iterdir():
-            if path.name != LOCK:
-                path.unlink()
-        counted = {group.path for group in committed_groups(self._root)}
-        for table in TABLES:
-            for group, path in group_files(self._root / table):
-                if group.path not in counted:
-                    path.unlink()
-
     def _start(self) -> None:
-        """Write the empty group if the directory is new, or check its version."""
-        if (self._root / BATCHES / EMPTY_GROUP.path).exists():
-            list(ColumnsReader(self._root).keys(EMPTY_GROUP))
+        """Write the empty group if the tables are new, or check their version."""
+        if self._store.has(BATCHES, EMPTY_GROUP):
+            list(ColumnsReader(self._store).keys(EMPTY_GROUP))
         else:
             self._write(EMPTY_GROUP, {table: [] for table in TABLES})
 
-    def _stored_in(self, partition: Partition) -> _Stored:
-        stored = self._stored.get(partition)
-        if stored is None:
-            stored = self._stored[partition] = _Stored()
-            for key, name in self._keys_in(partition):
-                stored.keys.add(bytes.fromhex(key))
-                stored.names.add(hash(name))
-        return stored
-
-    def _keys_in(self, partition: Partition) -> Iterator[tuple[str, str]]:
-        reader = ColumnsReader(self._root)
-        for group in groups_in(self._root, partition):
-            yield from reader.keys(group)
-
     def _holds_equal(self, partition: Partition, name: str, rows: PackedRows) -> bool:
         """Return whether a batch of this name is equal as JSON, but has other bytes."""
-        if name in self._open.get(partition, _OpenGroup()).names:
+        group = self._open.get(partition)
+        if group is not None and hash(name) in group.known.names:
             self._flush(partition)
         value = exactjson.loads(_content(rows))
-        reader = ColumnsReader(self._root)
-        for group in groups_in(self._root, partition):
-            keys = frozenset(key for key, each in reader.keys(group) if each == name)
-            for batch in reader.batches(group, keys) if keys else ():
+        reader = ColumnsReader(self._store)
+        for each in sorted(self._store.groups(BATCHES, partition)):
+            keys = frozenset(key for key, other in reader.keys(each) if other == name)
+            for batch in reader.batches(each, keys) if keys else ():
                 if isinstance(batch, StoredBatch) and exactjson.equal(
                     exactjson.loads(batch.data), value
                 ):
@@ -191,35 +163,66 @@ class ColumnsWriter:
         return False
 
     def _flush(self, partition: Partition) -> None:
-        open_group = self._open.pop(partition)
-        batches = open_group.batches
+        """Write a group, without the batches that another writer has added meanwhile."""
+        stored = self.known.refresh(partition).keys
+        batches = [
+            rows
+            for rows in self._open.pop(partition).batches
+            if bytes.fromhex(rows.key) not in stored
+        ]
+        if not batches:
+            return
         times = [rows.created_ns for rows in batches if rows.created_ns is not None]
-        group = group_of(partition, (rows.key for rows in batches), times)
+        group = new_group(partition, times)
         tables: dict[str, list[Any]] = {table: [] for table in TABLES}
         for number, rows in enumerate(batches):
             for table, part in rows.tables.items():
                 if table == BATCHES:
-                    ordinals = pa.array([number], pa.int32())
-                    index = part.schema.get_field_index("ordinal")
-                    part = part.set_column(index, part.schema.field(index), ordinals)  # noqa: PLW2901
+                    part = with_ordinals(part, pa.array([number], pa.int32()))  # noqa: PLW2901
                 if part.num_rows:
                     tables[table].append(part)
         self._write(group, {table: parts for table, parts in tables.items() if parts})
+        names = ((bytes.fromhex(rows.key), _name_of(rows)) for rows in batches)
+        self.known.added(group, names)
 
     def _write(self, group: BatchGroup, tables: dict[str, list[Any]]) -> None:
-        """Write the files of a group, that of the batches last, which makes the group count."""
-        with _writable(self._root):
-            for table in sorted(tables, key=lambda name: name == BATCHES):
-                path = self._root / table / group.path
-                make_private(path.parent)
-                tmp = self._root / WRITING / f"{table}-{group.file}"
-                with (
-                    replacing_file(path, tmp) as descriptor,
-                    open(descriptor, "wb", closefd=False) as file,
-                ):
-                    write_table(file, table, tables[table], self._limits.row_group_rows)
-                    self.bytes_written += file.tell()
-                self.files += 1
+        with _writable(self._store):
+            self.bytes_written += write_group(
+                self._store, group, tables, self._limits.row_group_rows
+            )
+        self.files += len(tables)
+
+
+def write_group(
+    store: TableStore,
+    group: BatchGroup,
+    tables: Mapping[str, list[Any]],
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> int:
+    """Write the files of a group, that of the batches last, which makes the group count.
+
+    `tables` are the RecordBatches of each table. Returns the size of the files in bytes.
+    """
+    begun, size = time.monotonic(), 0
+    for table in sorted(tables, key=lambda name: name == BATCHES):
+        if time.monotonic() - begun > _COMMIT_WITHIN_S:
+            raise UnreachableError(f"{store.shown}: a group took more than an hour: write it again")
+        fill = partial(
+            write_table, table=table, batches=tables[table], rows_per_group=row_group_rows
+        )
+        size += store.write(table, group, fill)
+    return size
+
+
+def with_ordinals(batches: Any, ordinals: Any) -> Any:
+    """Replace the column `ordinal` of rows of the table of batches."""
+    index = batches.schema.get_field_index("ordinal")
+    return batches.set_column(index, batches.schema.field(index), ordinals)
+
+
+def _name_of(rows: PackedRows) -> str:
+    name: str = rows.tables[BATCHES].column("name")[0].as_py()
+    return name
 
 
 def _content(rows: PackedRows) -> bytes:
@@ -229,31 +232,16 @@ def _content(rows: PackedRows) -> bytes:
     return data
 
 
-def _locked(path: Path) -> int:
-    """Lock a file, and return its descriptor. Raises TargetError if another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise TargetError(
-            f"{path} is locked: another process writes there; try again when it has ended"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    return descriptor
-
-
 @contextlib.contextmanager
-def _writable(directory: Path) -> Iterator[None]:
+def _writable(store: TableStore) -> Iterator[None]:
     """Convert the errors of files to TargetErrors."""
     try:
         yield
     except InputError as error:
-        raise TargetError(f"{error}; name another directory") from None
+        raise TargetError(f"{error}; name another place") from None
     except (OSError, pa.ArrowException) as error:
         what = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise TargetError(
-            f"{directory} cannot be written: {what}; free some space, or choose a directory that"
+            f"{store.shown} cannot be written: {what}; free some space, or choose a directory that"
             " can be written"
         ) from error

@@ -41,6 +41,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--blobs", metavar="URL", help="The store of snapshot files: a directory or s3://BUCKET/…"
 )
+@click.option("--parquet", metavar="URL", help="Columnar tables: a directory or s3://BUCKET/…")
 @click.option(
     "--grpc",
     metavar="HOST:PORT",

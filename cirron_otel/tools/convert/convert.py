@@ -183,8 +183,9 @@ def _from_spool(
             selection = selection.with_sessions(sessions_of(reader, index))
         report.skipped.clear()
         report.skipped_count = 0
+        known = place.path if target.has_keys else ""
         job = EncodeJob(
-            directory, index.path, options, target.encoding, selection, request.limits, place.path
+            directory, index.path, options, target.encoding, selection, request.limits, known
         )
         jobs = request.jobs or default_jobs()
         chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)

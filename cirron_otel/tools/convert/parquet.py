@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from ...core.columns.extra import require
 from ...core.records.check import check_batch
@@ -15,17 +16,17 @@ from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
 from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
-from .tables import STANDARD
+from .tables import STANDARD, SourceLocation
 from .targets import TargetWriter
 
 if TYPE_CHECKING:
+    from ...core.columns.layout import BatchGroup
     from ...core.columns.packed import PackedRows
     from ...core.columns.reading import ColumnsReader, StoredBatch
-    from ...core.columns.writing import ColumnsWriter
 
 
 class ParquetSource(BatchSource):
-    """A directory of tables."""
+    """Tables in a directory or in a bucket."""
 
     is_streamed: ClassVar[bool] = True
 
@@ -45,46 +46,68 @@ class ParquetSource(BatchSource):
         A batch whose name another batch has gets another name. Raises InputError if no batch can be
         read.
         """
-        from ...core.columns.reading import ColumnsReader, named_apart  # noqa: PLC0415 - pyarrow
+        from ...core.columns.reading import ColumnsReader  # noqa: PLC0415 - pyarrow
 
-        names: set[int] = set()
-        count = 0
-        for batch in self._stored(ColumnsReader(self._path), report):
-            problem = check_batch(batch.data)
-            if problem is not None:
-                report.skip(Finding(self._path, problem.code, problem.message, path=batch.name))
-                continue
-            name = batch.name
-            if hash(name) in names:
-                name = named_apart(name, batch.key)
-            names.add(hash(name))
-            count += 1
-            report.bytes_read += len(batch.data)
-            yield NamedBatch(name, batch.data, batch.spans, batch.marks, batch.snapshots)
-            if progress is not None:
-                progress(report.bytes_read, None)
-        if report.skipped and not count:
-            raise InputError(f"{self._path} contains no batch: {report.skipped[0].message}")
+        yield from named_batches(
+            self._stored(ColumnsReader(self._path), report), self._path, report, progress
+        )
 
     def _stored(self, reader: ColumnsReader, report: Report) -> Iterator[StoredBatch]:
         """Yield each batch once, and report what is damaged."""
         keys: set[bytes] = set()
-        for group in reader.groups_of_run(self._run):
-            try:
-                for batch in reader.batches(group):
-                    if isinstance(batch, Finding):
-                        report.skip(batch)
-                    elif (key := bytes.fromhex(batch.key)) not in keys:
-                        keys.add(key)
-                        yield batch
-            except InputError as error:
-                report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
+        done: set[BatchGroup] = set()
+        while new := [g for g in reader.groups_of_run(self._run) if g not in done]:
+            done.update(new)
+            for group in new:
+                try:
+                    for batch in reader.batches(group):
+                        if isinstance(batch, Finding):
+                            report.skip(batch)
+                        elif (key := bytes.fromhex(batch.key)) not in keys:
+                            keys.add(key)
+                            yield batch
+                except InputError as error:
+                    if reader.counts(group):
+                        report.skip(Finding(self._path, "unreadable", str(error), path=group.path))
+
+
+def named_batches(
+    stored: Iterable[StoredBatch], shown: str, report: Report, progress: Progress | None
+) -> Iterator[NamedBatch]:
+    """Check batches, and give each a name of its own. Raises InputError if no batch can be read."""
+    from ...core.columns.reading import named_apart  # noqa: PLC0415 - pyarrow
+
+    names: set[int] = set()
+    count = 0
+    for batch in stored:
+        problem = check_batch(batch.data)
+        if problem is not None:
+            report.skip(Finding(shown, problem.code, problem.message, path=batch.name))
+            continue
+        name = batch.name
+        if hash(name) in names:
+            name = named_apart(name, batch.key)
+        names.add(hash(name))
+        count += 1
+        report.bytes_read += len(batch.data)
+        yield NamedBatch(name, batch.data, batch.spans, batch.marks, batch.snapshots)
+        if progress is not None:
+            progress(report.bytes_read, None)
+    if report.skipped and not count:
+        raise InputError(f"{shown} contains no batch: {report.skipped[0].message}")
+
+
+class RowWriter(Protocol):
+    """Adds batches to tables."""
+
+    def add(self, rows: PackedRows) -> bool:
+        """Add a batch; return False if the tables contain it already."""
 
 
 class ParquetTarget(TargetWriter):
-    """Adds batches to a directory of tables."""
+    """Adds batches to tables."""
 
-    def __init__(self, writer: ColumnsWriter, report: Report) -> None:
+    def __init__(self, writer: RowWriter, report: Report) -> None:
         """Write through `writer`."""
         self._writer, self._report = writer, report
 
@@ -112,15 +135,21 @@ class ParquetTarget(TargetWriter):
             self._report.unchanged += 1
 
 
+def locate(source: str) -> SourceLocation:
+    """Return the location of tables, from the source with its prefix."""
+    place = source.removeprefix("parquet:")
+    return SourceLocation(place, None if "://" in place else Path(place))
+
+
 @contextlib.contextmanager
 def open_target(
     place: PathSpec,
     report: Report,
     limits: SizeLimits,  # noqa: ARG001 - a source yields no larger batches
 ) -> Iterator[ParquetTarget]:
-    """Open a directory of tables for adding batches. Raises UsageError for standard output."""
+    """Open tables for adding batches. Raises UsageError for standard output."""
     if place.path == STANDARD:
-        raise UsageError("tables cannot be written to -: name a directory")
+        raise UsageError("tables cannot be written to -: name a directory or s3://BUCKET/PREFIX")
     require()
     from ...core.columns.writing import ColumnsWriter  # noqa: PLC0415 - pyarrow
 

@@ -92,6 +92,8 @@ class TargetRow:
     (`otlp-json`, `otlp-proto`)."""
     can_recall: bool = False
     """Whether the writer's `read` returns batches that the target already contains."""
+    has_keys: bool = False
+    """Whether worker processes skip batches whose keys the target contains."""
     writes_stdout: bool = True
 
     @property
@@ -170,8 +172,15 @@ SOURCES: dict[str, SourceRow] = {
     ),
     "parquet": SourceRow(
         "cirron_otel.tools.convert.parquet:ParquetSource",
-        "columnar tables: parquet:DIR",
+        "columnar tables: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
+        locator="cirron_otel.tools.convert.parquet:locate",
+    ),
+    "iceberg": SourceRow(
+        "cirron_otel.tools.convert.iceberg:IcebergSource",
+        "columnar tables in a catalog of Apache Iceberg: iceberg:sqlite:///FILE",
+        prefixes=("iceberg:",),
+        locator="cirron_otel.tools.convert.iceberg:locate",
     ),
     "sqlite": SourceRow(
         "cirron_otel.tools.convert.sources:open_storage",
@@ -234,8 +243,16 @@ TARGETS: dict[str, TargetRow] = {
     ),
     "parquet": TargetRow(
         "cirron_otel.tools.convert.parquet:open_target",
-        "columnar tables for DataFrames and SQL engines: parquet:DIR; batches are added",
+        "columnar tables for DataFrames and SQL engines: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
+        encoding="columns",
+        has_keys=True,
+        writes_stdout=False,
+    ),
+    "iceberg": TargetRow(
+        "cirron_otel.tools.convert.iceberg:open_target",
+        "columnar tables in a catalog of Apache Iceberg: iceberg:sqlite:///FILE, batches are added",
+        prefixes=("iceberg:",),
         encoding="columns",
         writes_stdout=False,
     ),

@@ -144,7 +144,11 @@ class Encoder:
         if self._stored is None:
             self._stored = StoredKeys(self._job.target)
         named = parse_name(name)
-        if named is not None and self._stored.has(key_of(name, data), named[0]):
+        if (
+            named is not None
+            and self._job.target
+            and self._stored.has(key_of(name, data), named[0])
+        ):
             return b""
         return pack(arrow_rows(rows_of(name, data)))
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ....errors import UsageError
 from ....ids import digest
 
-MAX_PART_BYTES = 200
+MAX_PART_BYTES = 210
 """The maximum size of a part of a key.
 
 File systems allow 255 bytes, and the temporary file of a write has a longer name.

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from ....errors import MissingExtraError
 from ...delivery.errors import MisconfiguredError, StoppedError, UnreachableError
@@ -15,7 +15,8 @@ from .place import BlobPlace, checked_key
 from .store import PIECE_BYTES, BlobContent, DifferentError, StoredObject
 
 PART_BYTES = 8 << 20
-"""The size in bytes above which objects are uploaded in parts, and the minimum size of a part."""
+"""The default size in bytes above which objects are uploaded in parts, and the minimum size of a
+part."""
 _MOST_PARTS = 9_000
 """The maximum number of parts of an object. S3 allows 10,000."""
 _PARTS_AT_ONCE = 3
@@ -32,8 +33,8 @@ _ABOUT_US = {
     "ExpiredToken": "the session token has expired: renew AWS_SESSION_TOKEN",
     "InvalidToken": "the session token is wrong: check AWS_SESSION_TOKEN",
     "AccessDenied": "access is denied: the credentials must allow to put, get and list objects",
-    "NoSuchBucket": "the bucket does not exist: create it, or check blobs.url and AWS_ENDPOINT_URL",
-    "InvalidBucketName": "the server does not allow this bucket name: check blobs.url",
+    "NoSuchBucket": "the bucket does not exist: create it, or check its name and AWS_ENDPOINT_URL",
+    "InvalidBucketName": "the server does not allow this bucket name: use another one",
     "AuthorizationHeaderMalformed": "the region is wrong: check AWS_REGION",
     "PermanentRedirect": "the bucket is in another region: check AWS_REGION",
     "RequestTimeTooSkewed": "the server's clock differs too much: correct this machine's clock",
@@ -45,14 +46,24 @@ _WITHOUT_WORDS = frozenset({"301", "400", "403"})
 """The status codes of a HEAD request that is not allowed or not valid. The response has no body."""
 
 
+class ListedObject(NamedTuple):
+    """An object in a listing."""
+
+    key: str
+    size: int
+    modified: datetime
+    """When it was stored, by the server's clock."""
+
+
 class S3BlobStore:
     """Stores objects in a bucket. Implements BlobStore."""
 
-    def __init__(self, place: BlobPlace) -> None:
+    def __init__(self, place: BlobPlace, whole_bytes: int = PART_BYTES) -> None:
         """Prepare the store, without sending a request.
 
-        Raises MissingExtraError if obstore is not installed, and MisconfiguredError if an AWS_…
-        variable is invalid.
+        Objects of up to `whole_bytes` are sent in one request, others in parts. Raises
+        MissingExtraError if obstore is not installed, and MisconfiguredError if an AWS_… variable
+        is invalid.
         """
         try:
             import obstore  # noqa: PLC0415 - an extra
@@ -62,6 +73,7 @@ class S3BlobStore:
             raise MissingExtraError("s3", "a store in S3") from None
         self.place = place
         self._obstore, self._errors = obstore, exceptions
+        self._whole_bytes = whole_bytes
         self._is_interrupted = False
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
         try:
@@ -92,7 +104,7 @@ class S3BlobStore:
             return False
         is_new = True
         try:
-            if content.size <= PART_BYTES:
+            if content.size <= self._whole_bytes:
                 self._put_whole(key, content, attributes)
                 return True
             self._put_parts(key, content, attributes)
@@ -182,6 +194,18 @@ class S3BlobStore:
                     yield bytes(piece)
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.place.uri(key)} does not exist") from None
+
+    def list(self, folder: str) -> Iterator[ListedObject]:
+        """Yield the objects below a folder, in the order of their keys."""
+        checked_key(folder)
+        pages = iter(self._obstore.list(self._store, folder, chunk_size=1000))
+        while True:
+            with self._store_errors():
+                page = next(pages, None)
+            if page is None:
+                return
+            for meta in page:
+                yield ListedObject(meta["path"], meta["size"], meta["last_modified"])
 
     def delete(self, key: str) -> None:
         """Remove an object if it exists."""

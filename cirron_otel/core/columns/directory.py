@@ -1,0 +1,160 @@
+"""Tables in a directory, which one process at a time writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import InputError, TargetError
+from ..atomic_files import replacing_file
+from ..spool.directories import make_private
+from ..spool.state import lock_named
+from .layout import (
+    LOCK,
+    UPKEEP,
+    WRITING,
+    BatchGroup,
+    Partition,
+    is_group_file,
+    partition_at,
+)
+from .schema import BATCHES, TABLES
+from .store import EXPECTED, Fill
+
+_POLL_S = 0.05
+
+
+class DirectoryTables:
+    """Stores files with mode 0600. Implements TableStore."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """The directory need not exist."""
+        self.root = Path(directory)
+        self.shown = str(directory)
+
+    def check(self) -> None:
+        """Raise InputError if the directory has no tables."""
+        try:
+            if not self.root.is_dir():
+                problem = "is not a directory" if self.root.exists() else "does not exist"
+                raise InputError(f"{self.shown} {problem}: {EXPECTED}")
+            if not (self.root / BATCHES).is_dir():
+                raise InputError(f"{self.shown} has no table {BATCHES}: {EXPECTED}")
+        except OSError as error:
+            raise _unreadable(self.root, error) from None
+
+    def groups(
+        self, table: str, partition: Partition | None = None, date: str | None = None
+    ) -> Iterator[BatchGroup]:
+        """Yield the groups that have a file in a table; other files are ignored."""
+        if partition is not None:
+            yield from self._groups_in(table, partition)
+        elif date is not None:
+            for folder in sorted((self.root / table).glob(f"run=*/date={date}")):
+                found = partition_at(folder.relative_to(self.root / table).as_posix())
+                if found is not None:
+                    yield from self._groups_in(table, found)
+        else:
+            yield from self._all_groups(self.root / table)
+
+    def _groups_in(self, table: str, partition: Partition) -> list[BatchGroup]:
+        folder = self.root / table / partition.path
+        try:
+            names = sorted(path.name for path in folder.iterdir() if is_group_file(path.name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        return [BatchGroup(partition, name) for name in names]
+
+    def _all_groups(self, table: Path) -> Iterator[BatchGroup]:
+        try:
+            for folder, _, names in os.walk(table, onerror=_raise):
+                partition = partition_at(Path(folder).relative_to(table).as_posix())
+                if partition is not None:
+                    for name in names:
+                        if is_group_file(name):
+                            yield BatchGroup(partition, name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unreadable(table, error) from None
+
+    def source(self, table: str, group: BatchGroup) -> str:
+        """Return the path of a file."""
+        return str(self._path(table, group))
+
+    def has(self, table: str, group: BatchGroup) -> bool:
+        """Return whether a group has a file in a table."""
+        return self._path(table, group).exists()
+
+    def write(self, table: str, group: BatchGroup, fill: Fill) -> int:
+        """Write a temporary file, sync and rename it; return its size in bytes."""
+        path = self._path(table, group)
+        make_private(path.parent)
+        tmp = self.root / WRITING / f"{table}-{group.file}"
+        with replacing_file(path, tmp) as descriptor, open(descriptor, "wb", closefd=False) as file:
+            fill(file)
+            return file.tell()
+
+    def remove(self, table: str, group: BatchGroup) -> None:
+        """Remove a file if it exists, and its directories if they are empty; needs the lock."""
+        path = self._path(table, group)
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+            path.parent.parent.rmdir()
+
+    @contextlib.contextmanager
+    def lock(self, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold the lock of the writer."""
+        make_private(self.root / WRITING)
+        path = self.root / WRITING / LOCK
+        deadline = time.monotonic() + wait_s
+        while (descriptor := lock_named(path)) is None:
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
+            raise TargetError(
+                f"{path} is locked: another process writes there; try again when it has ended"
+            )
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def upkeep_lease(self) -> Iterator[bool]:
+        """Lock a second file, so that one process compacts."""
+        make_private(self.root / WRITING)
+        descriptor = lock_named(self.root / WRITING / UPKEEP)
+        try:
+            yield descriptor is not None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def clean(self) -> None:
+        """Remove unfinished files, and the files of groups that do not count; needs the lock."""
+        for path in (self.root / WRITING).iterdir():
+            if path.name not in (LOCK, UPKEEP):
+                path.unlink()
+        counted = set(self.groups(BATCHES))
+        for table in TABLES:
+            for group in self.groups(table):
+                if group not in counted:
+                    self.remove(table, group)
+
+    def _path(self, table: str, group: BatchGroup) -> Path:
+        return self.root / table / group.path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be read: {error.strerror or error}")

@@ -1,0 +1,76 @@
+"""The delivery target that stores batches in columnar tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...errors import InputError, TargetError
+from ...ids import digest
+from ..delivery.batch_target import Receipt, SealedBatch
+from ..delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
+from ..targets.sql.ownership import OwnerContext
+from .batch_rows import rows_of
+from .known_batches import KnownBatches
+from .packed import PackedRows, arrow_rows
+from .places import open_tables
+from .writing import ColumnsWriter
+
+_WAIT_S = 30.0
+"""How long another writer of the same directory may take, seconds."""
+
+
+class ColumnsTarget:
+    """Adds sealed batches to tables, each call as one group for each run and day.
+
+    Implements BatchTarget. `send` returns when the rows are durable and count. Another process may
+    add to the same tables.
+    """
+
+    blobs = None
+
+    def __init__(
+        self, url: str, request_bytes: int, context_of: Callable[[str], OwnerContext]
+    ) -> None:
+        """`request_bytes` is the size of the batches of one call.
+
+        `context_of` returns the ownership of a batch by its name. Raises UsageError and
+        MissingExtraError.
+        """
+        self._store = open_tables(url)
+        self.request_bytes = request_bytes
+        self._context_of = context_of
+        self.shown = self._store.shown
+        self.key = f"parquet {digest('parquet', self.shown)[:8].hex()}"
+        self._known: KnownBatches | None = None
+        self._is_interrupted = False
+
+    def send(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Add the batches that the tables do not contain, each once."""
+        try:
+            with ColumnsWriter(self._store, known=self._known, wait_s=_WAIT_S) as writer:
+                for batch in batches:
+                    if self._is_interrupted:
+                        raise StoppedError(f"stopped before {self.shown} received everything")
+                    writer.add(self._rows_of(batch))
+        except InputError as error:  # the tables are damaged
+            raise MisconfiguredError(str(error)) from None
+        except TargetError as error:
+            raise UnreachableError(str(error)) from None
+        self._known = writer.known
+        return Receipt()
+
+    def _rows_of(self, batch: SealedBatch) -> PackedRows:
+        try:
+            return arrow_rows(rows_of(batch.name, batch.data, self._context_of(batch.name)))
+        except InputError as error:
+            raise RefusedError(str(error)) from None
+
+    def interrupt(self) -> None:
+        """Stop before the next batch, and refuse all later calls."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """Do nothing: no connection is open."""
+
+    def abandon(self) -> None:
+        """Do nothing: no connection is open."""
