@@ -55,7 +55,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m tests.install --quiet --build-constraint constraints.txt -c constraints.txt \
-	  -e '.[otlp,collector,postgres,s3,columns]' --group dev --group docs
+	  -e '.[otlp,collector,postgres,s3,columns,sql]' --group dev --group docs
 	@touch $@
 
 torch: $(TORCH_STAMP)

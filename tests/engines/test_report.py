@@ -12,7 +12,8 @@ from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.engine_report import report_of
-from cirron_otel.core.engines.source import NeedsPythonError, opened_run
+from cirron_otel.core.engines.source import opened_run
+from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.columns.helpers import TINY, add

@@ -73,12 +73,16 @@ class ColumnsWriter:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], limits: WriterLimits = WriterLimits()
+        self,
+        directory: str | os.PathLike[str],
+        limits: WriterLimits = WriterLimits(),
+        *,
+        waits: bool = False,
     ) -> None:
         """Lock the directory, and remove what a dead writer left.
 
-        Raises TargetError if another process writes there, or if the directory has tables of
-        another format version.
+        Raises TargetError if another process writes there, unless it `waits` until that has ended,
+        or if the directory has tables of another format version.
         """
         self._root = Path(directory)
         self._limits = limits
@@ -89,7 +93,7 @@ class ColumnsWriter:
         self.bytes_written = 0
         with _writable(self._root):
             make_private(self._root / WRITING)
-            self._lock = _locked(self._root / WRITING / LOCK)
+            self._lock = _locked(self._root / WRITING / LOCK, waits=waits)
             try:
                 self._clean()
                 self._start()
@@ -229,11 +233,11 @@ def _content(rows: PackedRows) -> bytes:
     return data
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, *, waits: bool) -> int:
     """Lock a file, and return its descriptor. Raises TargetError if another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise TargetError(

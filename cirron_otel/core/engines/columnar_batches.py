@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...errors import InputError
 from ..columns.layout import BatchGroup
@@ -12,6 +13,8 @@ from ..columns.reading import ColumnsReader, named_apart
 from ..records.columns import name_of_column
 from ..records.findings import Finding
 from ..spool.reader import BatchFile
+
+_AT_ONCE: Final = 64
 
 
 class ColumnarBatch(NamedTuple):
@@ -26,10 +29,15 @@ class ColumnarBatch(NamedTuple):
 class ColumnarBatches:
     """The batches of a directory of tables, in the order of their names, as in a spool."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises InputError if the directory has no tables, or if they cannot be read."""
+    def __init__(self, directory: Path, sizes: Mapping[str, int] | None = None) -> None:
+        """`sizes` has the names and the sizes of the batches to read; None for all.
+
+        Raises InputError if the directory has no tables, or if they cannot be read.
+        """
         self._reader = ColumnsReader(directory)
         self.directory = directory
+        self._sizes = sizes
+        self._ahead: dict[int, BatchFile] = {}
         self.groups = self._reader.groups()
         self.batches = sorted(self._all(), key=lambda batch: batch.name)
         self._places = {batch.name: number for number, batch in enumerate(self.batches)}
@@ -39,34 +47,54 @@ class ColumnarBatches:
         paths = (self.directory / table / group.path for group in self.groups)
         return [str(path) for path in paths if path.exists()]
 
-    def contents(self, numbers: list[int]) -> Iterator[tuple[int, BatchFile]]:
+    def contents(self, numbers: Iterable[int]) -> Iterator[tuple[int, BatchFile]]:
         """Yield the batches with these numbers, which are positions in `batches`, in their order.
 
         Raises InputError if one is damaged.
         """
-        for number in numbers:
-            yield number, self._content(self.batches[number])
+        for _, some in groupby(numbers, key=lambda number: self.batches[number].group):
+            while chunk := list(islice(some, _AT_ONCE)):
+                yield from self._read(chunk).items()
+
+    def content(self, number: int) -> BatchFile:
+        """Return the batch with a number, and read ahead. Raises InputError if one is damaged."""
+        if number not in self._ahead:
+            group = self.batches[number].group
+            following = range(number, min(number + _AT_ONCE, len(self.batches)))
+            self._ahead = self._read([n for n in following if self.batches[n].group == group])
+        return self._ahead[number]
 
     def read(self, name: str, *, check: bool = True) -> BatchFile | None:  # noqa: ARG002
         """Return a batch by the name of its file; None if there is none. All batches are valid."""
         number = self._places.get(name)
-        return None if number is None else self._content(self.batches[number])
+        return None if number is None else self._read([number])[number]
 
-    def _content(self, batch: ColumnarBatch) -> BatchFile:
-        for each in self._reader.batches(batch.group, frozenset((batch.key,))):
+    def _read(self, numbers: list[int]) -> dict[int, BatchFile]:
+        """Return batches of one group by their numbers."""
+        group = self.batches[numbers[0]].group
+        keys = frozenset(self.batches[number].key for number in numbers)
+        contents: dict[str, bytes] = {}
+        for each in self._reader.batches(group, keys):
             if isinstance(each, Finding):
                 raise InputError(f"{each.path} in {each.name} is damaged: {each.message}")
-            return BatchFile(batch.name, self.directory, each.data)
-        raise InputError(f"the tables in {self.directory} have changed: run the command again")
+            contents[each.key] = each.data
+        if contents.keys() != keys:
+            raise InputError(f"the tables in {self.directory} have changed: run the command again")
+        return {
+            number: BatchFile(batch.name, self.directory, contents[batch.key])
+            for number in numbers
+            for batch in (self.batches[number],)
+        }
 
     def _all(self) -> Iterator[ColumnarBatch]:
         names: set[str] = set()
         keys: set[str] = set()
         for group in self.groups:
-            for key, column in self._reader.keys(group):
-                if key not in keys:
+            for key, column, size in self._reader.headers(group):
+                name = name_of_column(column)
+                is_wanted = self._sizes is None or self._sizes.get(name) == size
+                if is_wanted and key not in keys:
                     keys.add(key)
-                    name = name_of_column(column)
                     name = named_apart(name, key) if name in names else name
                     names.add(name)
                     yield ColumnarBatch(name, key, group)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ... import exactjson
 from ...errors import InputError, TargetError
+from ...semconv import JOB, SESSION
+from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
@@ -49,12 +52,24 @@ SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind,
 FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
 UNION ALL SELECT * FROM read_parquet({{expanded}})
 """  # noqa: S608 - constants
+_OUTLINES = """
+SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
+    count(*) FILTER (name IN ('step', 'batch'))
+FROM read_parquet({files}, hive_partitioning = false) GROUP BY batch_key, rank
+"""
+_ENDS = f"""
+SELECT batch_key, name, otel, attributes FROM read_parquet({{files}}, hive_partitioning = false)
+WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batch_key, ordinal
+"""  # noqa: S608 - constants
+_HEADERS = """
+SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
+"""
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
 FROM read_parquet({files}, hive_partitioning = false) JOIN place USING (batch_key)
 WHERE list_contains(?, name)
 """
-_NOT_JSON = "regexp_matches({0}, 'NaN|Infinity|[eE][+]?[0-9]{{3}}')"
+_NOT_JSON = r"regexp_matches({0}, 'NaN|Infinity|[:,\[]-?[0-9.]+[eE][+]?[0-9]{{3}}')"
 _ODD_ATTRIBUTES = f"""
 cardinality(attributes) > 0 AND len(list_filter(map_values(attributes), lambda v:
     NOT isfinite(v.double_value) OR v.string_value IN ('{PEAK_SAMPLES}', '{PHASES_ARE_SUMS}')
@@ -66,6 +81,7 @@ _ODD_RECORD = f"extra IS NOT NULL OR {_NOT_JSON.format('otel')} OR ({_ODD_ATTRIB
 _ODD = {
     SPANS: f"""
         {_ODD_RECORD} OR length(name) > {MAX_TEXT} OR length(status_message) > {MAX_TEXT}
+        OR start_ns IS NULL OR end_ns IS NULL
         OR list_has_any(map_keys(attributes), ['{INSIDE}', '{STEPS}']) OR name = 'traceml.summary'
     """,
     MARKS: f"""
@@ -118,6 +134,30 @@ class DuckDBEngine(SqlEngine):
             """  # noqa: S608 - constants
             keys.update(key for (key,) in self._run(query))
         return keys
+
+    def outlines(self) -> dict[str, RunBatchOutline]:
+        """Return the outlines of all batches by their keys; those of odd batches are not exact."""
+        outlines = {
+            key: outline_of_otel(None if otel is None else exactjson.loads(otel))
+            for key, otel in self._run(_HEADERS.format(files=self._files(BATCHES)))
+        }
+        rows = self._run(_OUTLINES.format(files=self._files(SPANS)))
+        for key, rank, spans, start_ns, end_ns, steps in rows:
+            outline = outlines[key]
+            outline.spans += spans
+            times = (outline.start_ns, start_ns), (outline.end_ns, end_ns)
+            outline.start_ns = min((t for t in times[0] if t is not None), default=None)
+            outline.end_ns = max((t for t in times[1] if t is not None), default=None)
+            if rank is not None:
+                outline.ranks.add(rank)
+            if steps:
+                outline.steps[rank] = steps
+        for key, name, otel, entries in self._run(_ENDS.format(files=self._files(SPANS))):
+            attributes = {each: _value(entry) for each, entry in entries.items()}
+            value = None if otel is None else exactjson.loads(otel)
+            attrs = msgspec.Raw(exactjson.dumps(attributes))
+            add_end(outlines[key], name, value if isinstance(value, dict) else None, attrs)
+        return outlines
 
     def open(
         self,

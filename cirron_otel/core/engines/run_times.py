@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import ibis
 
+from ...semconv import SESSION as SESSION_NAME
 from ..analysis.breakdown import CHECKPOINT, STEP, Breakdown, PhaseFigures, PhaseTimes
 from ..analysis.run_time import SESSION, WORK, RankReport, Row, wall_time_of
 from .engine import SqlEngine, Table
 from .expressions import ascending, duration, has_name, non_negative
 from .steps import StepRelations
 
-_EVAL, _SESSION_NAME, _RECOMPUTE = "eval", "cirron.session", "recompute"
+_EVAL, _RECOMPUTE = "eval", "recompute"
 _KIND: Final[dict[Row, int]] = {row: number for number, row in enumerate(WORK)}
 
 Interval = tuple[int | None, int | None, int]
@@ -86,13 +87,13 @@ class RankTimes:
     def _other_intervals(self) -> defaultdict[int | None, list[Interval]]:
         """Return the checkpoints, evaluations and sessions of each rank, in order of start."""
         span = self._relations.span
-        is_named = span.name.isin([_EVAL, _SESSION_NAME]) | span.name.lower().contains(CHECKPOINT)
+        is_named = span.name.isin([_EVAL, SESSION_NAME]) | span.name.lower().contains(CHECKPOINT)
         rows = span.filter(is_named).select("rank", "name", "start_ns", "end_ns")
         intervals: defaultdict[int | None, list[Interval]] = defaultdict(list)
         for rank, name, start, end in self._engine.rows(rows):
             if CHECKPOINT in name.translate(_ASCII_LOWER):
                 intervals[rank].append((start, end, _KIND["checkpoints"]))
-            elif name in (_EVAL, _SESSION_NAME):
+            elif name in (_EVAL, SESSION_NAME):
                 kind = _KIND["evaluation"] if name == _EVAL else SESSION
                 intervals[rank].append((start, end, kind))
         for each in intervals.values():

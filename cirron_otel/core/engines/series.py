@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import ibis
 
+from ...semconv import OVERHEAD_NS
 from ..analysis.index import SpoolIndex
 from ..analysis.mark_series import MarkSeries, series_of
 from ..records.rows import shown
-from .engine import SqlEngine, Table
+from .engine import PLACES, SqlEngine, Table
 from .expressions import FALSE, ascending, has_name
 from .reduced_index import MEMORY_NAMES, value_of
 
-_OVERHEAD: Final = "cirron.overhead_ns"
 _STORMLOG: Final = "stormlog."
 _DIGEST: Final = "digest."
 
@@ -54,7 +54,7 @@ def _values(
     )  # fmt: skip
     order = [rows.listed, *map(ascending, (rows.rank, rows.is_eval, rows.ts_ns)), rows.no]
     for rank, name, evaluated, number, *value, _, no in engine.rows(rows.order_by(order)):
-        if name in MEMORY_NAMES and divmod(no, 1 << 24) in samples:
+        if name in MEMORY_NAMES and divmod(no, PLACES) in samples:
             continue
         yield rank, name, evaluated, number, shown(value_of(*value))
 
@@ -62,4 +62,4 @@ def _values(
 def _is_listed(name: Any) -> Any:
     is_digest = name.startswith(_DIGEST) & (name.length() > len(_DIGEST))
     is_stormlog = name.startswith(_STORMLOG) & (name != "stormlog.error")
-    return ~((name == _OVERHEAD) | is_digest | is_stormlog).fill_null(FALSE)
+    return ~((name == OVERHEAD_NS) | is_digest | is_stormlog).fill_null(FALSE)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import ibis
 
-from ...errors import CirronOtelError
 from ..analysis.index import SpoolIndex
+from ..analysis.run_batch import outline_of
+from ..analysis.run_selection import ALL, ChosenRun, choose
+from ..analysis.runs import OutlinedBatch, runs_of
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
 from ..spool.paths import SpoolPaths
@@ -21,13 +24,10 @@ from .engine import Table
 from .expressions import TRUE
 from .reduced_index import expanded_rows
 from .steps import StepRelations, distinct, step_relations
+from .unsupported import NeedsPythonError
 
 _MOST_NS = 1 << 61
 """Times beyond it may overflow in an engine."""
-
-
-class NeedsPythonError(CirronOtelError):
-    """A run with records that only the analyses in Python read. The message names them."""
 
 
 @dataclass(slots=True)
@@ -41,35 +41,73 @@ class OpenedRun:
     """The marks, each once."""
     index: SpoolIndex
     """The odd batches."""
-    paths: SpoolPaths | None = None
+    paths: SpoolPaths | None
     """The spool with the states of its processes; None if there is none."""
-    is_complete: bool = True
+    chosen: ChosenRun
+    is_complete: bool
     """Whether the batches are all of the spool."""
 
 
 @contextlib.contextmanager
-def opened_run(batches: ColumnarBatches) -> Iterator[OpenedRun]:
-    """Open the batches of a run. Raises NeedsPythonError, InputError and TargetError."""
+def opened_run(
+    batches: ColumnarBatches, wanted: str | None = ALL, paths: SpoolPaths | None = None
+) -> Iterator[OpenedRun]:
+    """Open the batches of a run, which `wanted` names as in `choose_run`.
+
+    `paths` is the spool that the batches are from, if there is one.
+
+    Raises NeedsPythonError, UsageError if no run matches, InputError and TargetError.
+    """
     with (
         temporary_folder() as folder,
         DuckDBEngine(batches, Path(folder)) as engine,
         SpoolIndex() as index,
     ):
         odd = engine.odd_keys()
-        numbers = [n for n, batch in enumerate(batches.batches) if batch.key in odd]
-        for number, batch in batches.contents(numbers):
+        chosen, names = _chosen(engine, batches, odd, wanted, paths)
+        places = [
+            (batch.key, number)
+            for number, batch in enumerate(batches.batches)
+            if names is None or batch.name in names
+        ]
+        for number, batch in batches.contents([n for key, n in places if key in odd]):
             index.files = number
             index.add(batch)
         index.ready()
-        plain = [(b.key, n) for n, b in enumerate(batches.batches) if b.key not in odd]
-        engine.open(plain, *expanded_rows(index))
+        engine.open([place for place in places if place[0] not in odd], *expanded_rows(index))
         _check(engine)
         span, mark = engine.span, engine.mark
         if index.has_summaries:
             span, mark = _complete_spans(span), _complete_marks(mark)
         mark = distinct(engine, mark)
         relations = step_relations(engine, distinct(engine, span))
-        yield OpenedRun(engine, batches, relations, mark, index)
+        yield OpenedRun(
+            engine, batches, relations, mark, index, paths, chosen, is_complete=names is None
+        )
+
+
+def _chosen(
+    engine: DuckDBEngine,
+    batches: ColumnarBatches,
+    odd: set[str],
+    wanted: str | None,
+    paths: SpoolPaths | None,
+) -> tuple[ChosenRun, frozenset[str] | None]:
+    """Return the wanted run, and the names of its batches; None for all batches."""
+    if wanted == ALL:
+        return ChosenRun(None, 0), None
+    outlines = engine.outlines()
+
+    def outlined() -> Iterator[OutlinedBatch]:
+        for number, batch in enumerate(batches.batches):
+            content = partial(batches.content, number)
+            outline = outlines[batch.key]
+            if batch.key in odd or outline.is_foreign:
+                outline = outline_of(content().data)
+            yield OutlinedBatch(batch.name, outline, content)
+
+    chosen, is_limited = choose(runs_of(outlined(), paths), wanted)
+    return chosen, chosen.run.batches if is_limited and chosen.run is not None else None
 
 
 def _check(engine: DuckDBEngine) -> None:
