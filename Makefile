@@ -57,7 +57,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m tests.install --quiet --build-constraint constraints.txt -c constraints.txt \
-	  -e '.[otlp,collector,postgres,s3,columns,iceberg]' --group dev --group docs
+	  -e '.[otlp,collector,postgres,s3,columns,iceberg,sql]' --group dev --group docs
 	@touch $@
 
 torch: $(TORCH_STAMP)

@@ -25,26 +25,29 @@ COMPONENTS: Final[dict[str, Component]] = {
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
                 "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
 
+CHECKPOINT: Final = "checkpoint"
 _FEW = 4
 """The minimum number of steps for a warm-up to be detected."""
 _MOST_WARM_UP = 50
-_PHASES = frozenset({
+PHASES: Final = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
     "scheduler_step", "collective",
 })  # fmt: skip
-_CLOSED = (_PHASES - {OPTIMIZER_STEP}) | {"recompute", "eval", "epoch", STEP, MICRO_STEP}
+CLOSED_SCOPES: Final = (PHASES - {OPTIMIZER_STEP}) | {
+    "recompute", "eval", "epoch", STEP, MICRO_STEP,
+}  # fmt: skip
 
-_CLOSURE_ENDS = frozenset({"backward", "clip_grad", "collective"})
+CLOSURE_ENDS: Final = frozenset({"backward", "clip_grad", "collective"})
 
 
 def is_phase(name: str | None) -> bool:
     """Return whether a scope is a phase of its step even if it is inside another scope."""
-    return name in _PHASES or is_checkpoint(name)
+    return name in PHASES or is_checkpoint(name)
 
 
 def is_checkpoint(name: str | None) -> bool:
     """Return whether a scope saves or loads a checkpoint."""
-    return name is not None and "checkpoint" in name.lower()
+    return name is not None and CHECKPOINT in name.lower()
 
 
 def is_collective(name: str) -> bool:
@@ -59,12 +62,12 @@ def holds_phases(name: str | None) -> bool:
     scopes. They do not count inside another phase: a gradient penalty's backward is part of the
     forward that contains it.
     """
-    return name not in _CLOSED and not is_checkpoint(name)
+    return name not in CLOSED_SCOPES and not is_checkpoint(name)
 
 
 def ends_closure(name: str | None) -> bool:
     """Return whether a phase can be the last one in an optimizer's closure."""
-    return name in _CLOSURE_ENDS
+    return name in CLOSURE_ENDS
 
 
 @dataclass(slots=True)
@@ -74,6 +77,11 @@ class PhaseTimes:
     name: str
     durations: list[int] = field(default_factory=list)
     """One entry per scope, ns; for the part that no phase covers, one per step."""
+
+    @property
+    def times(self) -> int:
+        """The number of scopes; for the part that no phase covers, the number of steps."""
+        return len(self.durations)
 
     @property
     def total_ns(self) -> int:
@@ -95,6 +103,50 @@ class PhaseTimes:
     def max_ns(self) -> int:
         """The duration of the longest scope, ns."""
         return max(self.durations, default=0)
+
+
+class PhaseFigures(PhaseTimes):
+    """The figures of one phase without its durations, which an SQL engine has computed."""
+
+    __slots__ = ("_figures",)
+
+    def __init__(
+        self,
+        name: str,
+        times: int,
+        total_ns: int,
+        middle: tuple[int, int],
+        p95_ns: int,
+        max_ns: int,
+    ) -> None:
+        """`middle` has the two middle durations, which are equal for an odd number of scopes."""
+        super().__init__(name)
+        self._figures = times, total_ns, round(statistics.median(middle)), p95_ns, max_ns
+
+    @property
+    def times(self) -> int:
+        """The number of scopes."""
+        return self._figures[0]
+
+    @property
+    def total_ns(self) -> int:
+        """The sum over all steps, ns."""
+        return self._figures[1]
+
+    @property
+    def median_ns(self) -> int:
+        """The median duration of a scope, ns."""
+        return self._figures[2]
+
+    @property
+    def p95_ns(self) -> int:
+        """The duration that 95 of 100 scopes do not exceed, ns."""
+        return self._figures[3]
+
+    @property
+    def max_ns(self) -> int:
+        """The duration of the longest scope, ns."""
+        return self._figures[4]
 
 
 @dataclass(slots=True)
@@ -143,7 +195,7 @@ class Breakdown:
 
     def _row(self, phase: PhaseTimes) -> dict[str, Any]:
         return {
-            "times": len(phase.durations),
+            "times": phase.times,
             "total_ns": phase.total_ns,
             "share": self.share(phase),
             "median_ns": phase.median_ns,

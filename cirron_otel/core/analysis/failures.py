@@ -10,14 +10,13 @@ from typing import Any
 from ...semconv import JOB, OOM, OUT_OF_MEMORY
 from ..records.rows import number_of
 from ..spool.oom_kills import KILLS_CAUSE
-from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of, key_of
-from .run_traces import records_of
+from .run_traces import BatchLookup, records_of
 from .summary import SessionSummary
 
 _MOST = 100
 _MOST_LEVELS = 64
-_ENDED = ("failed", "killed")
+ENDED = ("failed", "killed")
 _LINE = re.compile(r'  File "(.{1,400})", line (\d{1,9}), in (.{1,200})')
 
 _LIBRARY = re.compile(
@@ -93,14 +92,14 @@ class SessionFailure:
 
 
 def failures_of(
-    index: SpoolIndex, reader: SpoolReader | None, sessions: Iterable[SessionSummary]
+    index: SpoolIndex, reader: BatchLookup | None, sessions: Iterable[SessionSummary]
 ) -> list[SessionFailure]:
     """Return the failures of a run in the order of their end; at most 100.
 
     `assign_sessions` must have been applied to the index. Processes that a signal ended come after
     those with an exception, because the launcher of a job ends all ranks if one fails.
     """
-    ended = [each for each in sessions if each.state in _ENDED and each.id is not None][:_MOST]
+    ended = [each for each in sessions if each.state in ENDED and each.id is not None][:_MOST]
     failures = [_failure(index, each) for each in ended]
     if all(each.scope == JOB for each in failures):
         for failure, summary in zip(failures, ended, strict=True):

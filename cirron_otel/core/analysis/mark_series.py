@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from ..records.rows import number_of
 from .index import SpoolIndex
@@ -110,11 +111,20 @@ class MarkSeries:
 
 def mark_series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
     """Return the first 1,000 series, and how many more there are."""
+    index.script(_SERIES)
+    return series_of(index.rows(_MARKS_OF_RUN))
+
+
+def series_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[MarkSeries], int]:
+    """Return the first 1,000 series, and how many more there are.
+
+    The rows are the marks in order of name, rank, whether they are of an evaluation, and time:
+    (rank, name, is_eval, epoch, value).
+    """
     series: list[MarkSeries] = []
     current: tuple[str, int | None, int] | None = None
     left_out = 0
-    index.script(_SERIES)
-    for rank, name, is_eval, epoch, value in index.rows(_MARKS_OF_RUN):
+    for rank, name, is_eval, epoch, value in rows:
         if (name, rank, is_eval) != current:
             current = (name, rank, is_eval)
             if len(series) < MAX_SERIES:

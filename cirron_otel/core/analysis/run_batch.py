@@ -91,18 +91,28 @@ def outline_of(data: bytes) -> RunBatchOutline:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         batch = _lenient(data)
-    outline = RunBatchOutline(spans=len(batch.spans))
-    otel = batch.otel
+    outline = _outline(batch.otel)
+    outline.spans = len(batch.spans)
+    if outline.is_foreign:
+        outline.trace_halves = frozenset(span.id[16:] for span in batch.spans)
+    for span in batch.spans:
+        _count(span, outline)
+    return outline
+
+
+def outline_of_otel(otel: Any) -> RunBatchOutline:
+    """Return the outline of a batch without its spans, from the value of its `otel`."""
+    return _outline(_otel(otel) if isinstance(otel, dict) else None)
+
+
+def _outline(otel: _Otel | None) -> RunBatchOutline:
+    outline = RunBatchOutline()
     if otel is not None:
         named = otel.session
         outline.session = named if is_id(named) else None
         outline.session_trace_id = otel.session_trace_id
         outline.is_foreign = bool(otel.resource_spans)
         outline.resource = otel.resource.attributes if otel.resource is not None else {}
-    if outline.is_foreign:
-        outline.trace_halves = frozenset(span.id[16:] for span in batch.spans)
-    for span in batch.spans:
-        _count(span, outline)
     return outline
 
 
@@ -118,10 +128,17 @@ def _count(span: _Span, outline: RunBatchOutline) -> None:
         count = _steps_of_group(span.attrs)
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + count
     elif span.name == JOB or (span.name == SESSION and span.parent_id is None):
-        status = status_of(span.otel)
-        if span.name == SESSION or status != CLOSED:
-            outline.status = worse(outline.status, status)
-            outline.cause = outline.cause or cause_of(span.otel, span.attrs)
+        add_end(outline, span.name, span.otel, span.attrs)
+
+
+def add_end(
+    outline: RunBatchOutline, name: str, otel: dict[str, Any] | None, attrs: msgspec.Raw
+) -> None:
+    """Add the end of a session or of a job, by the fields of its span, to an outline."""
+    status = status_of(otel)
+    if name == SESSION or status != CLOSED:
+        outline.status = worse(outline.status, status)
+        outline.cause = outline.cause or cause_of(otel, attrs)
 
 
 def _steps_of_group(attrs: msgspec.Raw) -> int:

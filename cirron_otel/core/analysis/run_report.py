@@ -23,7 +23,7 @@ from .mark_series import MAX_SERIES, MarkSeries, mark_series
 from .memory_series import MemoryReport, memory_report
 from .metrics import LossMetric, losses
 from .run_time import RankReport, wall_time
-from .run_traces import records_of
+from .run_traces import BatchLookup, records_of
 from .sessions import assign_sessions
 from .step_tables import create_step_tables, step_times_of, step_times_of_rank
 from .summary import SessionSummary, sessions_of, with_processes
@@ -49,7 +49,7 @@ class Drop:
 
 
 def drops_of(
-    index: SpoolIndex, reader: SpoolReader, sessions: Iterable[SessionSummary]
+    index: SpoolIndex, reader: BatchLookup, sessions: Iterable[SessionSummary]
 ) -> list[Drop]:
     """Return the drops of the sessions, at most 1,000."""
     ranks = {each.id: each.ranks for each in sessions if each.id is not None}
@@ -210,13 +210,14 @@ def report_run(
         bound,
         straggler,
         memory_report(index),
-        _diagnosis(index),
+        diagnosis_of(index),
         index.one(_SUMMARISED) if index.has_summaries else 0,
         None if reader is None else compare_replicas(RunDigests(index, reader)),
     )
 
 
-def _diagnosis(index: SpoolIndex) -> Diagnosis | None:
+def diagnosis_of(index: SpoolIndex) -> Diagnosis | None:
+    """Return the verdicts on a run; None if it has neither steps nor a summary of them."""
     if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
         return None
     return diagnose_index(index, thresholds_of("run"))

@@ -46,11 +46,22 @@ def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     if wanted == ALL:
         return ChosenRun(None, 0)
     spool = read_runs(reader)
+    chosen, is_limited = choose(spool, wanted)
+    if is_limited and chosen.run is not None:
+        _limit(reader, chosen.run, spool)
+    return chosen
+
+
+def choose(spool: SpoolRuns, wanted: str | None) -> tuple[ChosenRun, bool]:
+    """Return the wanted run, by the rules of `choose_run`, and whether others are left out.
+
+    Raises UsageError if no run matches, or several do.
+    """
     if wanted is None and len(spool.runs) <= 1:
-        return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs))
+        return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs)), False
     if wanted is None and not any(run.is_recorded for run in spool.runs):
-        return ChosenRun(None, len(spool.runs))
-    return _chosen(_limit(reader, wanted or LAST, spool), spool)
+        return ChosenRun(None, len(spool.runs)), False
+    return _chosen(_wanted(spool, wanted or LAST), spool), True
 
 
 def select_runs(reader: SpoolReader, wanted: str | None) -> SpoolRuns:
@@ -62,13 +73,17 @@ def select_runs(reader: SpoolReader, wanted: str | None) -> SpoolRuns:
     spool = read_runs(reader)
     if wanted in (None, ALL):
         return spool
-    return replace(spool, runs=[_limit(reader, wanted, spool)], unassigned=frozenset())
+    run = _wanted(spool, wanted)
+    _limit(reader, run, spool)
+    return replace(spool, runs=[run], unassigned=frozenset())
 
 
-def _limit(reader: SpoolReader, wanted: str, spool: SpoolRuns) -> Run:
-    run = _last(spool) if wanted == LAST else find_run(spool.runs, wanted)
+def _wanted(spool: SpoolRuns, wanted: str) -> Run:
+    return _last(spool) if wanted == LAST else find_run(spool.runs, wanted)
+
+
+def _limit(reader: SpoolReader, run: Run, spool: SpoolRuns) -> None:
     reader.only = run.batches | _unreadable(reader, run, spool.runs)
-    return run
 
 
 def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:

@@ -23,9 +23,9 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 """The rows in the order of display."""
 
-_WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
+WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
 """In order of precedence: a moment that several of these rows cover belongs to the first one."""
-_SESSION = len(_WORK)
+SESSION = len(WORK)
 _INTERVALS = """
 SELECT start_ns, end_ns, 0 FROM span WHERE rank IS ?1 AND name LIKE '%checkpoint%'
 UNION ALL SELECT start_ns, end_ns, 1 FROM span WHERE rank IS ?1 AND name = 'eval'
@@ -62,11 +62,22 @@ def wall_time(
     index: SpoolIndex, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
 ) -> WallTime:
     """Return the wall time of a rank by row; its first `warm_up` steps count as warm-up."""
+    steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
+    intervals = index.rows(_INTERVALS, rank, last_ns if steady_ns is None else steady_ns)
+    return wall_time_of(intervals, first_ns, last_ns)
+
+
+def wall_time_of(
+    intervals: Iterable[tuple[Any, ...]], first_ns: int | None, last_ns: int | None
+) -> WallTime:
+    """Return the wall time of a rank by row from intervals in order of start: (start, end, kind).
+
+    The kinds are positions in `WORK`, and `SESSION`.
+    """
     if first_ns is None or last_ns is None:
         return WallTime(dict.fromkeys(ROWS, 0))
-    steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
     sweep = _Sweep(first_ns, last_ns)
-    sweep.run(index.rows(_INTERVALS, rank, last_ns if steady_ns is None else steady_ns))
+    sweep.run(intervals)
     return WallTime(sweep.rows)
 
 
@@ -76,7 +87,7 @@ class _Sweep:
     def __init__(self, first_ns: int, last_ns: int) -> None:
         self.rows: dict[Row, int] = dict.fromkeys(ROWS, 0)
         self._at, self._last = first_ns, last_ns
-        self._until = [first_ns] * (_SESSION + 1)
+        self._until = [first_ns] * (SESSION + 1)
         self._gap = 0
         """The time in the session since its last work, ns."""
         self._has_worked = False
@@ -87,14 +98,14 @@ class _Sweep:
         for start, end, kind in intervals:
             if start is None or end is None:
                 continue
-            if kind != _SESSION and not has_sessions:
+            if kind != SESSION and not has_sessions:
                 # The session's own span was not recorded, or starts later.
-                self._until[_SESSION] = max(self._until[_SESSION], start)
-            has_sessions = has_sessions or kind == _SESSION
+                self._until[SESSION] = max(self._until[SESSION], start)
+            has_sessions = has_sessions or kind == SESSION
             self._advance(min(start, self._last))
             self._until[kind] = max(self._until[kind], end)
         if not has_sessions:
-            self._until[_SESSION] = self._last
+            self._until[SESSION] = self._last
         self._advance(self._last)
         self._leave()
 
@@ -107,12 +118,12 @@ class _Sweep:
             if kind is None:
                 self._leave()
                 self.rows["pauses"] += took
-            elif kind == _SESSION:
+            elif kind == SESSION:
                 self._gap += took
             else:
                 self.rows["between_steps" if self._has_worked else "set_up"] += self._gap
                 self._gap, self._has_worked = 0, True
-                self.rows[_WORK[kind]] += took
+                self.rows[WORK[kind]] += took
 
     def _leave(self) -> None:
         """Assign the time since the last work to a row, at the end of a session."""

@@ -9,12 +9,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import InputError
 from ...semconv import COSTS
 from ..records.verbatim import record_at, span_records
-from ..spool.reader import SpoolReader
+from ..spool.reader import BatchFile
 from .index import SpoolIndex, id_of, key_of
 from .tree import TreeLimits, TreeNode, build_tree
 
@@ -33,6 +33,13 @@ SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE
 _MOST_LEVELS = 64
 _HALF = re.compile(r"[0-9a-f]{16}")
 _FIELDS = (*(field for _, field in COSTS), "thread_id")
+
+
+class BatchLookup(Protocol):
+    """Finds batches by the names of their files, like a SpoolReader."""
+
+    def read(self, name: str, *, check: bool = True) -> BatchFile | None:
+        """Return a batch; None if there is none that can be read."""
 
 
 @dataclass(slots=True)
@@ -85,7 +92,7 @@ def scopes_of(tree: TreeNode) -> Iterator[tuple[int, TreeNode]]:
 
 
 def records_of(
-    index: SpoolIndex, reader: SpoolReader, ids: Iterable[str]
+    index: SpoolIndex, reader: BatchLookup, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
     places_by_name: dict[str, list[tuple[str, int]]] = defaultdict(list)

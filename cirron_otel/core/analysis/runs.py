@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...ids import SHORT_ID_DIGITS
 from ...semconv import DISTRO_NAME, JOB_ID, WORLD_SIZE
@@ -21,7 +22,7 @@ from ..durations import SECOND_NS
 from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.paths import SpoolPaths
-from ..spool.reader import SpoolReader
+from ..spool.reader import BatchFile, SpoolReader
 from .index import SpoolIndex, id_of
 from .run_batch import (
     CLOSED,
@@ -190,14 +191,35 @@ class _Session:
         return _LATER if self.start_ns is None else self.start_ns
 
 
+class OutlinedBatch(NamedTuple):
+    """A batch by its outline; its content is needed only if it names neither session nor trace."""
+
+    name: str
+    outline: RunBatchOutline
+    content: Callable[[], BatchFile]
+
+
 def read_runs(reader: SpoolReader) -> SpoolRuns:
     """Return the runs of a spool. Memory grows with the number of its batches and sessions."""
+    batches = (OutlinedBatch(b.name, outline_of(b.data), partial(_same, b)) for b in reader)
+    return runs_of(batches, reader.paths)
+
+
+def _same(batch: BatchFile) -> BatchFile:
+    return batch
+
+
+def runs_of(batches: Iterable[OutlinedBatch], paths: SpoolPaths | None) -> SpoolRuns:
+    """Return the runs of batches in the order of their names.
+
+    `paths` is the spool with the states of the processes, if there is one.
+    """
     sessions: dict[str, _Session] = {}
     foreign: list[tuple[str, RunBatchOutline]] = []
     with SpoolIndex() as index:
         sdk_names: list[str] = []
-        for batch in reader:
-            outline = outline_of(batch.data)
+        for batch in batches:
+            outline = batch.outline
             if outline.session is not None:
                 key = outline.session
                 sessions.setdefault(key, _Session(key)).add(outline, batch.name)
@@ -205,12 +227,12 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
                 outline.resource = {}
                 foreign.append((batch.name, outline))
             else:
-                index.add(batch)
+                index.add(batch.content())
                 sdk_names.append(batch.name)
         without = frozenset(sdk_names)
         if sdk_names:
             without -= _add_sdk_sessions(index.ready(), sdk_names, sessions)
-    _settle(sessions.values(), reader.paths)
+    _settle(sessions.values(), paths)
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
     summaries = [_run(each) for each in runs]
@@ -221,14 +243,15 @@ def read_runs(reader: SpoolReader) -> SpoolRuns:
     )
 
 
-def _settle(sessions: Iterable[_Session], paths: SpoolPaths) -> None:
+def _settle(sessions: Iterable[_Session], paths: SpoolPaths | None) -> None:
     """Set the state of sessions whose end was not recorded: the process may be alive or dead."""
     known: set[str] | None = None
     for session in sessions:
         if session.status is None:
-            known = set(owners(paths)) if known is None else known
+            if known is None:
+                known = set() if paths is None else set(owners(paths))
             prefix = owner_of(min(session.names)) or ""
-            if prefix in known:
+            if paths is not None and prefix in known:
                 session.status = OPEN if is_alive(paths, prefix) else KILLED
             else:
                 session.status = UNFINISHED

@@ -103,6 +103,12 @@ class ColumnsReader:
             table.column("batch_key").to_pylist(), table.column("name").to_pylist(), strict=True
         )
 
+    def headers(self, group: BatchGroup) -> Iterator[tuple[str, str, int]]:
+        """Yield the key, the name as in its column, and the size of each batch of a group."""
+        names = ["batch_key", "name", "size_bytes"]
+        table = self._read(BATCHES, group, names)
+        yield from zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
     def rows(
         self,
         table: str,

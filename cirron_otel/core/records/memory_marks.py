@@ -15,7 +15,7 @@ STORMLOG: Final = "stormlog."
 """The prefix of the names of imported Stormlog events."""
 SAMPLE, WARNING, CRITICAL, OOM = "sample", "warning", "critical", "oom"
 DEGRADED, RECOVERED = "degraded", "recovered"
-_KINDS: Final = {
+KIND_BY_NAME: Final = {
     sc.MEMORY: SAMPLE,
     sc.MEMORY_WARNING: WARNING,
     sc.MEMORY_CRITICAL: CRITICAL,
@@ -32,7 +32,7 @@ _KINDS: Final = {
     STORMLOG + "collector_recovered": RECOVERED,
 }
 _SIZES: Final = ("allocator_reserved_bytes", "device_used_bytes", "device_total_bytes")
-_ERROR: Final = STORMLOG + "error"
+STORMLOG_ERROR: Final = STORMLOG + "error"
 _ALERTS: Final = frozenset({WARNING, CRITICAL, OOM, DEGRADED, RECOVERED})
 _TEXT = 200
 
@@ -61,7 +61,7 @@ def kind_of(name: object) -> str | None:
     """Return the kind of a mark by its name; None for a mark that is not about memory."""
     if not isinstance(name, str):
         return None
-    return OOM if name == _ERROR else _KINDS.get(name)
+    return OOM if name == STORMLOG_ERROR else KIND_BY_NAME.get(name)
 
 
 def memory_mark(name: object, value: object, attrs: object) -> MemoryMark | None:

@@ -269,10 +269,10 @@ def _phase_json(a: PhaseTimes | None, b: PhaseTimes | None) -> dict[str, Any]:
 
 
 def _times(phase: PhaseTimes | None) -> dict[str, int] | None:
-    if phase is None or not phase.durations:
+    if phase is None or not phase.times:
         return None
     return {
-        "times": len(phase.durations),
+        "times": phase.times,
         "total_ns": phase.total_ns,
         "median_ns": phase.median_ns,
     }
@@ -289,7 +289,7 @@ def _name(a: PhaseTimes | None, b: PhaseTimes | None) -> str:
 
 def _change(a: PhaseTimes | None, b: PhaseTimes | None) -> float | None:
     """Return the change of the median relative to A; None if a median is missing or A's is 0."""
-    if a is None or b is None or not a.durations or not b.durations or not a.median_ns:
+    if a is None or b is None or not a.times or not b.times or not a.median_ns:
         return None
     return (b.median_ns - a.median_ns) / abs(a.median_ns)
 
@@ -325,11 +325,11 @@ def _marks_table(marks: list[tuple[MarkSeries, MarkSeries]]) -> Table:
 
 
 def _count(phase: PhaseTimes | None) -> str:
-    return f"{len(phase.durations) if phase is not None else 0:,}"
+    return f"{phase.times if phase is not None else 0:,}"
 
 
 def _median(phase: PhaseTimes | None) -> str:
-    return duration(phase.median_ns) if phase is not None and phase.durations else "-"
+    return duration(phase.median_ns) if phase is not None and phase.times else "-"
 
 
 def _percent(change: float | None) -> str:

@@ -13,6 +13,7 @@ import click
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
+from .engines import PYTHON, engine_option, engine_report
 from .parameters import PlacesCommand, from_option, json_option, run_option
 from .runs import chosen_run, run_json
 from .sources import as_spool, shown_source
@@ -32,6 +33,7 @@ _MOST_ASKED = 20
 @click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
 @from_option
 @run_option
+@engine_option
 @click.option(
     "--slowest",
     type=click.IntRange(0, 1000),
@@ -65,6 +67,7 @@ def report(
     source: str,
     source_format: str | None,
     run: str | None,
+    engine: str,
     slowest: int,
     trace_file: str | None,
     page_file: str | None,
@@ -79,12 +82,17 @@ def report(
     from ...core.analysis.index import run_index
     from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
-    from .pager import paged
-    from .report_text import show_report
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
     if len(spans) > (0 if page_file is None else _MOST_ASKED):
         raise UsageError(f"--span needs --html, and can be given at most {_MOST_ASKED} times")
+    if engine != PYTHON:
+        if (trace_file, page_file) != (None, None):
+            raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
+        computed = engine_report(source, source_format, run, slowest)
+        if computed is not None:
+            _show(source, *computed[:3], as_json=as_json, no_pager=no_pager)
+            return max(computed.code, _drops(computed.report))
     with as_spool(source, source_format) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
@@ -94,20 +102,33 @@ def report(
                 _write_trace(index, trace_file)
             if page_file is not None:
                 _write_page(page_file, run_report, index, (source, place, reader, spans), chosen)
+    findings = place.findings(reader)
+    _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
+    return max(place.report_problems(reader), _drops(run_report))
+
+
+def _show(
+    source: str,
+    found: RunReport,
+    chosen: ChosenRun,
+    findings: list[Finding],
+    *,
+    as_json: bool,
+    no_pager: bool,
+) -> None:
+    from .pager import paged
+    from .report_text import show_report
+
     if as_json:
-        findings = [
-            each.to_json() for each in (*place.findings(reader), *map(_finding, run_report.drops))
-        ]
         output.document({
             "source": shown_source(source),
             "run": run_json(chosen),
-            **run_report.to_json(),
-            "findings": findings,
+            **found.to_json(),
+            "findings": [each.to_json() for each in (*findings, *map(_finding, found.drops))],
         })  # fmt: skip
     else:
         with paged(is_wanted=not no_pager):
-            show_report(shown_source(source), run_report)
-    return max(place.report_problems(reader), _drops(run_report))
+            show_report(shown_source(source), found)
 
 
 def _finding(drop: Drop) -> Finding:

@@ -25,16 +25,23 @@ if TYPE_CHECKING:
 
 def chosen_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
     """Limit `reader` to the run named by `--run`, or else to the last run, and report which."""
-    from ...core.analysis.run_selection import choose_run, names_text
+    from ...core.analysis.run_selection import choose_run
 
     chosen = choose_run(reader, wanted)
+    report_chosen(chosen, wanted)
+    return chosen
+
+
+def report_chosen(chosen: ChosenRun, wanted: str | None) -> None:
+    """Report which run was chosen, unless the user named it."""
+    from ...core.analysis.run_selection import names_text
+
     if wanted is None and chosen.run is not None and chosen.count > 1:
         output.message(
             f"{count(chosen.count, 'run')}; this is the last, {printable(chosen.run.name)};"
             " --run NAME or --run all selects others:"
             f" {names_text(chosen.others, chosen.count - 1)}"
         )
-    return chosen
 
 
 def run_json(chosen: ChosenRun) -> dict[str, Any] | None:

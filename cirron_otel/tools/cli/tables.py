@@ -39,7 +39,7 @@ def breakdown_table(found: Breakdown) -> Table:
 def _cells(found: Breakdown, phase: PhaseTimes) -> tuple[str, ...]:
     return (
         printable(phase.name),
-        f"{len(phase.durations):,}",
+        f"{phase.times:,}",
         duration(phase.total_ns),
         f"{100 * found.share(phase):.1f} %",
         duration(phase.median_ns),

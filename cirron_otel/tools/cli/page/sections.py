@@ -118,7 +118,7 @@ def phase_table(rank: RankReport, most: int) -> list[Content]:
     steps = rank.steps
     more = len(steps.phases) - most
     rows = [
-        (short(each.name), number(len(each.durations)), took(each.total_ns),
+        (short(each.name), number(each.times), took(each.total_ns),
          share(steps.share(each)), took(each.median_ns))
         for each in (*steps.phases[:most], steps.unattributed, steps.steps)
     ]  # fmt: skip

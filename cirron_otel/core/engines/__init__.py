@@ -1,0 +1,1 @@
+"""The analyses as expressions that SQL engines compute (docs/engines.md)."""

@@ -1,0 +1,247 @@
+"""DuckDB over the Parquet files of a directory of tables (docs/columns.md)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ... import exactjson
+from ...errors import InputError, TargetError
+from ...semconv import JOB, SESSION
+from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
+from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
+from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
+from ..records.step_summaries import INSIDE, STEPS
+from .columnar_batches import ColumnarBatches
+from .engine import MARK, PLACES, SPAN, Schema, SqlEngine, Table
+
+MEMORY_LIMIT: Final = "600MB"
+_FETCHED = 10_000
+_TYPES = {
+    "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
+}  # fmt: skip
+_SPAN_VIEW = f"""
+CREATE VIEW span AS
+SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
+    parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
+    thread_id,
+    CASE WHEN status_code = 2 THEN coalesce(nullif(status_message, ''), 'error') END AS error,
+    gpu_ns, memory_peak_bytes AS memory_peak,
+    attributes['{DEVICE_PEAK}'].int_value AS device_peak,
+    attributes['{RESERVED_PEAK}'].int_value AS reserved_peak,
+    list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
+    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
+    CAST(NULL AS VARCHAR) AS origin
+FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
+UNION ALL SELECT * FROM read_parquet({{expanded}})
+"""  # noqa: S608 - constants
+_MARK_VIEW = f"""
+CREATE VIEW mark AS
+SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
+    CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
+    coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
+    CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
+    value_bool AS flag, false AS is_summarised
+FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
+UNION ALL SELECT * FROM read_parquet({{expanded}})
+"""  # noqa: S608 - constants
+_OUTLINES = """
+SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
+    count(*) FILTER (name IN ('step', 'batch'))
+FROM read_parquet({files}, hive_partitioning = false) GROUP BY batch_key, rank
+"""
+_ENDS = f"""
+SELECT batch_key, name, otel, attributes FROM read_parquet({{files}}, hive_partitioning = false)
+WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batch_key, ordinal
+"""  # noqa: S608 - constants
+_HEADERS = """
+SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
+"""
+_ATTRIBUTES = """
+SELECT place.number, ordinal, attributes
+FROM read_parquet({files}, hive_partitioning = false) JOIN place USING (batch_key)
+WHERE list_contains(?, name)
+"""
+_NOT_JSON = r"regexp_matches({0}, 'NaN|Infinity|[:,\[]-?[0-9.]+[eE][+]?[0-9]{{3}}')"
+_ODD_ATTRIBUTES = f"""
+cardinality(attributes) > 0 AND len(list_filter(map_values(attributes), lambda v:
+    NOT isfinite(v.double_value) OR v.string_value IN ('{PEAK_SAMPLES}', '{PHASES_ARE_SUMS}')
+    OR contains(v.json_value, '"{PEAK_SAMPLES}"') OR contains(v.json_value, '"{PHASES_ARE_SUMS}"')
+    OR {_NOT_JSON.format("v.json_value")}
+)) > 0
+"""
+_ODD_RECORD = f"extra IS NOT NULL OR {_NOT_JSON.format('otel')} OR ({_ODD_ATTRIBUTES})"
+_ODD = {
+    SPANS: f"""
+        {_ODD_RECORD} OR length(name) > {MAX_TEXT} OR length(status_message) > {MAX_TEXT}
+        OR start_ns IS NULL OR end_ns IS NULL
+        OR list_has_any(map_keys(attributes), ['{INSIDE}', '{STEPS}']) OR name = 'traceml.summary'
+    """,
+    MARKS: f"""
+        {_ODD_RECORD} OR length(name) > {MAX_TEXT} OR length(kind) > {MAX_TEXT}
+        OR (NOT isfinite(value_float) AND value_nonfinite IS NULL)
+        OR (kind = 'summary' AND starts_with(name, 'traceml.'))
+    """,
+    SNAPSHOTS: f"""
+        {_ODD_RECORD} OR stats IS NOT NULL
+        OR NOT (isfinite(mean) AND isfinite(std) AND isfinite(min) AND isfinite(max)
+            AND isfinite(norm))
+    """,
+    BATCHES: f"extra IS NOT NULL OR {_NOT_JSON.format('otel')}",
+}
+"""The conditions on records that make a batch odd: its columns do not have exactly what an index
+has of the batch, or it contains several steps in one span."""
+
+
+class DuckDBEngine(SqlEngine):
+    """An in-memory database that reads the files of tables; a context manager that closes it."""
+
+    dialect: ClassVar[str] = "duckdb"
+    create: ClassVar[str] = "CREATE TABLE"
+
+    def __init__(self, batches: ColumnarBatches, folder: Path) -> None:
+        """`folder` is a temporary directory for what does not fit in memory."""
+        super().__init__()
+        self._batches, self._folder = batches, folder
+        self._connection = duckdb.connect()
+        self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+        self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
+        self.execute("SET preserve_insertion_order = false")
+        self.execute("SET autoinstall_known_extensions = false")
+        self.execute("SET autoload_known_extensions = false")
+
+    def __enter__(self) -> DuckDBEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def odd_keys(self) -> set[str]:
+        """Return the keys of the batches that are odd."""
+        keys: set[str] = set()
+        for table, condition in _ODD.items():
+            query = f"""
+                SELECT DISTINCT batch_key
+                FROM read_parquet({self._files(table)}, hive_partitioning = false)
+                WHERE {condition}
+            """  # noqa: S608 - constants
+            keys.update(key for (key,) in self._run(query))
+        return keys
+
+    def outlines(self) -> dict[str, RunBatchOutline]:
+        """Return the outlines of all batches by their keys; those of odd batches are not exact."""
+        outlines = {
+            key: outline_of_otel(None if otel is None else exactjson.loads(otel))
+            for key, otel in self._run(_HEADERS.format(files=self._files(BATCHES)))
+        }
+        rows = self._run(_OUTLINES.format(files=self._files(SPANS)))
+        for key, rank, spans, start_ns, end_ns, steps in rows:
+            outline = outlines[key]
+            outline.spans += spans
+            times = (outline.start_ns, start_ns), (outline.end_ns, end_ns)
+            outline.start_ns = min((t for t in times[0] if t is not None), default=None)
+            outline.end_ns = max((t for t in times[1] if t is not None), default=None)
+            if rank is not None:
+                outline.ranks.add(rank)
+            if steps:
+                outline.steps[rank] = steps
+        for key, name, otel, entries in self._run(_ENDS.format(files=self._files(SPANS))):
+            attributes = {each: _value(entry) for each, entry in entries.items()}
+            value = None if otel is None else exactjson.loads(otel)
+            attrs = msgspec.Raw(exactjson.dumps(attributes))
+            add_end(outlines[key], name, value if isinstance(value, dict) else None, attrs)
+        return outlines
+
+    def open(
+        self,
+        numbers: Iterable[tuple[str, int]],
+        spans: Iterable[tuple[Any, ...]],
+        marks: Iterable[tuple[Any, ...]],
+    ) -> None:
+        """Create the relations `span` and `mark`.
+
+        `numbers` has the keys and the numbers of the batches whose records the columns have.
+        `spans` and `marks` are the rows of the others.
+        """
+        place = self._write("place", {"batch_key": "string", "number": "int64"}, numbers)
+        self.execute(f"CREATE TABLE place AS SELECT * FROM read_parquet({place})")  # noqa: S608 - a path
+        expanded = self._write("span", SPAN, spans)
+        self.execute(_SPAN_VIEW.format(files=self._files(SPANS), expanded=expanded))
+        expanded = self._write("mark", MARK, marks)
+        self.execute(_MARK_VIEW.format(files=self._files(MARKS), expanded=expanded))
+
+    def attributes_of_marks(
+        self, names: Iterable[str]
+    ) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        """Yield the attributes of the marks with some names, except those of odd batches, with the
+        number of the batch and the position.
+        """
+        query = _ATTRIBUTES.format(files=self._files(MARKS))
+        for number, ordinal, entries in self._run(query, [sorted(names)]):
+            yield number, ordinal, {key: _value(entry) for key, entry in entries.items()}
+
+    def execute(self, statement: str) -> None:
+        """Run a statement."""
+        with _errors():
+            self._connection.execute(statement)
+
+    def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of an expression, in its order."""
+        return self._run(self.sql(expression))
+
+    def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
+        with _errors():
+            cursor = self._connection.cursor()
+            cursor.execute(query, values)
+            while rows := cursor.fetchmany(_FETCHED):
+                yield from rows
+
+    def _files(self, table: str) -> str:
+        return f"[{', '.join(map(_quoted, self._batches.files(table)))}]"
+
+    def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> str:
+        """Write rows into a temporary file; return its path, quoted."""
+        path = self._folder / f"{name}.parquet"
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [
+            pa.array(values, _TYPES[type_])
+            for values, type_ in zip(columns, schema.values(), strict=True)
+        ]
+        pq.write_table(pa.table(arrays, names=list(schema)), path)
+        return _quoted(str(path))
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
+
+
+def _value(entry: dict[str, Any]) -> Any:
+    for name, value in entry.items():
+        if value is not None:
+            return exactjson.loads(value) if name == "json_value" else value
+    return None
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise TargetError(
+            f"DuckDB cannot write its temporary files: {_first_line(error)};"
+            " set TMPDIR to a directory with enough space"
+        ) from None
+    except duckdb.Error as error:
+        raise InputError(f"DuckDB cannot read the tables: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,296 @@
+"""An index with the few records that a report needs one by one.
+
+The engine aggregates the steps and the phases. Failures, memory, sessions and verdicts need single
+records: sessions and epochs, failed scopes, the last 10,000 steps, samples of memory. These records
+go into an index like that of a complete spool, on which the code of `core/analysis` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import ibis
+
+from ...semconv import OOM
+from ..analysis.index import SpoolIndex, id_of, key_of
+from ..analysis.verdicts.thresholds import Thresholds
+from ..records.memory_marks import KIND_BY_NAME, STORMLOG_ERROR, memory_mark
+from ..records.rows import shown
+from .columnar_batches import ColumnarBatches
+from .duckdb_engine import DuckDBEngine
+from .engine import PLACES, SPAN, SqlEngine, Table
+from .expressions import FALSE, descending, has_name, named
+from .steps import MAX_LEVELS, StepRelations
+
+READINGS: Final = (
+    "system.cpu.utilization", "process.cpu.utilization", "hw.gpu.utilization", "hw.temperature",
+)  # fmt: skip
+MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
+_NON_FINITE: Final = ("nan", "inf", "-inf")
+_AT_ONCE: Final = 1000
+_EPOCH_LEVELS: Final = 65
+_ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
+_ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9})"  # noqa: S608 - constants
+_ADD_FILE: Final = "INSERT OR IGNORE INTO file VALUES (?, ?, 0, NULL, 0)"
+_ADD_SAMPLE: Final = "INSERT OR IGNORE INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TABLES: Final = """
+DELETE FROM span;
+DELETE FROM mark;
+CREATE TABLE step (
+    no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
+    ns INTEGER
+);
+CREATE TABLE phase (
+    no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER, gpu_ns INTEGER
+);
+CREATE INDEX step_rank ON step (rank);
+CREATE INDEX phase_step ON phase (step);
+"""
+_MISSING: Final = """
+SELECT DISTINCT parent FROM span
+WHERE parent IS NOT NULL AND parent NOT IN (SELECT id FROM span WHERE id IS NOT NULL)
+"""
+
+
+class ReducedIndex:
+    """Fills an index from an engine."""
+
+    def __init__(
+        self,
+        engine: DuckDBEngine,
+        batches: ColumnarBatches,
+        index: SpoolIndex,
+        relations: StepRelations,
+        mark: Table,
+    ) -> None:
+        """`index` has the odd batches; `mark` has each mark once."""
+        self.engine, self.index = engine, index
+        self._batches, self._relations, self._mark = batches, relations, mark
+        self._searched: set[bytes] = set()
+
+    def fill(self, limits: Thresholds) -> None:
+        """Add the records that all reports need."""
+        index, engine, relations = self.index, self.engine, self._relations
+        span = relations.span
+        window = window_of(engine, relations, limits)
+        marks = engine.store(self._wanted_marks())
+        numbers = [
+            relations.others.select("no"),
+            span.filter(span.error.notnull()).select("no"),
+            *self._extents(),
+            *self._peaks(),
+            window,
+        ]
+        chosen = engine.store(ibis.union(*numbers, distinct=True))
+        index.script(_TABLES)
+        index.change(
+            _ADD_FILE,
+            [(number, shown(batch.name)) for number, batch in enumerate(self._batches.batches)],
+        )
+        self._add_spans(span.semi_join(chosen, "no"))
+        self._add_spans(span.semi_join(marks, span.id == marks.span))
+        self._add_marks(marks)
+        self._add_memory()
+        self.add_ancestors()
+        self._add_steps(window)
+
+    def add_marks_of(self, marks: Table) -> None:
+        """Add marks, and the spans that they are on."""
+        span = self._relations.span
+        self._add_spans(span.semi_join(marks, span.id == marks.span))
+        self._add_marks(marks)
+
+    def add_spans_of(self, spans: Table) -> None:
+        """Add spans with their ancestors."""
+        self._add_spans(spans)
+        self.add_ancestors()
+
+    def add_ancestors(self) -> None:
+        """Add the recorded ancestors of all spans."""
+        span = self._relations.span
+        for _ in range(MAX_LEVELS):
+            missing = [key for (key,) in self.index.rows(_MISSING) if key not in self._searched]
+            if not missing:
+                return
+            self._searched.update(missing)
+            ids = iter([id_of(key) for key in missing])
+            while some := list(islice(ids, _AT_ONCE)):
+                self._add_spans(span.filter(span.id.isin(some)))
+
+    def _wanted_marks(self) -> Table:
+        mark = self._mark
+        names = [*MEMORY_NAMES, *READINGS, OOM]
+        return mark.filter(
+            mark.name.isin(names).fill_null(FALSE) | mark.text.isin(_NON_FINITE).fill_null(FALSE)
+        )
+
+    def _extents(self) -> Iterator[Table]:
+        """Yield the steps and scopes that determine the extents and processes of sessions."""
+        step, children = self._relations.step, self._relations.children
+        groups = step.group_by("parent", "rank", "pid").agg(
+            first=step.no.argmin(step.start_ns),
+            last=step.no.argmax(step.start_ns + step.ns),
+            latest=step.no.argmax(step.position),
+        )
+        groups = self.engine.store(groups)
+        for name in ("first", "last", "latest"):
+            yield groups.select(no=groups[name])
+        wide = self.engine.store(children.filter(children.is_wider).select("no", "step"))
+        yield wide.select("no")
+        yield wide.select(no=wide.step)
+
+    def _peaks(self) -> Iterator[Table]:
+        span = self._relations.span
+        peaks = span.filter(span.device_peak.notnull() | span.memory_peak.notnull())
+        peaks = peaks.mutate(listed=named(peaks.name))
+        groups = peaks.group_by("rank", "listed", "is_peak_sampled").agg(
+            device=peaks.no.argmax(peaks.device_peak), memory=peaks.no.argmax(peaks.memory_peak)
+        )
+        groups = self.engine.store(groups)
+        for name in ("device", "memory"):
+            yield groups.filter(groups[name].notnull()).select(no=groups[name])
+
+    def _add_spans(self, spans: Table) -> None:
+        rows = self.engine.rows(spans.select(*SPAN))
+        self.index.change(_ADD_SPAN, map(_span_row, rows))
+
+    def _add_marks(self, marks: Table) -> None:
+        self.index.change(_ADD_MARK, map(_mark_row, self.engine.rows(marks)))
+
+    def _add_memory(self) -> None:
+        """Add what the attributes of marks about memory contain."""
+        attributes = {
+            number * PLACES + ordinal: values
+            for number, ordinal, values in self.engine.attributes_of_marks(MEMORY_NAMES)
+        }
+        marks = self._mark.filter(self._mark.name.isin(MEMORY_NAMES))
+        marks = marks.select("no", "name", "text", "number", "integer", "flag")
+        rows = []
+        for no, name, *value in self.engine.rows(marks):
+            memory = memory_mark(name, value_of(*value), attributes.get(no))
+            if memory is not None:
+                kind, device, *sizes, detail = memory
+                rows.append((*divmod(no, PLACES), kind, shown(device), *sizes, shown(detail)))
+        self.index.change(_ADD_SAMPLE, rows)
+
+    def _add_steps(self, window: Table) -> None:
+        step, phase = self._relations.step, self._relations.phase
+        columns = ("no", "id", "parent", "rank", "idx", "start_ns", "ns")
+        steps = self.engine.rows(step.semi_join(window, "no").select(*columns))
+        self.index.change(
+            "INSERT INTO step VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((no, key_of(id_), key_of(parent), *rest) for no, id_, parent, *rest in steps),
+        )
+        phases = phase.semi_join(window, phase.step == window.no)
+        self.index.change(
+            "INSERT INTO phase VALUES (?, ?, ?, ?, ?)",
+            self.engine.rows(phases.select("no", "step", "name", "ns", "gpu_ns")),
+        )
+
+
+def window_of(engine: SqlEngine, relations: StepRelations, limits: Thresholds) -> Table:
+    """Return the numbers of the steps in the window of the verdicts, as `AlignedSteps` finds them,
+    and the first step of each rank without one.
+    """
+    step = relations.step
+    epochs = epochs_of(engine, relations)
+    joined = step.left_join(epochs, step.parent == epochs.parent)
+    lap = joined.select(
+        no=step.no, rank=step.rank, idx=step.idx, start_ns=step.start_ns, position=step.position,
+        epoch=epochs.epoch,
+    )  # fmt: skip
+    turn = ibis.row_number().over(group_by=[lap.rank, lap.epoch, lap.idx], order_by=[lap.position])
+    lap = engine.store(lap.mutate(turn=turn))
+    ranks = engine.count(lap.select(rank=lap.rank.fill_null(-1)).distinct())
+    keys = lap.group_by("epoch", "idx", "turn").agg(
+        ranks=lap.count(), start=lap.start_ns.max(), no=lap.no.min()
+    )
+    keys = keys.filter(keys.ranks == ranks)
+    keys = keys.order_by([descending(keys.start), ibis.desc(keys.no)])
+    keys = engine.store(keys.limit(round(limits["window.steps"])))
+    same = [
+        lap.epoch.identical_to(keys.epoch), lap.idx.identical_to(keys.idx), lap.turn == keys.turn
+    ]  # fmt: skip
+    window = engine.store(lap.semi_join(keys, same).select("no", "rank"))
+    first = lap.group_by("rank").agg(no=lap.no.argmin(lap.position))
+    first = first.anti_join(window, first.rank.identical_to(window.rank))
+    return engine.store(window.select("no").union(first.select("no")))
+
+
+def epochs_of(engine: SqlEngine, relations: StepRelations) -> Table:
+    """Return the parents of steps with the number of the epoch that is, or contains, each."""
+    span, step = relations.span, relations.step
+    parents = step.filter(step.parent.notnull()).select("parent").distinct()
+    above = engine.store(parents.mutate(id=parents.parent))
+    found: Table | None = None
+    for _ in range(_EPOCH_LEVELS):
+        if not engine.count(above):
+            break
+        around = above.inner_join(span, above.id == span.id)
+        around = engine.store(
+            around.select(parent=above.parent, name=span.name, idx=span.idx, up=span.parent)
+        )
+        is_epoch = has_name(around.name, "epoch")
+        epochs = around.filter(is_epoch).select("parent", epoch=around.idx)
+        found = epochs if found is None else found.union(epochs)
+        rest = around.filter(~is_epoch & around.up.notnull())
+        above = engine.store(rest.select("parent", id=rest.up))
+    if found is None:
+        found = above.select("parent", epoch=ibis.null("string"))
+    return engine.store(found)
+
+
+def value_of(text: str | None, number: float | None, integer: int | None, flag: bool | None) -> Any:
+    """Return the value of a mark."""
+    return next((each for each in (number, integer, flag) if each is not None), text)
+
+
+def _span_row(row: Sequence[Any]) -> tuple[Any, ...]:
+    no, position, id_, parent, *rest, origin = row
+    return no, no // PLACES, position, key_of(id_), key_of(parent), *rest, key_of(origin)
+
+
+def _mark_row(row: Sequence[Any]) -> tuple[Any, ...]:
+    no, id_, span, name, kind, ts_ns, device, *value, _ = row
+    file, position = divmod(no, PLACES)
+    return (
+        no, file, position, key_of(id_), key_of(span), name, shown(value_of(*value)), kind, ts_ns,
+        device,
+    )  # fmt: skip
+
+
+def expanded_rows(
+    index: SpoolIndex,
+) -> tuple[Iterable[tuple[Any, ...]], Iterable[tuple[Any, ...]]]:
+    """Return the spans and the marks of an index of odd batches as rows of the relations."""
+    return list(_spans_of(index)), list(_marks_of(index))
+
+
+def _spans_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
+    query = """
+        SELECT file, row_number() OVER (PARTITION BY file ORDER BY no) - 1, position, id, parent,
+            name, idx, start_ns, end_ns, pid, rank, thread_id, error, gpu_ns, memory_peak,
+            device_peak, reserved_peak, is_peak_sampled, phases_are_sums, origin
+        FROM span
+    """
+    for file, place, position, id_, parent, *rest, sampled, sums, origin in index.rows(query):
+        ids = (None if key is None else id_of(key) for key in (id_, parent))
+        yield (
+            file * PLACES + place, position, *ids, *rest, bool(sampled), bool(sums),
+            None if origin is None else id_of(origin),
+        )  # fmt: skip
+
+
+def _marks_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
+    query = """
+        SELECT mark.file, position, mark.id, span, mark.name, kind, ts_ns, device, value,
+            has_summaries
+        FROM mark JOIN file ON file.no = mark.file
+    """
+    for file, position, id_, span, *rest, value, has_summaries in index.rows(query):
+        ids = (None if key is None else id_of(key) for key in (id_, span))
+        yield (
+            file * PLACES + position, *ids, *rest, value, None, None, None, bool(has_summaries)
+        )  # fmt: skip

@@ -1,0 +1,164 @@
+"""`report --engine duckdb` prints what `report` prints, and keeps the tables of a spool."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cirron_otel.tools.cli.demo import RECORDING
+from tests.cli.conftest import COMMAND, environment
+from tests.engines.generated import training
+from tests.spool.recorded import SPOOLS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+Report = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    """Run `cirron-otel report` with a cache of its own."""
+
+    env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [COMMAND, "report", *map(str, arguments)], cwd=tmp_path, check=False, text=True,
+            capture_output=True, timeout=300, env=env,
+        )  # fmt: skip
+
+    return call
+
+
+def same(report: Report, source: object, *options: object) -> subprocess.CompletedProcess[str]:
+    """Check that both engines have the same output, messages and exit code; return DuckDB's."""
+    expected = report(source, *options)
+    done = report(source, *options, "--engine", "duckdb")
+    assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout), done.stderr
+    assert done.stderr == expected.stderr
+    return done
+
+
+def written(folder: Path, files: list[tuple[str, bytes]]) -> Path:
+    (folder / "spool").mkdir(parents=True, exist_ok=True)
+    for name, data in files:
+        (folder / "spool" / name).write_bytes(data)
+    return folder
+
+
+def tables_in(tmp_path: Path) -> dict[Path, int]:
+    """The files of the cache, with the times of their last change."""
+    return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.parquet")}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--json", "--run", "last")])
+def test_the_output_is_the_same(options: tuple[str, ...], report: Report) -> None:
+    same(report, SPOOLS / "07_ranks", *options)
+
+
+def test_a_file_that_cannot_be_read_is_reported_in_every_report(
+    report: Report, tmp_path: Path
+) -> None:
+    spool = written(tmp_path / "s", [*training(1, 30), ("0-torn.json", b'{"spans": [')])
+    for _ in range(2):
+        done = same(report, spool, "--json")
+        assert done.returncode == 1
+        assert "0-torn.json" in done.stderr
+
+
+def test_the_second_report_adds_only_what_is_new(report: Report, tmp_path: Path) -> None:
+    files = training(ranks=2, steps=10)
+    spool = written(tmp_path / "s", files[:2])
+    same(report, spool, "--json", "--run", "all")
+    first = tables_in(tmp_path)
+    same(report, spool, "--json", "--run", "all")
+    assert tables_in(tmp_path) == first
+    written(spool, files[2:])
+    same(report, spool, "--json", "--run", "all")
+    second = tables_in(tmp_path)
+    assert first.items() < second.items()
+    [folder] = (tmp_path / "cache" / "cirron-otel" / "columns").iterdir()
+    assert folder.stat().st_mode & 0o77 == 0
+
+
+def test_evicted_batches_are_left_out_and_the_cache_may_be_removed(
+    report: Report, tmp_path: Path
+) -> None:
+    files = training(ranks=2, steps=10)
+    spool = written(tmp_path / "s", files)
+    same(report, spool, "--json")
+    (spool / "spool" / files[0][0]).unlink()
+    same(report, spool, "--json")
+    shutil.rmtree(tmp_path / "cache")
+    same(report, spool, "--json")
+
+
+def test_two_commands_at_once(tmp_path: Path, report: Report) -> None:
+    spool = written(tmp_path / "s", training(ranks=2, steps=30))
+    expected = report(spool, "--json").stdout
+    command = [COMMAND, "report", str(spool), "--json", "--engine", "duckdb"]
+    env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+        for _ in range(2)
+    ]
+    for each in running:
+        out, err = each.communicate(timeout=300)
+        assert (each.returncode, out.decode()) == (0, expected), err
+
+
+def test_columnar_tables(report: Report, tmp_path: Path) -> None:
+    columns = tmp_path / "columns"
+    subprocess.run([COMMAND, "convert", RECORDING, f"parquet:{columns}"], check=True)
+    same(report, f"parquet:{columns}", "--json")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_run_that_needs_python(report: Report, tmp_path: Path) -> None:
+    files = [(name, data.replace(b'"loss"', b'"digest.loss"')) for name, data in training(1, 5)]
+    spool = written(tmp_path / "s", files)
+    done = report(spool, "--json", "--engine", "duckdb")
+    assert done.stdout == report(spool, "--json").stdout
+    assert "note: the run has digests; --engine python computes the report" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_wrong_use_is_one_line(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "a.otlp.jsonl").write_text("{}")
+    for arguments, message in (
+        (["a.otlp.jsonl"], "convert a.otlp.jsonl to parquet:DIR first"),
+        ([RECORDING, "--html", "page.html"], "--perfetto and --html need --engine python"),
+    ):
+        done = report(*arguments, "--engine", "duckdb")
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_tables_that_are_damaged_are_one_line(report: Report, tmp_path: Path) -> None:
+    spool = written(tmp_path / "s", training(ranks=1, steps=5))
+    assert report(spool, "--engine", "duckdb").returncode == 0
+    file = max((tmp_path / "cache").rglob("spans/**/*.parquet"), key=lambda f: f.stat().st_size)
+    file.write_bytes(b"PAR1" + bytes(100))
+    done = report(spool, "--engine", "duckdb")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert file.name in done.stderr
+
+
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    shutil.copytree(RECORDING, tmp_path / ".cirron")
+    blocks = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+    lines = [line.split("#")[0] for block in blocks for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("cirron-otel")]
+    assert len(commands) == 3
+    env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    for command in commands:
+        subprocess.run([COMMAND, *command[1:]], cwd=tmp_path, env=env, check=True, timeout=300)
+    assert tables_in(tmp_path)
