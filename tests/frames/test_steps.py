@@ -148,7 +148,10 @@ def test_marks_of_an_evaluation_are_apart(tmp_path: Path) -> None:
 
 
 def test_what_the_report_does_not_list_is_no_column(tmp_path: Path) -> None:
-    marks = [mark(1, 1, name="cirron.overhead_ns", value=5), mark(2, 1, name="digest.loss")]
+    marks = [
+        mark(1, 1, name="cirron.overhead_ns", value=5),
+        mark(2, 1, name="digest.loss", value="0" * 32, attrs={"step": 1}),
+    ]
     (row,) = steps_of(tmp_path, [span(1)], marks)
     assert not [name for name in row if "mark" in name]
 
