@@ -154,14 +154,17 @@ def test_every_example_is_its_vectors() -> None:
     assert wrong == [], "run `python -m tests.translator.vectors.make` and read what changed"
 
 
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_of_the_document_leads_somewhere() -> None:
-    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     for target in re.findall(r"\]\(([^)]+)\)", TEXT):
-        if target.startswith("#"):
-            assert target[1:] in anchors
-        else:
-            assert (DOCUMENT.parent / target).is_file(), target
+        path, _, anchor = target.partition("#")
+        file = DOCUMENT.parent / path if path else DOCUMENT
+        assert file.is_file(), target
+        assert not anchor or anchor in anchors(file.read_text()), target
     assert len(list(ADRS.glob("*.md"))) >= 4
 
 
