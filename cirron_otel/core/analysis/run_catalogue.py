@@ -87,7 +87,7 @@ class RunCatalogue:
             self.findings.append(replace(each, name=f"{shown}: {each.name}"))
         for run in spool.runs:
             resources = [spool.resources.get(session, {}) for session in run.sessions]
-            values = {key: values_of(key, run, resources) for key in self.keys}
+            values = {key: values_of(key, resources) for key in self.keys}
             part = RunPart(directory, run.batches)
             is_mergeable = run.is_recorded or is_id(run.id)
             outlined = replace(run, batches=frozenset(), resource={})

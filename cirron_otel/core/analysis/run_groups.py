@@ -18,7 +18,7 @@ from .breakdown import STEP, PhaseFigures
 from .index import disk_errors
 from .run_catalogue import CataloguedRun, merged_value
 from .run_figures import RunFigures, run_figures
-from .run_keys import OF_RECORDS, Values
+from .run_keys import OF_RECORDS, Values, value_of_run
 from .run_time import ROWS, Row
 from .runs import Run
 from .verdicts.thresholds import thresholds_of
@@ -169,6 +169,9 @@ def group_runs(runs: Iterable[CataloguedRun], keys: Sequence[str]) -> GroupedRun
             missing = [key for key in keys if key in OF_RECORDS and not each.values[key]]
             figures = run_figures(each, missing, limits)
             values: dict[str, Values] = {**each.values, **figures.values}
+            for name in keys:
+                of_run = value_of_run(name, each.run)
+                values[name] = values[name] if of_run is None else of_run
             key = {name: merged_value(values[name]) for name in keys}
             identity = json.dumps(key)
             group = groups.setdefault(identity, RunGroup(key))

@@ -77,17 +77,22 @@ KEYS: Final = (*_OF_RUN, *ATTRIBUTES, FRAMEWORK, VERDICT)
 """The keys other than the names of attributes."""
 
 
-def values_of(key: str, run: Run, resources: Iterable[dict[str, Any]]) -> Values:
+def value_of_run(key: str, run: Run) -> Values | None:
+    """Return the value of a key that follows from a run itself; None for any other key."""
+    if key not in _OF_RUN:
+        return None
+    value = _OF_RUN[key](run)
+    return () if value is None else (_cut(value),)
+
+
+def values_of(key: str, resources: Iterable[dict[str, Any]]) -> Values:
     """Return the distinct values of a key, in the order of `resources`, one for each session.
 
     At most 100 values, and strings of at most 500 characters.
     """
-    if key in _OF_RUN:
-        value = _OF_RUN[key](run)
-        return () if value is None else (_cut(value),)
     if key == FRAMEWORK:
         return ("torch",) if any(TORCH_VERSION in each for each in resources) else ()
-    if key == VERDICT:
+    if key == VERDICT or key in _OF_RUN:
         return ()
     attributes = ATTRIBUTES.get(key) or tuple(prefix + key for prefix in _PREFIXES)
     distinct: dict[str, Any] = {}

@@ -215,10 +215,12 @@ def _table(
     heads: Sequence[str],
     cells: Sequence[Sequence[str]],
 ) -> Table:
-    names = tuple(keys) or ("",)
+    names = tuple(map(printable, keys)) or ("",)
     lines = [(*_key_cells(keys, group), *line) for group, line in zip(rows, cells, strict=True)]
     left = {"status", "verdicts", "oldest", "newest", "began"}
-    return rows_table((*names, *heads), {each for each in heads if each not in left}, lines)
+    return rows_table(
+        (*names, *map(printable, heads)), {each for each in heads if each not in left}, lines
+    )
 
 
 def _key_cells(keys: Sequence[str], group: RunGroup) -> list[str]:
