@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -301,6 +302,8 @@ def test_a_model_without_a_configuration_is_that_of_the_forwards(report: Report)
     ]
     sdk = SPOOLS / "01_torch_basic"
     assert [*report(sdk, "--group-by", "framework", "--json").groups("framework")] == ["torch"]
+    for key in ("name", "prefix"):  # cirron-sdk's runs have none
+        assert [*report(sdk, "--group-by", key, "--json").groups(key)] == [None]
 
 
 def test_two_keys(report: Report, recorded: Path) -> None:
@@ -319,6 +322,7 @@ def test_the_text(report: Report, recorded: Path) -> None:
     assert [line.split()[0] for line in lines[:3]] == ["ResNet", "(none)", "all"]
     assert "2 closed, 1 failed, 1 killed" in lines[0]
     assert "WARMUP 5" in result.out
+    assert re.search(r" forward \d+\.\d %, unattributed \d+\.\d %$", result.out, re.MULTILINE)
     alone = report(recorded).out.splitlines()
     assert [line.split()[:2] for line in alone[4:5]] == [["all", "5"]]
 

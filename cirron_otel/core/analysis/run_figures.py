@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -42,7 +43,7 @@ class RunFigures:
     """The device time of the steps; None if none is measured."""
     time: dict[Row, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
     """The same wall time by row, ns."""
-    step_ns: list[int] = field(default_factory=list)
+    step_ns: array[int] = field(default_factory=lambda: array("q"))
     """The duration of each step of each rank."""
     phase_ns: dict[str, int] = field(default_factory=dict)
     unattributed_ns: int = 0
@@ -78,7 +79,7 @@ def run_figures(catalogued: CataloguedRun, keys: Iterable[str], limits: Threshol
 
 
 def _add_steps(figures: RunFigures, rank: RankReport) -> None:
-    figures.step_ns += rank.steps.steps.durations
+    figures.step_ns.extend(rank.steps.steps.durations)
     for phase in rank.steps.phases:
         figures.phase_ns[phase.name] = figures.phase_ns.get(phase.name, 0) + phase.total_ns
     figures.unattributed_ns += rank.steps.unattributed.total_ns

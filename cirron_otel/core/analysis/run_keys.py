@@ -46,13 +46,14 @@ _MOST_VALUES: Final = 100
 MOST_CHARACTERS: Final = 500
 
 
-def _name(run: Run) -> str:
-    return run.name.removesuffix(f"-{run.id[:SHORT_ID_DIGITS]}")
+def _name(run: Run) -> str | None:
+    short_id = run.id[:SHORT_ID_DIGITS]
+    return None if run.name == short_id else run.name.removesuffix(f"-{short_id}")
 
 
-def _prefix(run: Run) -> str:
+def _prefix(run: Run) -> str | None:
     name = _name(run)
-    return _SEPARATORS.split(name, maxsplit=1)[0] or name
+    return None if name is None else _SEPARATORS.split(name, maxsplit=1)[0] or name
 
 
 def _date(run: Run, digits: int) -> str | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST_GROUPS = 1000
 _MOST_PHASES = 5
 _MOST_VALUES = 3
+_SHARES = "share of the time"
 _LONGEST_VALUE = 40
 
 
@@ -198,7 +199,7 @@ def _show(source: str, catalogue: RunCatalogue, grouped: GroupedRuns) -> None:
     output.show(_runs(catalogue.keys, rows))
     if grouped.total.steps.times:
         output.result("\nThe steps, and the share of each phase in their time:\n")
-        output.show(_steps(catalogue.keys, rows, grouped.total))
+        output.show(_steps(catalogue.keys, rows))
     if grouped.total.verdicts:
         output.result("\nThe number of runs with each verdict:\n")
         output.show(_verdicts(catalogue.keys, rows))
@@ -217,7 +218,7 @@ def _table(
 ) -> Table:
     names = tuple(map(printable, keys)) or ("",)
     lines = [(*_key_cells(keys, group), *line) for group, line in zip(rows, cells, strict=True)]
-    left = {"status", "verdicts", "oldest", "newest", "began"}
+    left = {"status", "verdicts", "oldest", "newest", "began", _SHARES}
     return rows_table(
         (*names, *map(printable, heads)), {each for each in heads if each not in left}, lines
     )
@@ -255,21 +256,26 @@ def _runs(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
     return _table(keys, rows, ("runs", "status", "time", "rank time", "GPU time"), cells)
 
 
-def _steps(keys: Sequence[str], rows: Sequence[RunGroup], total: RunGroup) -> Table:
-    phases = [name for name, _ in total.phase_ns.most_common(_MOST_PHASES)]
-    has_others = len(total.phase_ns) > len(phases)
-    heads = ["steps", "p50", "p95", *phases, *(["other"] if has_others else []), "unattributed"]
-    cells = []
-    for group in rows:
-        steps = group.steps
-        shown = [group.phase_ns[name] for name in phases]
-        if has_others:
-            shown.append(sum(group.phase_ns.values()) - sum(shown))
-        times = [duration(steps.median_ns), duration(steps.p95_ns)]
-        shares = [f"{100 * group.share(ns):.1f} %" for ns in (*shown, group.unattributed_ns)]
-        figures = [*times, *shares] if steps.times else ["-"] * (len(heads) - 1)
-        cells.append((f"{steps.times:,}", *figures))
-    return _table(keys, rows, heads, cells)
+def _steps(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
+    cells = [
+        (
+            f"{group.steps.times:,}",
+            duration(group.steps.median_ns) if group.steps.times else "-",
+            duration(group.steps.p95_ns) if group.steps.times else "-",
+            _shares(group) if group.steps.times else "-",
+        )
+        for group in rows
+    ]
+    return _table(keys, rows, ("steps", "p50", "p95", _SHARES), cells)
+
+
+def _shares(group: RunGroup) -> str:
+    """Return the shares of the longest phases, of the other ones, and of the rest of the steps."""
+    longest = group.phase_ns.most_common(_MOST_PHASES)
+    others = sum(group.phase_ns.values()) - sum(ns for _, ns in longest)
+    rows = [*longest, *([("other phases", others)] if others else [])]
+    rows.append(("unattributed", group.unattributed_ns))
+    return ", ".join(f"{name} {100 * group.share(ns):.1f} %" for name, ns in rows)
 
 
 def _verdicts(keys: Sequence[str], rows: Sequence[RunGroup]) -> Table:
