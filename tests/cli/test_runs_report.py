@@ -187,9 +187,8 @@ def test_the_figures_are_those_of_a_report_of_each_run(report: Report) -> None:
         assert result.code == (1 if reader.skipped else 0)
 
 
-@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"tar", "postgresql"}))
+@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"tar"}))
 def test_every_source_has_the_same_figures(report: Report, name: str, tmp_path: Path) -> None:
-    """PostgreSQL takes the code path of SQLite."""
     spool = places.spool_for(name, tmp_path)
     expected = report(spool, "--group-by", "host", "--json").document
     with places.SOURCES[name].intact(spool, tmp_path) as source:
@@ -306,6 +305,20 @@ def test_a_model_without_a_configuration_is_that_of_the_forwards(report: Report)
         assert [*report(sdk, "--group-by", key, "--json").groups(key)] == [None]
 
 
+def test_trainers_are_recognised_by_their_configuration(report: Report, tmp_path: Path) -> None:
+    recorded: tuple[dict[str, Any], ...] = (
+        {"model.class": "Bert", "num_train_epochs": 3.0}, {"model": "M", "trainer.strategy": "ddp"},
+        {"model": "M", "steps_per_execution": 1}, {"model": "M", "num_train_epochs": 3},
+    )  # fmt: skip
+    for number, values in enumerate(recorded, 1):
+        attributes = {f"cirron.config.{key}": value for key, value in values.items()}
+        stamped(
+            tmp_path / ".cirron", "run", number, **attributes, **{"cirron.torch.version": "2.9"}
+        )
+    groups = report("--group-by", "framework", "--json").groups("framework")
+    assert {*groups} == {"transformers", "lightning", "keras", "torch"}
+
+
 def test_two_keys(report: Report, recorded: Path) -> None:
     result = report(recorded, "--group-by", "status", "--group-by", "model", "--json")
     keys = {tuple(each["key"].items()): each["runs"] for each in result.document["groups"]}
@@ -399,6 +412,36 @@ def test_each_batch_is_read_twice_however_many_runs_there_are(
     assert report("--group-by", "host").code == 0
     assert {*reads.values()} == {2}
     assert len(reads) == 30
+
+
+def test_device_time_is_that_of_the_phases_or_else_of_the_steps(
+    report: Report, tmp_path: Path
+) -> None:
+    """A phase inside another one counts once; the job's process is no rank."""
+    at = EPOCH_NS
+    spans = [
+        span(1, start_ns=at, end_ns=at + 1000, gpu_ns=700),
+        span(2, 1, name="outer", start_ns=at, end_ns=at + 900, gpu_ns=600),
+        span(3, 2, name="forward", start_ns=at, end_ns=at + 400, gpu_ns=250),
+        span(4, start_ns=at + 2000, end_ns=at + 3000, gpu_ns=40),
+        span(5, start_ns=at + 4000, end_ns=at + 5000),
+        span(6, start_ns=at, end_ns=at + 1000, rank=1),
+        span(7, name="cirron.job", index=None, start_ns=at, end_ns=at + 9000, rank=None),
+    ]
+    attributes = {"cirron.run.id": "a" * 32, "cirron.run.name": "device"}
+    batch = made(1, spans=spans, otel={"session": "b" * 32, "resource": {"attributes": attributes}})
+    (tmp_path / ".cirron" / "spool").mkdir(parents=True)
+    name = f"{batch['created_ns']:020d}-{batch['batch_id']}.json"
+    (tmp_path / ".cirron" / "spool" / name).write_bytes(encoded(batch))
+    total = report("--json").document["total"]
+    assert total["gpu_ns"] == 600 + 40
+    assert total["rank_ns"] == 5000 + 1000
+    assert total["duration_ns"] == 9000
+    assert {each["name"]: each["total_ns"] for each in total["phases"]} == {
+        "outer": 500, "forward": 400,
+    }  # fmt: skip
+    assert total["unattributed"]["total_ns"] == 4000 - 900
+    assert "640 ns" in report().out
 
 
 def test_without_a_run(report: Report, tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "service": ("service.name",),
 }  # fmt: skip
 """The resource attributes of a key; the first one that a resource has counts."""
+_CONFIGURATIONS: Final = {
+    "transformers": ("cirron.config.model.class", "cirron.config.num_train_epochs"),
+    "lightning": ("cirron.config.model", "cirron.config.trainer.strategy"),
+    "keras": ("cirron.config.model", "cirron.config.steps_per_execution"),
+}
+"""The attributes that the hooks of a trainer always record together."""
 _PREFIXES: Final = ("", HYPERPARAMETER, "cirron.")
 _SEPARATORS: Final = re.compile(r"[-_./:\s]+")
 _MOST_VALUES: Final = 100
@@ -92,7 +98,7 @@ def values_of(key: str, resources: Iterable[dict[str, Any]]) -> Values:
     At most 100 values, and strings of at most 500 characters.
     """
     if key == FRAMEWORK:
-        return ("torch",) if any(TORCH_VERSION in each for each in resources) else ()
+        return _framework(resources)
     if key == VERDICT or key in _OF_RUN:
         return ()
     attributes = ATTRIBUTES.get(key) or tuple(prefix + key for prefix in _PREFIXES)
@@ -104,6 +110,15 @@ def values_of(key: str, resources: Iterable[dict[str, Any]]) -> Values:
         if value is not None and len(distinct) < _MOST_VALUES:
             distinct.setdefault(f"{type(value).__name__} {value!a}", _cut(value))
     return tuple(distinct.values())
+
+
+def _framework(resources: Iterable[dict[str, Any]]) -> Values:
+    """Return the trainer whose configuration is recorded, else `torch` if its version is."""
+    keys = {key for resource in resources for key in resource}
+    for framework, configuration in _CONFIGURATIONS.items():
+        if keys.issuperset(configuration):
+            return (framework,)
+    return ("torch",) if TORCH_VERSION in keys else ()
 
 
 def _cut(value: Any) -> Any:
