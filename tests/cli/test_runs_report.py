@@ -24,6 +24,7 @@ from cirron_otel.core.analysis.runs import read_runs
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run as run_command
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.convert_rows import places
 from tests.sdk.processes import environment
 from tests.spool.made import EPOCH_NS, encoded, made, span
@@ -212,6 +213,12 @@ def test_spools_at_any_depth(report: Report, recorded: Path, tmp_path: Path) -> 
     assert report("--json").document["run_count"] == 1
     result = report("nightly/data/spool")
     assert (result.code, result.out) == (0, "nightly/data/spool: 0 runs\n")
+
+
+def test_a_directory_in_another_format(report: Report, recorded: Path, tmp_path: Path) -> None:
+    convert(ConvertRequest(str(recorded), f"parquet:{tmp_path}/tables"))
+    assert report("tables", "--from", "parquet", "--json").document["run_count"] == 5
+    assert report("parquet:tables", "--json").document["run_count"] == 5
 
 
 def test_parts_and_copies_of_a_run_are_one_run(report: Report, tmp_path: Path) -> None:

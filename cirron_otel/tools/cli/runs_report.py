@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -142,10 +143,11 @@ class _Sources:
         from ...core.spool.paths import find_spool, spools_below
         from ..convert.tables import source_with_prefix
 
-        directory = Path(source)
-        if source_with_prefix(source) is not None or not directory.is_dir():
+        is_other = self._format not in (None, "spool") or source_with_prefix(source) is not None
+        if is_other or not os.path.isdir(source):  # noqa: PTH112 - false for any odd path
             yield source
             return
+        directory = Path(source)
         try:
             root = find_spool(directory).root
         except InputError:
