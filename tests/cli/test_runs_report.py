@@ -19,6 +19,7 @@ import pytest
 from cirron_otel import exactjson
 from cirron_otel.core.analysis.breakdown import PhaseTimes
 from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_keys import KEYS
 from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.analysis.runs import read_runs
 from cirron_otel.core.spool.reader import SpoolReader
@@ -30,6 +31,7 @@ from tests.sdk.processes import environment
 from tests.spool.made import EPOCH_NS, encoded, made, span
 from tests.spool.recorded import SPOOLS
 
+DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM = """
 import cirron_otel as ci
 
@@ -294,6 +296,12 @@ def test_groups_are_equal_values_of_one_type(report: Report, tmp_path: Path) -> 
 def test_keys(report: Report, recorded: Path, key: str, expected: dict[Any, int]) -> None:
     groups = report(recorded, "--group-by", key, "--json").groups(key)
     assert {value: group["runs"] for value, group in groups.items()} == expected
+
+
+def test_the_page_lists_the_keys() -> None:
+    section = (DOCS / "cli.md").read_text().partition("\n## runs report")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \| ", section.partition("| KEY |")[2], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(KEYS)
 
 
 def test_keys_of_the_machine(report: Report, recorded: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...core.analysis.run_keys import KEYS
 from ...core.moments import parse_moment
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
@@ -64,8 +65,7 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
     "keys",
     multiple=True,
     metavar="KEY",
-    help="model, host, script, status, verdict, month and others, or the name of a resource"
-    " attribute. Can be given several times.",
+    help=f"{', '.join(KEYS)}, or the name of a resource attribute. Can be given several times.",
 )
 @json_option
 def report(
