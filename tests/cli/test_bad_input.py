@@ -81,7 +81,9 @@ def test_an_empty_path_is_not_the_current_directory(
     run: Run, spool: Path, tmp_path: Path, prefix: str
 ) -> None:
     before = sorted(tmp_path.iterdir())
-    readers = ([command, prefix] for command in ("report", "diagnose", "export"))
+    readers = (
+        [*command.split(), prefix] for command in ("report", "diagnose", "export", "runs report")
+    )
     for arguments in (
         *readers, ["diff", prefix, spool], ["convert", prefix, "out"], ["convert", spool, prefix]
     ):  # fmt: skip

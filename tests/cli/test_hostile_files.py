@@ -19,7 +19,7 @@ from cirron_otel.tools.cli.main import run as in_process
 from tests.cli.conftest import COMMAND, Run, environment, one_line, same_batches
 
 LINE = b'{"resourceSpans":[]}\n'
-SPOOL_COMMANDS = ("spool ls", "spool verify", "report", "diagnose")
+SPOOL_COMMANDS = ("spool ls", "spool verify", "report", "diagnose", "runs report")
 
 
 def ends_well(code: int, text: str, codes: tuple[int, ...]) -> None:
@@ -83,6 +83,7 @@ def test_a_source_of_any_kind(
         ["convert", name, "part", "--select", "rank=0"],
         ["report", name],
         ["diagnose", name],
+        ["runs", "report", name, "--group-by", "model"],
         ["spool", "ls", name],
         ["spool", "verify", name],
         ["diff", name, name],

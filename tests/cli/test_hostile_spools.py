@@ -133,4 +133,5 @@ def test_every_command(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     call("spool", "show", source, capsys=capsys)
     call("report", source, "--html", tmp_path / "page.html", capsys=capsys)
     call("diagnose", source, capsys=capsys)
+    call("runs", "report", tmp_path, "--group-by", "model", capsys=capsys)
     call("diff", source, back, capsys=capsys)

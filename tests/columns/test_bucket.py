@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import cirron_otel as ci
 from cirron_otel.core.columns import bucket
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.columns.bucket import BucketTables
@@ -22,9 +23,11 @@ from cirron_otel.core.columns.packed import arrow_rows
 from cirron_otel.core.columns.reading import ColumnsReader, RowSelect
 from cirron_otel.core.columns.schema import BATCHES, TABLES
 from cirron_otel.core.columns.writing import ColumnsWriter
+from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.backends.versitygw import Versitygw
+from tests.frames.test_read import assert_same_tables
 from tests.integration.spools import assert_same, batches
 from tests.spool.recorded import SPOOLS
 
@@ -89,6 +92,11 @@ def test_a_recording_comes_back(place: str, tmp_path: Path) -> None:
     back = convert(ConvertRequest(f"parquet:{place}", str(tmp_path / "back")))
     assert back.exit_code == 0
     assert_same(batches(tmp_path / "back"), batches(spool))
+
+
+def test_tables_in_s3_are_read_as_frames(place: str) -> None:
+    convert(ConvertRequest(str(RECORDING), f"parquet:{place}"))
+    assert_same_tables(ci.read(f"parquet:{place}"), ci.read(RECORDING))
 
 
 @pytest.mark.parametrize("run", ["r", "a/b", "é", "x" * 199, "é" * 60, "a b+c", "%41"])

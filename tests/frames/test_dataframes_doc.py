@@ -9,9 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from traitlets.config import Config
 
 import cirron_otel as ci
 from cirron_otel.core.analysis.session_columns import SESSION_COLUMNS
@@ -22,6 +27,7 @@ from cirron_otel.tools.frames.reading import Recording
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "dataframes.md").read_text()
+NOTEBOOK = DOCS / "examples" / "steps.ipynb"
 DOCUMENTED = dict(re.findall(r"<!-- table: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)", TEXT))
 
 
@@ -73,13 +79,47 @@ def run_cells(notebook: Path) -> list[object]:
 
 @pytest.mark.usefixtures("in_a_run")
 def test_the_notebook() -> None:
-    run, epochs, shares, slowest = run_cells(DOCS / "examples" / "steps.ipynb")
+    run, epochs, shares, slowest = run_cells(NOTEBOOK)
     assert run == ci.read(".cirron").runs[0]
     assert list(epochs["steps"]) == [6, 6, 3]  # type: ignore[index]
     assert shares.sum() == pytest.approx(1)  # type: ignore[attr-defined]
     assert shares.index[0] == "phase_forward_ns"  # type: ignore[attr-defined]
     assert len(slowest) == 5  # type: ignore[arg-type]
     assert set(slowest["longest"]) == {"phase_forward_ns"}  # type: ignore[index]
+
+
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Jupyter's files; the path of a socket in it has at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="jupyter-") as folder:
+        for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+            monkeypatch.setenv(name, f"{folder}/{name.lower()}")
+        yield Path(folder)
+
+
+@pytest.mark.usefixtures("short_folder")
+def test_the_notebook_in_a_kernel_of_jupyter(in_a_run: Path) -> None:
+    """Every cell shows the tables that the same code has in a program."""
+    expected = run_cells(NOTEBOOK)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(
+        notebook,
+        config=Config({"ConnectionFileMixin": {"transport": "ipc"}}),
+        timeout=600,
+        startup_timeout=600,
+        resources={"metadata": {"path": str(in_a_run)}},
+    )
+    client.execute()
+    assert client.km is None, "the kernel has not ended"
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == [*range(1, len(expected) + 1)]
+    for cell, value in zip(cells, expected, strict=True):
+        (shown,) = cell.outputs
+        assert shown.output_type == "execute_result"
+        if hasattr(value, "_repr_html_"):
+            assert shown.data["text/html"].split() == value._repr_html_().split()
+        else:
+            assert shown.data["text/plain"] == repr(value)
 
 
 def test_duckdbs_shell_reads_the_file(in_a_run: Path) -> None:

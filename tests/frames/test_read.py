@@ -6,6 +6,8 @@ import gc
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import cirron_otel as ci
 from cirron_otel.core.columns.schema import MARKS, SPANS, TABLES
 from cirron_otel.errors import CirronOtelError, InputError, UsageError
 from cirron_otel.tools.cli.demo import RECORDING
+from cirron_otel.tools.convert import tables
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from cirron_otel.tools.frames.lazy_table import LazyTable
 from cirron_otel.tools.frames.reading import Recording
 from tests.columns.helpers import of_run
 from tests.convert_rows import places
@@ -31,33 +35,97 @@ def by_id(rows: Rows) -> Rows:
     return sorted(rows, key=lambda row: (str(row["id"]), row["ordinal"]))
 
 
-@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"tar", "postgresql"}))
+def assert_equal_frames(table: LazyTable) -> None:
+    """pandas and Polars have the rows of the Arrow table, with the same values."""
+    expected = arrow_rows(table)
+    assert polars_rows(table) == expected, table.name
+    assert pandas_rows(table) == expected, table.name
+
+
+def assert_same_tables(
+    recording: Recording, expected: Recording, names: Iterable[str] = NAMES_OF_TABLES
+) -> None:
+    """Two recordings have the same rows, of the same types, in frames of all libraries."""
+    assert recording.findings == []
+    assert [run.id for run in recording.runs] == [run.id for run in expected.runs]
+    for name in names:
+        table, other = (getattr(each, name)() for each in (recording, expected))
+        assert table.to_arrow().schema == other.to_arrow().schema
+        sort = by_id if name in ("spans", "marks") else list
+        assert sort(arrow_rows(table)) == sort(arrow_rows(other))
+        assert_equal_frames(table)
+    assert len(expected.spans()) > 0
+
+
+@pytest.mark.parametrize("name", sorted(places.SOURCES.keys() - {"tar"}))
 def test_every_source_has_the_same_tables(name: str, tmp_path: Path) -> None:
-    """PostgreSQL takes the code path of SQLite."""
+    """tests/columns/test_bucket.py reads tables in S3."""
     spool = places.spool_for(name, tmp_path)
-    expected = ci.read(spool)
     with (
         places.SOURCES[name].intact(spool, tmp_path) as source,
         ci.read(source.argument, source_format=source.format) as recording,
     ):
-        assert recording.findings == []
-        assert [run.id for run in recording.runs] == [run.id for run in expected.runs]
-        assert arrow_rows(recording.steps()) == arrow_rows(expected.steps())
-        assert arrow_rows(recording.sessions()) == arrow_rows(expected.sessions())
-        for each in ("spans", "marks"):
-            rows = arrow_rows(getattr(recording, each)())
-            assert by_id(rows) == by_id(arrow_rows(getattr(expected, each)()))
-        assert len(expected.spans()) > 0
+        assert_same_tables(recording, ci.read(spool))
+
+
+READ_STDIN = """
+import sys
+import cirron_otel as ci
+from tests.frames.test_read import assert_same_tables
+spool, source_format, *names = sys.argv[1:]
+assert_same_tables(ci.read("-", source_format=source_format), ci.read(spool), names)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, row in tables.SOURCES.items() if row.reads_stdin)
+)
+def test_standard_input_has_the_same_tables(name: str, tmp_path: Path) -> None:
+    names = set(NAMES_OF_TABLES)
+    spool = places.spool_for(name, tmp_path)
+    if name == "stormlog":
+        path = tmp_path / "export.json"
+        convert(ConvertRequest(str(spool), f"stormlog:{path}"))
+        spool = tmp_path / "of the export"
+        names.remove("spans")  # Stormlog's sessions are named after their file.
+        convert(ConvertRequest(f"stormlog:{path}", str(spool)))
+    elif name == "dgrr":
+        path = places.DGRR
+    else:
+        path = tmp_path / min(spool.rglob("*.json")).name
+        convert(ConvertRequest(str(spool), str(path), target_format=name))
+    done = subprocess.run(
+        [sys.executable, "-c", READ_STDIN, str(spool), name, *sorted(names)],
+        cwd=Path(__file__).parents[2], input=path.read_bytes(), capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_recordings_of_cirron_sdk_have_runs_and_sessions_in_all_tables() -> None:
+    """Its batches name neither: the tables of records have those of the steps and the sessions."""
+    for name in ("01_torch_basic", "06_threads", "07_ranks", "23_sigkill_plus_stray_tmp"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recording = ci.read(SPOOLS / name)
+        sessions = {row["session_id"]: row["run_id"] for row in arrow_rows(recording.sessions())}
+        rows = arrow_rows(recording.spans())
+        assert {row["run_id"] for row in rows} == {run.id for run in recording.runs}
+        assert all(sessions[row["session_id"]] == row["run_id"] for row in rows)
+        spans = {row["id"]: row for row in rows}
+        for row in arrow_rows(recording.marks()):
+            owner = spans.get(row["span_id"])
+            if owner is not None:
+                assert (row["run_id"], row["session_id"]) == (owner["run_id"], owner["session_id"])
+        for row in arrow_rows(recording.steps()):
+            owner = spans[row["span_id"]]
+            assert (row["run_id"], row["session_id"]) == (owner["run_id"], owner["session_id"])
 
 
 @pytest.mark.parametrize("spool", [*(SPOOLS / name for name in NAMES), RECORDING], ids=str)
 def test_frames_of_pandas_and_polars_are_equal(spool: Path) -> None:
     recording = ci.read(spool)
     for name in NAMES_OF_TABLES:
-        table = getattr(recording, name)()
-        expected = arrow_rows(table)
-        assert polars_rows(table) == expected, name
-        assert pandas_rows(table) == expected, name
+        assert_equal_frames(getattr(recording, name)())
 
 
 def test_integers_stay_exact() -> None:

@@ -176,7 +176,7 @@ class SpoolIndex:
             self.sdk_versions.add(shown(rows.sdk_version) or "")
         add = self.connection.executemany
         name = shown(batch.name)
-        with _disk_errors():
+        with disk_errors():
             file = (number, name, len(batch.data), key_of(rows.batch_id), has_summaries)
             add(_ADD_FILE, [file])
             add(_ADD_SPAN, _spans(number, spans, has_summaries=has_summaries))
@@ -191,19 +191,19 @@ class SpoolIndex:
 
     def ready(self) -> SpoolIndex:
         """Make the added records searchable."""
-        with _disk_errors():
+        with disk_errors():
             self.connection.execute("COMMIT")
             self.connection.executescript(_INDEXES)
         return self
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query; each call has its own cursor."""
-        with _disk_errors():
+        with disk_errors():
             yield from self.connection.execute(query, values)
 
     def script(self, statements: str) -> None:
         """Run statements that create tables."""
-        with _disk_errors():
+        with disk_errors():
             self.connection.executescript(statements)
 
     def function(self, pure: Callable[[str | None], float | None]) -> None:
@@ -212,7 +212,7 @@ class SpoolIndex:
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         """Run an INSERT for each of `values`, as one transaction."""
-        with _disk_errors():
+        with disk_errors():
             self.connection.execute("BEGIN")
             self.connection.executemany(statement, values)
             self.connection.execute("COMMIT")
@@ -240,7 +240,8 @@ def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
 
 
 @contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
+    """Convert an error of a temporary database in the block to a TargetError."""
     try:
         yield
     except sqlite3.OperationalError as error:

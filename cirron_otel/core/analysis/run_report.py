@@ -6,7 +6,7 @@ the durations of one rank's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -193,7 +193,7 @@ def report_run(
     create_step_tables(index)
     create_digest_tables(index)
     marks, left_out = mark_series(index)
-    ranks = [_rank(index, *row) for row in index.rows(_RANKS)]
+    ranks = list(rank_reports(index))
     bound, straggler = bound_of(ranks)
     return RunReport(
         index.one("SELECT count(*) FROM span"),
@@ -221,6 +221,12 @@ def diagnosis_of(index: SpoolIndex) -> Diagnosis | None:
     if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
         return None
     return diagnose_index(index, thresholds_of("run"))
+
+
+def rank_reports(index: SpoolIndex) -> Iterator[RankReport]:
+    """Yield the report of each rank, after `create_step_tables`."""
+    for row in index.rows(_RANKS):
+        yield _rank(index, *row)
 
 
 def _rank(

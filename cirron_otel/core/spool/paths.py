@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,35 @@ def find_spool(path: str | os.PathLike[str]) -> SpoolPaths:
         f"{directory} contains no spool: expected a directory with spool/ or .cirron/spool/, or"
         f" with batch files named <created_ns>-<batch_id>.json"
     )
+
+
+def spools_below(directory: Path, on_error: Callable[[InputError], None]) -> Iterator[Path]:
+    """Yield the spools in a directory that is not a spool itself, in the order of their paths.
+
+    A spool is `.cirron` with `spool/`, a directory in which `spool/` contains a batch, or one that
+    contains batches itself. Links are not followed, and other hidden directories are left out.
+    A directory that cannot be read is reported to `on_error`.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
+        spools = {name for name in names if _is_spool(directory / name)}
+    except OSError as error:
+        place = error.filename or directory
+        on_error(InputError(f"{place} cannot be read: {_reason(error)}"))
+        return
+    for name in names:
+        if name in spools:
+            yield directory / name
+        elif not name.startswith("."):
+            yield from spools_below(directory / name, on_error)
+
+
+def _is_spool(directory: Path) -> bool:
+    if directory.name.startswith("."):
+        return directory.name == ".cirron" and (directory / "spool").is_dir()
+    spool = directory / "spool"
+    return (spool.is_dir() and _holds_batches(spool)) or _holds_batches(directory)
 
 
 def target_spool(path: str | os.PathLike[str]) -> SpoolPaths:

@@ -1,5 +1,6 @@
-"""`cirron-otel runs ls`: list the runs of a spool. Other commands use this module to choose a
-run.
+"""`cirron-otel runs`: list the runs of a spool, and report on many.
+
+Other commands use this module to choose a run.
 """
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
@@ -14,6 +15,7 @@ from ...core.analysis.runs import HEADS, MOST_LISTED
 from ...ids import SHORT_ID_DIGITS
 from . import output
 from .parameters import json_option, spool_argument
+from .runs_report import report
 from .tables import rows_table
 from .text import count, duration, local_moment, numbers, printable
 
@@ -49,9 +51,12 @@ def run_json(chosen: ChosenRun) -> dict[str, Any] | None:
     return None if chosen.run is None else {"id": chosen.run.id, "name": chosen.run.name}
 
 
-@click.group(short_help="List the runs of a spool.")
+@click.group(short_help="List the runs of a spool, and report on many.")
 def runs() -> None:
-    """List runs. A run is one `profile()` or one `cirron-otel run`, with all its processes."""
+    """List runs, and report on many.
+
+    A run is one `profile()` or one `cirron-otel run`, with all its processes.
+    """
 
 
 @runs.command(short_help="Name, time, ranks, status and steps of each run.")
@@ -85,6 +90,8 @@ def ls(directory: str, as_json: bool) -> int:
     output.skipped(reader.findings, reader.skipped)
     return 1 if reader.skipped else 0
 
+
+runs.add_command(report)
 
 _RIGHT = {"duration", "steps"}
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...core.analysis.step_columns import TableColumn
 from ...core.columns.arrow import record_batch, schema_of
 from ...core.columns.batch_rows import rows_of
-from ...core.columns.schema import TIME_OF_TABLE
+from ...core.columns.schema import SPANS, TIME_OF_TABLE
 from ...core.records.findings import Finding
 from ...core.spool.reader import BatchFile
 from ...errors import InputError
@@ -41,10 +41,20 @@ def table_of(columns: Sequence[TableColumn], rows: Iterable[tuple[Any, ...]]) ->
     return pa.Table.from_batches(chunks_of(columns, rows), schema_of_columns(columns))
 
 
+Owner = Callable[[str, Any], tuple[str | None, str | None]]
+"""Returns the run and the session of a record by the name of its batch and the id of its span."""
+
+
 def table_of_records(
-    name: str, batches: Iterable[BatchFile], on_finding: Callable[[Finding], None]
+    name: str,
+    batches: Iterable[BatchFile],
+    on_finding: Callable[[Finding], None],
+    owner: Owner,
 ) -> pa.Table:
-    """Return the rows of a table of docs/columns.md in order of time, those without a time last."""
+    """Return the rows of a table of docs/columns.md in order of time, those without a time last.
+
+    `owner` supplies the run and the session of records that do not name them.
+    """
     parts = []
     for batch in batches:
         try:
@@ -52,7 +62,18 @@ def table_of_records(
         except InputError as error:
             on_finding(Finding(batch.name, "unreadable", str(error)))
         else:
-            parts.append(record_batch(name, rows.tables[name]))
+            columns = rows.tables[name]
+            _complete(columns, columns["id" if name == SPANS else "span_id"], batch.name, owner)
+            parts.append(record_batch(name, columns))
     table = pa.Table.from_batches(parts, schema_of(name))
     order = [(key, "ascending") for key in (TIME_OF_TABLE[name], "batch_key", "ordinal")]
     return table.sort_by(order)
+
+
+def _complete(columns: dict[str, list[Any]], spans: list[Any], batch: str, owner: Owner) -> None:
+    runs, sessions = columns["run_id"], columns["session_id"]
+    for place, span in enumerate(spans):
+        if runs[place] is None or sessions[place] is None:
+            run, session = owner(batch, span)
+            runs[place] = run if runs[place] is None else runs[place]
+            sessions[place] = session if sessions[place] is None else sessions[place]

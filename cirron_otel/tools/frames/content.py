@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ...core.analysis.index import SpoolIndex, run_index
+from ...core.analysis.index import SpoolIndex, id_of, run_index
 from ...core.analysis.runs import Run, SpoolRuns
 from ...core.analysis.session_columns import SESSION_COLUMNS, session_rows
 from ...core.analysis.sessions import assign_sessions
@@ -18,6 +18,13 @@ from ...core.spool.reader import BatchFile, SpoolReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_SESSIONS: Final = """
+SELECT span.id, session.key FROM member JOIN span USING (no)
+JOIN session ON session.no = member.session
+WHERE session.key IS NOT NULL AND span.id IS NOT NULL
+"""
 
 
 class RecordingContent:
@@ -56,10 +63,30 @@ class RecordingContent:
             return table_of(SESSION_COLUMNS, rows)
 
     def records(self, name: str) -> pa.Table:
-        """Return the rows of a table of docs/columns.md."""
+        """Return the rows of a table of docs/columns.md.
+
+        Records that do not name their run or their session, such as those of cirron-sdk, have the
+        run and the session that the other tables list.
+        """
         from .arrow_rows import table_of_records
 
-        return table_of_records(name, self._reader, self.findings.append)
+        sessions = self._sessions_of_spans()
+        run_of_session = {each: run for run in self.runs.runs for each in run.sessions}
+
+        def owner(batch: str, span: str | None) -> tuple[str | None, str | None]:
+            session = sessions.get(span)
+            # A batch may contain marks of several sessions.
+            run = self._run_of.get(batch) if session is None else run_of_session.get(session)
+            return None if run is None else run.id, session
+
+        return table_of_records(name, self._reader, self.findings.append, owner)
+
+    def _sessions_of_spans(self) -> dict[str | None, str]:
+        """Return the session of each span by its id; nothing if all batches name their session."""
+        if all(run.is_recorded for run in self.runs.runs):
+            return {}
+        with self._index() as (index, _):
+            return {id_of(span): id_of(session) for span, session in index.rows(_SESSIONS)}
 
     @contextlib.contextmanager
     def _index(self) -> Iterator[tuple[SpoolIndex, list[Run | None]]]:

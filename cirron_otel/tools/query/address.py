@@ -8,10 +8,9 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
-from ...core.durations import UNIT_SECONDS
+from ...core.moments import parse_moment
 from ...core.targets.otlp.config import TENANT_HEADER, parse_headers
 from ...errors import UsageError
 
@@ -29,7 +28,6 @@ MOST_TRACES = 100_000
 _KEYS = ("session", "trace", "service", "start", "end", "tenant", "limit")
 _WHAT = ("session", "trace", "service")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
-_AGE = re.compile(r"(\d{1,6})([smhdw])")
 _DEFAULT_AGE_S = 7 * 86400
 """The time range of a search without `start`, seconds: the longest range that Tempo allows by
 default."""
@@ -164,22 +162,10 @@ def _limit(text: str) -> int:
 
 
 def _time(text: str, key: str, now: int) -> int:
-    """Parse a time such as `2026-11-21T05:00:00Z` (UTC if it has no zone), or an age such as
-    `90m`.
-    """
-    if age := _AGE.fullmatch(text):
-        return now - int(age[1]) * UNIT_SECONDS[age[2]] * 10**9
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        whole = moment.replace(microsecond=0)
-        return int(whole.timestamp()) * 10**9 + moment.microsecond * 1000
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{key}={text[:40]!a} is not a time: expected one like 2026-11-21T05:00:00Z, or an age"
-            " like 90s, 30m, 12h, 7d, 2w"
-        ) from None
+        return parse_moment(text, now)
+    except ValueError as error:
+        raise UsageError(f"{key}={error}") from None
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,164 @@
+"""The runs of several spools, in bounded memory: a run with parts in several spools is one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ...ids import is_id
+from ..records.findings import Finding
+from ..spool.reader import BatchFile, SpoolReader
+from .run_batch import OPEN, UNFINISHED, worse
+from .run_keys import Values, values_of
+from .runs import MOST_LISTED, Run, read_runs
+
+_MOST_FINDINGS: Final = 10_000
+_NOT_ENDED: Final = (OPEN, UNFINISHED)
+
+
+@dataclass(slots=True)
+class RunPart:
+    """The batches of a run in one spool."""
+
+    place: str
+    names: frozenset[str]
+
+
+@dataclass(slots=True)
+class CataloguedRun:
+    """A run, its parts, and the values of the requested keys; a lookup of its batches."""
+
+    run: Run
+    """Without the names of its batches and without its resource."""
+    parts: list[RunPart]
+    values: dict[str, Values]
+    """The values of each key in the resources of the run's sessions."""
+    is_mergeable: bool
+
+    def read(self, name: str, *, check: bool = True) -> BatchFile | None:
+        """Return a batch of the run; None if it cannot be read."""
+        for part in self.parts:
+            if name in part.names:
+                return SpoolReader(part.place).read(name, check=check)
+        return None
+
+    def batches(self) -> Iterator[BatchFile]:
+        """Yield the batches of all parts, without listing the directories again.
+
+        A batch that disappeared is left out.
+        """
+        for part in self.parts:
+            reader = SpoolReader(part.place)
+            for name in sorted(part.names):
+                batch = reader.read(name)
+                if batch is not None:
+                    yield batch
+
+
+@dataclass(slots=True)
+class RunCatalogue:
+    """The runs of several spools, without their records."""
+
+    keys: Sequence[str]
+    """The keys by which the runs are grouped."""
+    since_ns: int | None = None
+    until_ns: int | None = None
+    """The runs that began before `since_ns`, or at `until_ns` or later, are left out."""
+    outside: int = 0
+    """The number of runs that are left out."""
+    unassigned: int = 0
+    """The number of batches that belong to no run."""
+    skipped: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    """The batches that cannot be read; the first 10,000."""
+    _runs: dict[str, CataloguedRun] = field(default_factory=dict)
+
+    def add(self, directory: str, shown: str) -> None:
+        """Add the runs of the spool at `directory`. Raises InputError if it cannot be read.
+
+        `shown` is the name of the source in findings.
+        """
+        reader = SpoolReader(directory)
+        spool = read_runs(reader)
+        self.unassigned += len(spool.unassigned)
+        self.skipped += reader.skipped
+        for each in reader.findings[: _MOST_FINDINGS - len(self.findings)]:
+            self.findings.append(replace(each, name=f"{shown}: {each.name}"))
+        for run in spool.runs:
+            resources = [spool.resources.get(session, {}) for session in run.sessions]
+            values = {key: values_of(key, resources) for key in self.keys}
+            part = RunPart(directory, run.batches)
+            is_mergeable = run.is_recorded or is_id(run.id)
+            outlined = replace(run, batches=frozenset(), resource={})
+            self._add(CataloguedRun(outlined, [part], values, is_mergeable))
+
+    def _add(self, added: CataloguedRun) -> None:
+        key = added.run.id if added.is_mergeable else f"{len(self._runs)} {added.run.id}"
+        known = self._runs.get(key)
+        if known is None:
+            self._runs[key] = added
+            return
+        known.parts += added.parts
+        known.run = _merged(known.run, added.run)
+        for name, values in added.values.items():
+            new = (value for value in values if value not in known.values[name])
+            known.values[name] = (*known.values[name], *new)
+
+    def runs(self) -> Iterator[CataloguedRun]:
+        """Yield the runs in the range of time, in order of their start.
+
+        A run without a start is in every range.
+        """
+        self.outside = 0
+        for each in sorted(self._runs.values(), key=_order):
+            if self._is_inside(each.run.start_ns):
+                yield each
+            else:
+                self.outside += 1
+
+    def _is_inside(self, start_ns: int | None) -> bool:
+        if start_ns is None:
+            return True
+        since, until = self.since_ns, self.until_ns
+        return (since is None or start_ns >= since) and (until is None or start_ns < until)
+
+
+def _order(catalogued: CataloguedRun) -> tuple[int, str]:
+    return catalogued.run.start_ns or 0, catalogued.run.id
+
+
+def _merged(one: Run, other: Run) -> Run:
+    """Return a run of which two spools contain parts, or copies."""
+    ranks = sorted({*one.ranks, *other.ranks})
+    starts = [each.start_ns for each in (one, other) if each.start_ns is not None]
+    ends = [each.end_ns for each in (one, other) if each.end_ns is not None]
+    start_ns, end_ns = min(starts, default=None), max(ends, default=None)
+    return replace(
+        one,
+        status=_status(one, other),
+        cause=one.cause or other.cause,
+        script=one.script or other.script,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        duration_ns=None if start_ns is None or end_ns is None else end_ns - start_ns,
+        ranks=ranks[:MOST_LISTED],
+        rank_count=max(len(ranks), one.rank_count, other.rank_count),
+        sessions=list(dict.fromkeys([*one.sessions, *other.sessions]))[:MOST_LISTED],
+        world_size=max((size for size in (one.world_size, other.world_size) if size), default=None),
+    )
+
+
+def _status(one: Run, other: Run) -> str:
+    """Return the more serious state, or, of an older and a newer copy, that of the newer one."""
+    status = worse(one.status, other.status) or one.status
+    ended = [each.status for each in (one, other) if each.status not in _NOT_ENDED]
+    is_copy = set(one.sessions) == set(other.sessions)
+    return ended[0] if is_copy and len(ended) == 1 else status
+
+
+def merged_value(values: Values) -> Any:
+    """Return the only value, a list of several values, or None."""
+    if len(values) > 1:
+        return list(values)
+    return values[0] if values else None
