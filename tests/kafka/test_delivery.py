@@ -18,8 +18,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tests.backends.kafka import MESSAGE_BYTES, Kafka
 from tests.integration.spools import assert_same, batches, cirron_otel, recorded
 
-from .load import SPANS, Rows, request
+from .load import SPANS, request
 from .members import AGENT, CONSUMER, Collector, Otelcol, Topics
+from .stored import Rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(1800)]
 
