@@ -36,7 +36,7 @@ while True:
         print(compactor.run(), flush=True)
     except (CirronOtelError, FileNotFoundError):
         print("away", flush=True)
-    time.sleep(1)
+    time.sleep(5)
 """
 
 

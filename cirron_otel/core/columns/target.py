@@ -47,19 +47,25 @@ class ColumnsTarget:
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
         """Add the batches, or their parts, that the tables do not contain, each once."""
+        converted: list[PackedRows] = []
+        for batch in batches:  # before the lock is held, which other processes wait for
+            self._go_on()
+            converted += self._rows_of(batch)
         try:
             with ColumnsWriter(self._store, known=self._known, wait_s=_WAIT_S) as writer:
-                for batch in batches:
-                    if self._is_interrupted:
-                        raise StoppedError(f"stopped before {self.shown} received everything")
-                    for rows in self._rows_of(batch):
-                        writer.add(rows)
+                for rows in converted:
+                    self._go_on()
+                    writer.add(rows)
         except InputError as error:  # the tables are damaged
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
             raise UnreachableError(str(error)) from None
         self._known = writer.known
         return Receipt()
+
+    def _go_on(self) -> None:
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.shown} received everything")
 
     def _rows_of(self, batch: SealedBatch) -> list[PackedRows]:
         try:
