@@ -111,7 +111,7 @@ def chain(
 
 def broker_is_killed(running: Chain) -> None:
     """The agents acknowledge requests while the broker is down."""
-    running.until(running.rows.any)
+    running.until(lambda: running.rows.count() > 0)
     before = running.topics.end()
     running.topics.broker.kill()
     running.load.allow(0.35)
@@ -169,9 +169,22 @@ def consumers_come_and_go(running: Chain) -> None:
     running.load.wait(running.seconds)
 
 
+def all_collectors_are_killed_while_they_store(running: Chain) -> None:
+    """Much of the load is then in their spools, and a part of it in the database and the tables."""
+    running.until(lambda: running.rows.count() > running.rows.spans // 2)
+    for collector in running.collectors:
+        collector.kill()
+    for collector in running.collectors:
+        collector.start()
+
+
 FAULTS = (
-    broker_is_killed, collector_is_killed, all_collectors_are_killed, agent_is_killed,
+    broker_is_killed,
+    collector_is_killed,
+    all_collectors_are_killed,
+    agent_is_killed,
     consumers_come_and_go,
+    all_collectors_are_killed_while_they_store,
 )  # fmt: skip
 
 

@@ -20,11 +20,11 @@ class Rows:
     """The rows of TraceSpan, by the number of the span."""
 
     def __init__(self, url: str, spans: int) -> None:
-        self._url, self._spans = url, spans
+        self._url, self.spans = url, spans
 
     def counts(self) -> bytearray:
         """The number of rows of each span, 255 at most."""
-        counts = bytearray(self._spans)
+        counts = bytearray(self.spans)
         with psycopg.connect(self._url) as connection, connection.cursor("ids") as cursor:
             cursor.itersize = _FETCHED
             try:
@@ -34,19 +34,18 @@ class Rows:
             _count(counts, (row_id for (row_id,) in cursor))
         return counts
 
-    def any(self) -> bool:
-        """Whether a span is stored."""
+    def count(self) -> int:
+        """The number of rows."""
         with psycopg.connect(self._url) as connection:
             try:
-                return (
-                    connection.execute('SELECT 1 FROM "TraceSpan" LIMIT 1').fetchone() is not None
-                )
+                [(count,)] = connection.execute('SELECT count(*) FROM "TraceSpan"').fetchall()
             except psycopg.errors.UndefinedTable:
-                return False
+                return 0
+        return int(count)
 
     def has_all(self) -> bool:
         """Whether every span is stored."""
-        return not self.counts().count(0)
+        return self.count() >= self.spans and not self.counts().count(0)
 
 
 class TableRows:
