@@ -137,11 +137,11 @@ SECTION ?=
 soak: $(STAMP)
 	@$(BIN)/python -m tests.load $(SECTION)
 
-# How many spans are sent.
+# How many spans are sent. With TABLES=s3 the columnar tables are in a bucket, not in a directory.
 SPANS ?= 1000000
 
 kafka: $(STAMP)
-	@$(BIN)/python -m tests.kafka $(SPANS)
+	@$(BIN)/python -m tests.kafka $(SPANS) $(if $(filter s3,$(TABLES)),--s3)
 
 screens: $(TORCH_STAMP)
 	@$(BIN)/python -m tests.screens

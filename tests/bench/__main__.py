@@ -43,6 +43,7 @@ from . import (
     snapshots,
     storage_cost,
     stormlog_cost,
+    targets_cost,
     torch_cost,
     torch_tables,
     torch_untrained,
@@ -56,7 +57,8 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
-    "sampling", "stormlog", "traceml", "dgrr", "columns", "diagnose", "storage", "collector",
+    "sampling", "stormlog", "traceml", "dgrr", "columns", "diagnose", "storage", "targets",
+    "collector",
 )  # fmt: skip
 
 
@@ -322,6 +324,8 @@ def main() -> None:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "storage" in chosen:
         storage_cost.section(storage_cost.TINY if arguments.tiny else storage_cost.StorageSizes())
+    if "targets" in chosen:
+        targets_cost.section(targets_cost.TINY if arguments.tiny else targets_cost.TargetSizes())
     if "collector" in chosen:
         collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
 

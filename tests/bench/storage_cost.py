@@ -137,13 +137,13 @@ def _ways(server: Postgres, sizes: StorageSizes) -> None:
 def _cpu(database: PostgresDatabase) -> Iterator[list[tuple[float, float]]]:
     """Yield a list that gets the CPU seconds of this process and of the backend."""
     [(pid,)] = database.rows("SELECT pg_backend_pid()")
-    own, theirs = time.process_time(), _backend_s(pid)
+    own, theirs = time.process_time(), backend_s(pid)
     taken: list[tuple[float, float]] = []
     yield taken
-    taken.append((time.process_time() - own, _backend_s(pid) - theirs))
+    taken.append((time.process_time() - own, backend_s(pid) - theirs))
 
 
-def _backend_s(pid: int) -> float:
+def backend_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 

@@ -140,6 +140,26 @@ def test_a_batch_of_cirron_at_two_collectors_is_stored_once(tmp_path: Path, plac
     assert ColumnsReader(place).rows(BATCHES).num_rows == 10
 
 
+def test_a_request_at_two_collectors_is_stored_once(tmp_path: Path, place: str) -> None:
+    """In other batches, in another order, and while one of the two is killed."""
+    sent = [request(str(n % 2)) for n in range(12)]
+    first, second = configured(tmp_path, place), configured(tmp_path, place)
+    with serving(tmp_path / "b", *second) as other:
+        with serving(tmp_path / "a", *first) as one:
+            for number in range(6):
+                send(one, sent[number][0])
+                send(other, sent[11 - number][0])
+            until(lambda: written(place) > 0)
+            one.kill()
+        with serving(tmp_path / "a", *first) as one:
+            for number in range(6):
+                send(one, sent[11 - number][0])
+                send(other, sent[number][0])
+            assert [one.end(), other.end()] == [0, 0]
+    assert counted(place) == Counter(each for _, ids in sent for each in ids)
+    assert ColumnsReader(place).rows(BATCHES).num_rows == 12
+
+
 def test_files_are_written_at_a_size_or_at_the_end(tmp_path: Path) -> None:
     place = str(tmp_path / "tables")
     rare = configured(tmp_path, place, parquet={"roll_s": 3600, "roll_bytes": "100KB"})
@@ -148,7 +168,7 @@ def test_files_are_written_at_a_size_or_at_the_end(tmp_path: Path) -> None:
         send(here, body)
         until(lambda: list((tmp_path / "data" / "spool").glob("*.json")))
         more, others = request(size=40_000)
-        assert not Path(place).exists()
+        assert not list(Path(place).rglob("*.parquet"))
         send(here, more)
         until(lambda: Path(place).exists() and written(place) > 0)
         last, rest = request()

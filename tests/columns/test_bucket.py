@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import cirron_otel as ci
-from cirron_otel.core.columns import bucket
+from cirron_otel.core.columns import bucket, ranged
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.columns.bucket import BucketTables
 from cirron_otel.core.columns.known_batches import KnownBatches, PartitionBatches
@@ -22,13 +23,17 @@ from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.packed import arrow_rows
 from cirron_otel.core.columns.reading import ColumnsReader, RowSelect
 from cirron_otel.core.columns.schema import BATCHES, TABLES
-from cirron_otel.core.columns.writing import ColumnsWriter
+from cirron_otel.core.columns.writing import ColumnsWriter, WriterLimits
+from cirron_otel.core.targets.objects.s3 import S3BlobStore
+from cirron_otel.core.targets.objects.store import BlobContent
+from cirron_otel.errors import TargetError
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.backends.versitygw import Versitygw
 from tests.frames.test_read import assert_same_tables
 from tests.integration.spools import assert_same, batches
+from tests.spool.made import EPOCH_NS, span
 from tests.spool.recorded import SPOOLS
 
 from .conftest import BUCKET
@@ -51,7 +56,7 @@ MANY = 24
 # Sends the first parts of a large file, and then waits to be killed.
 _ADD_LARGE = """
 import sys, time
-from cirron_otel.core.columns import bucket
+from cirron_otel.core.columns import bucket, ranged
 from cirron_otel.core.targets.objects.store import BlobContent
 from tests.columns.helpers import add
 from tests.columns.test_bucket import large
@@ -138,6 +143,91 @@ def _bytes_below(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             size += path.stat().st_size if path.is_file() else 0
     return size
+
+
+def test_a_writer_that_fails_between_the_parts_of_a_file(
+    place: str, server: Versitygw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server keeps nothing: the upload is aborted."""
+    checked_pieces = BlobContent.checked_pieces
+    uploads = server.buckets / BUCKET / ".sgwtmp"
+    before = _bytes_below(uploads)
+
+    def failing(content: BlobContent, *arguments: int) -> Iterator[bytes]:
+        for number, piece in enumerate(checked_pieces(content, *arguments)):
+            if number == 2:
+                while _bytes_below(uploads) < before + (1 << 20):
+                    time.sleep(0.01)
+                raise OSError("the disk is broken")
+            yield piece
+
+    monkeypatch.setattr(bucket, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(BlobContent, "checked_pieces", failing)
+    with pytest.raises(TargetError, match="the disk is broken"):
+        add(place, large())
+    assert _bytes_below(uploads) == before
+
+
+def test_a_file_of_the_usual_size_has_no_parts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a writer that is killed leaves nothing that only a lifecycle rule removes."""
+    monkeypatch.setattr(S3BlobStore, "_put_parts", None)
+    add(place, large())
+    assert_stored(place, large())
+
+
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what is read from now on."""
+    sizes: list[int] = []
+    get, get_tail, get_range = S3BlobStore.get, S3BlobStore.get_tail, S3BlobStore.get_range
+
+    def whole(store: S3BlobStore, key: str) -> Iterator[bytes]:
+        for piece in get(store, key):
+            sizes.append(len(piece))
+            yield piece
+
+    def tail(store: S3BlobStore, key: str, length: int) -> tuple[bytes, int]:
+        data, size = get_tail(store, key, length)
+        sizes.append(len(data))
+        return data, size
+
+    def part(store: S3BlobStore, key: str, start: int, end: int) -> bytes:
+        sizes.append(end - start)
+        return get_range(store, key, start, end)
+
+    monkeypatch.setattr(S3BlobStore, "get", whole)
+    monkeypatch.setattr(S3BlobStore, "get_tail", tail)
+    monkeypatch.setattr(S3BlobStore, "get_range", part)
+    return sizes
+
+
+def test_a_reader_fetches_the_columns_and_row_groups_that_it_needs(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would be some megabytes."""
+    noise = random.Random(2)
+    spans = [
+        span(n, 1, start_ns=EPOCH_NS + n, end_ns=EPOCH_NS + n + 1,
+             attrs={"noise": noise.randbytes(2_000).hex()})
+        for n in range(2, 2_002)
+    ]  # fmt: skip
+    content = of_run(1, spans=spans, marks=[], snapshots=[])
+    add(place, [content], WriterLimits(row_group_rows=100))
+    monkeypatch.setattr(ranged, "TAIL_BYTES", 20_000)
+    reader = ColumnsReader(place)
+    sizes = fetched(monkeypatch)
+    select = RowSelect(since_ns=EPOCH_NS + 1_050, until_ns=EPOCH_NS + 1_060)
+    rows = reader.rows("spans", select)
+    assert rows.column("start_ns").to_pylist() == [EPOCH_NS + n for n in range(1_050, 1_060)]
+    assert 100_000 < sum(sizes) < 600_000
+    sizes.clear()
+    assert reader.rows("spans", columns=["id", "start_ns"]).num_rows == 2_000
+    assert sum(sizes) < 500_000
+    sizes.clear()
+    assert reader.rows("spans", RowSelect(run_id="r")).num_rows == 2_000
+    assert sum(sizes) > 3_000_000
+    sizes.clear()
+    assert list(reader.keys(reader.groups()[-1]))
+    assert sum(sizes) < 100_000
 
 
 def test_a_writer_that_is_killed_at_any_time(place: str) -> None:

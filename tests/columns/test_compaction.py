@@ -21,6 +21,7 @@ from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.columns.bucket import BucketTables
 from cirron_otel.core.columns.compaction import Compactor, merge
 from cirron_otel.core.columns.expiry import TableExpiry
+from cirron_otel.core.columns.known_batches import KnownBatches, PartitionBatches
 from cirron_otel.core.columns.layout import EMPTY_GROUP, BatchGroup
 from cirron_otel.core.columns.packed import arrow_rows
 from cirron_otel.core.columns.places import open_tables
@@ -124,6 +125,24 @@ def test_a_batch_in_several_groups_is_merged_to_one(any_place: str) -> None:
     assert_one_file_each(any_place)
 
 
+def test_many_groups_with_batches_in_common_become_several(any_place: str) -> None:
+    """As after two collectors have added the same messages at once; memory is bounded."""
+    store = open_tables(any_place)
+    some = files()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KnownBatches, "refresh", lambda *_: PartitionBatches())
+        for start in range(0, len(some), 2):  # each has a batch in common with the next
+            with ColumnsWriter(any_place, known=KnownBatches(store)) as writer:
+                for file in some[start : start + 3]:
+                    writer.add(arrow_rows(rows_of(*file)))
+    assert sum(keys(any_place, group) for group in groups_of(any_place)) == 12 + 5
+    size = max(len(data) for _, data in some)
+    assert compact(any_place, 4 * size) == 6
+    assert max(keys(any_place, group) for group in groups_of(any_place)) <= 5
+    assert_stored(any_place, some)
+    assert_one_file_each(any_place)
+
+
 def repeat(place: str) -> None:
     """Two groups with one batch in common, and another group."""
     add(place, files(2))
@@ -132,7 +151,7 @@ def repeat(place: str) -> None:
     [single] = [group for group in groups_of(place) if keys(place, group) == 1]
     with pytest.MonkeyPatch.context() as patch:  # as if killed before anything is removed
         patch.setattr(compaction, "remove_groups", lambda *_: None)
-        merge(store, [single])
+        merge(store, [single], LARGE)
     assert len(groups_of(place)) == 3
 
 
@@ -179,7 +198,7 @@ def test_a_group_without_all_of_its_rows_is_not_merged(tmp_path: Path) -> None:
     lost = groups_of(place)[1]
     (tmp_path / "tables" / "spans" / lost.path).unlink()
     with pytest.raises(InputError, match="rows of spans in run=r"):
-        merge(open_tables(place), groups_of(place))
+        merge(open_tables(place), groups_of(place), LARGE)
     assert len(groups_of(place)) == 3
 
 
@@ -201,7 +220,7 @@ def test_compactors_that_ignore_the_lease(bucket_place: str, tmp_path: Path) -> 
 
     def work(some: list[BatchGroup]) -> None:
         try:
-            merge(open_tables(bucket_place), some)
+            merge(open_tables(bucket_place), some, LARGE)
         except InputError as error:  # a group was removed before it was read
             errors.append(error)
 

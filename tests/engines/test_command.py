@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.columns.layout import EMPTY_GROUP
+from cirron_otel.core.columns.reading import ColumnsReader
+from cirron_otel.core.columns.schema import TABLES
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.cli.conftest import COMMAND, environment
 from tests.engines.generated import training
@@ -117,6 +120,22 @@ def test_columnar_tables(report: Report, tmp_path: Path) -> None:
     subprocess.run([COMMAND, "convert", RECORDING, f"parquet:{columns}"], check=True)
     same(report, f"parquet:{columns}", "--json")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_batch_in_several_groups_counts_once(report: Report, tmp_path: Path) -> None:
+    """As after a compaction that was killed."""
+    columns = tmp_path / "columns"
+    spool = written(tmp_path / "s", training(ranks=2, steps=30))
+    subprocess.run([COMMAND, "convert", spool, f"parquet:{columns}"], check=True)
+    arguments = (f"parquet:{columns}", "--json", "--run", "all", "--engine", "duckdb")
+    expected = report(*arguments).stdout
+    group = next(g for g in ColumnsReader(columns).groups() if g != EMPTY_GROUP)
+    again = group._replace(file=group.file[:-40] + "f" * 32 + ".parquet")
+    for table in TABLES:
+        if (columns / table / group.path).exists():
+            shutil.copy(columns / table / group.path, columns / table / again.path)
+    done = report(*arguments)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
 def test_a_run_that_needs_python(report: Report, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Numbered spans, the clients that send them, and their rows in PostgreSQL."""
+"""Numbered spans, and the clients that send them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 
-import psycopg
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 SPANS, TRACES = 200, 4
@@ -119,38 +118,3 @@ class Load:
         except OSError:
             pass  # the agent was killed, with or without the request
         return False
-
-
-class Rows:
-    """The rows of TraceSpan, by the number of the span."""
-
-    def __init__(self, url: str, spans: int) -> None:
-        self._url, self._spans = url, spans
-
-    def counts(self) -> bytearray:
-        """The number of rows of each span, 255 at most."""
-        counts = bytearray(self._spans)
-        with psycopg.connect(self._url) as connection, connection.cursor("ids") as cursor:
-            cursor.itersize = 50_000
-            try:
-                cursor.execute('SELECT "id" FROM "TraceSpan"')
-            except psycopg.errors.UndefinedTable:
-                return counts
-            for (row_id,) in cursor:
-                number = span_of(row_id)
-                counts[number] = min(255, counts[number] + 1)
-        return counts
-
-    def any(self) -> bool:
-        """Whether a span is stored."""
-        with psycopg.connect(self._url) as connection:
-            try:
-                return (
-                    connection.execute('SELECT 1 FROM "TraceSpan" LIMIT 1').fetchone() is not None
-                )
-            except psycopg.errors.UndefinedTable:
-                return False
-
-    def has_all(self) -> bool:
-        """Whether every span is stored."""
-        return not self.counts().count(0)

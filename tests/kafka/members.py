@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.backends import run
@@ -15,7 +17,29 @@ from tests.collector.serving import Serving
 
 AGENT, CONSUMER = PINS / "kafka-agent.yaml", PINS / "kafka-consumer.yaml"
 STOP_SECONDS = 300.0
-_UNDELIVERED = 7
+ROLL_S = 2.0
+"""How long batches wait for their group in the columnar tables."""
+_UNFINISHED, _UNDELIVERED = 1, 7
+_DRAINS = 20
+"""How often a collector may start again, if it cannot store everything in STOP_SECONDS."""
+
+# Says each time how many groups it has merged. Other writers may be in the way for a minute. It
+# ignores the lease, so that it meets the compactions of collectors, and never waits for a dead one.
+_COMPACT = """
+import contextlib, sys, time
+from cirron_otel.core.columns.compaction import Compactor
+from cirron_otel.core.columns.places import open_tables
+from cirron_otel.errors import CirronOtelError
+store = open_tables(sys.argv[1])
+store.upkeep_lease = lambda: contextlib.nullcontext(True)
+compactor = Compactor(store, 32 << 20)
+while True:
+    try:
+        print(compactor.run(), flush=True)
+    except (CirronOtelError, FileNotFoundError):
+        print("away", flush=True)
+    time.sleep(5)
+"""
 
 
 class Otelcol:
@@ -51,8 +75,10 @@ class Otelcol:
 class Collector:
     """A cirron-otel collector at one address, which may run several times."""
 
-    def __init__(self, folder: Path, storage: str, **limits: int) -> None:
-        """Start it with its spool in `folder` and its rows in `storage`."""
+    def __init__(
+        self, folder: Path, storage: str, tables: str | None = None, **limits: int
+    ) -> None:
+        """Start it with its spool in `folder`, its rows in `storage`, and in columnar tables."""
         [self.endpoint] = free_endpoints(1)
         self.folder = folder
         config = folder.with_suffix(".yaml")
@@ -61,6 +87,7 @@ class Collector:
             f"storage: {{url: '{storage}'}}\n"
             f"drain_s: {STOP_SECONDS}\n"
             f"limits: {{{', '.join(lines)}}}\n"
+            + ("" if tables is None else f"parquet: {{url: '{tables}', roll_s: {ROLL_S}}}\n")
         )
         self._options = ["--config", str(config), "--grpc", self.endpoint]
         self.start()
@@ -87,12 +114,12 @@ class Collector:
         return any((self.folder / "spool").glob("*.json"))
 
     def drain(self) -> None:
-        """End it when the database has everything that it acknowledged."""
-        for _ in range(5):
+        """End it when its targets have everything that it acknowledged."""
+        for _ in range(_DRAINS):
             if self._end() == 0:
                 return
             self.start()
-        raise AssertionError(f"the database lacks batches of {self.folder}")
+        raise AssertionError(f"a target lacks batches of {self.folder}")
 
     def stop(self) -> None:
         """End it, if it runs."""
@@ -103,8 +130,36 @@ class Collector:
         process = self._serving.process
         process.send_signal(signal.SIGTERM)
         code = process.wait(2 * STOP_SECONDS)
-        assert code in (0, _UNDELIVERED), self._serving.log.read_text()[-2000:]
+        assert code in (0, _UNFINISHED, _UNDELIVERED), self._serving.log.read_text()[-2000:]
         return code
+
+
+class Compactions:
+    """A process that compacts columnar tables again and again."""
+
+    def __init__(self, place: str) -> None:
+        """Start it."""
+        self._place = place
+        self.start()
+
+    def start(self) -> None:
+        """Start it again."""
+        command = [sys.executable, "-c", _COMPACT, self._place]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def await_one(self) -> None:
+        """Wait until it has merged groups."""
+        assert self._process.stdout is not None
+        while self._process.stdout.readline().strip() in ("0", "away"):
+            pass
+        assert self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it with SIGKILL; safe to call twice."""
+        self._process.kill()
+        self._process.wait()
+
+    stop = kill
 
 
 class Topics:

@@ -15,11 +15,13 @@ import yaml
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from cirron_otel.core.columns.reading import ColumnsReader
 from tests.backends.kafka import MESSAGE_BYTES, Kafka
 from tests.integration.spools import assert_same, batches, cirron_otel, recorded
 
-from .load import SPANS, Rows, request
+from .load import SPANS, request
 from .members import AGENT, CONSUMER, Collector, Otelcol, Topics
+from .stored import Rows, TableRows
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(1800)]
 
@@ -45,8 +47,13 @@ class Parts:
     def consumer(self, endpoint: str, config: Path | str = CONSUMER, **settings: str) -> Otelcol:
         return self._otelcol(config, COLLECTOR=endpoint, **settings)
 
+    @property
+    def tables(self) -> str:
+        """The columnar tables of all collectors."""
+        return str(self._directory / "tables")
+
     def collector(self, **limits: int) -> Collector:
-        collector = Collector(self._new_folder(), self._storage, **limits)
+        collector = Collector(self._new_folder(), self._storage, self.tables, **limits)
         self._started.append(collector)
         return collector
 
@@ -131,7 +138,10 @@ def test_the_same_request_to_two_collectors_is_one_row(
     for collector in (one, two):
         collector.drain()
         assert collector.has_stored()
-    assert Rows(postgres_url, 5 * SPANS).counts() == bytearray(b"\1" * 5 * SPANS)
+    once = bytearray(b"\1" * 5 * SPANS)
+    assert Rows(postgres_url, 5 * SPANS).counts() == once
+    tables = TableRows(parts.tables, 5 * SPANS)
+    assert tables.counts() == tables.counts_of_sql() == tables.counts_of_files() == once
 
 
 def test_recordings_come_back_equal(
@@ -156,10 +166,14 @@ def test_recordings_come_back_equal(
     for group, collector in (("one", one), ("two", two)):
         until(lambda group=group: topics.is_consumed(f"{topics.group}.{group}"))
         collector.drain()
-    # A batch whose records are in two traces is stored in two parts, which OTLP puts together.
-    cirron_otel("convert", postgres_url, tmp_path / "back.otlp.jsonl")
-    cirron_otel("convert", tmp_path / "back.otlp.jsonl", tmp_path / "back")
-    assert_same(batches(tmp_path / "back"), truth)
+    for number, source in enumerate((postgres_url, f"parquet:{parts.tables}")):
+        # A batch whose records are in two traces is stored in two parts, which OTLP puts together.
+        lines, back = tmp_path / f"{number}.otlp.jsonl", tmp_path / f"back-{number}"
+        cirron_otel("convert", source, lines)
+        cirron_otel("convert", lines, back)
+        assert_same(batches(back), truth)
+    rows = ColumnsReader(parts.tables).rows("spans", columns=["id"]).column("id").to_pylist()
+    assert sorted(rows) == sorted(s["id"] for batch in truth.values() for s in batch["spans"])
 
 
 def stored_ids(url: str) -> set[str]:
@@ -188,7 +202,10 @@ def test_marks_that_are_log_records(
         assert collector.has_stored()
     with psycopg.connect(postgres_url) as connection:
         rows = connection.execute('SELECT "name" FROM "TraceMark" ORDER BY "name"').fetchall()
-    assert [name for (name,) in rows] == [f"mark {number}" for number in range(4)]
+    names = [f"mark {number}" for number in range(4)]
+    assert [name for (name,) in rows] == names
+    marks = ColumnsReader(parts.tables).rows("marks", columns=["name"]).column("name")
+    assert sorted(marks.to_pylist()) == names
 
 
 def test_a_message_above_the_defaults_of_kafka(

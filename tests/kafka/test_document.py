@@ -20,8 +20,9 @@ from tests.backends.jars import place
 from tests.backends.kafka import MESSAGE_BYTES, Kafka
 from tests.backends.process import Process, free_endpoints
 
-from .load import SPANS, Rows, request
+from .load import SPANS, request
 from .members import AGENT, CONSUMER
+from .stored import Rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(1800)]
 

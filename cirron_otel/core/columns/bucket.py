@@ -21,19 +21,23 @@ from ..targets.objects.place import parse_place
 from ..targets.objects.s3 import S3BlobStore
 from ..targets.objects.store import DifferentError, file_content
 from .layout import UPKEEP, WRITING, BatchGroup, Partition, is_group_file, partition_at
+from .ranged import RangedObject
 from .schema import BATCHES, TABLES
 from .store import EXPECTED, Fill
 
 ABANDONED_AFTER = timedelta(days=1)
 """The age, by the server's clock, at which a file of a group that does not count is removed."""
-WHOLE_BYTES = 32 << 20
+WHOLE_BYTES = 256 << 20
 """The size up to which a file is sent in one request, so that an interrupted upload leaves nothing.
-"""
+
+It is larger than any file with the default limits of writers and compactions."""
 _LEASE = timedelta(minutes=15)
 
 
 class BucketTables:
     """Stores files as objects. Implements TableStore."""
+
+    has_paths = False
 
     def __init__(self, url: str) -> None:
         """Prepare the store, without sending a request.
@@ -64,9 +68,11 @@ class BucketTables:
             if partition is not None and is_group_file(name):
                 yield BatchGroup(partition, name), item.modified
 
-    def source(self, table: str, group: BatchGroup) -> Any:
-        """Read an object. Raises InputError if it does not exist."""
+    def source(self, table: str, group: BatchGroup, *, is_partial: bool = False) -> Any:
+        """Open an object, or read it completely. Raises InputError if it does not exist."""
         try:
+            if is_partial:
+                return pa.PythonFile(RangedObject(self._objects, _key(table, group)), mode="r")
             data = b"".join(self._objects.get(_key(table, group)))
         except FileNotFoundError:
             raise InputError("No such object") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ class Compactor:
         merged = 0
         try:
             for run in self._runs(groups, is_closed=is_closed):
-                merge(self.store, run)
+                merge(self.store, run, self.group_bytes)
                 merged += len(run)
         except InputError as error:
             logger.warning("not compacted: %s", error, extra={"cause": f"compaction {partition}"})
@@ -136,34 +136,79 @@ def _clusters(contents: list[_GroupContent]) -> list[list[_GroupContent]]:
     return clusters
 
 
-def merge(store: TableStore, groups: list[BatchGroup]) -> BatchGroup:
-    """Write one group with each batch of several groups of a partition, and remove those.
+def merge(store: TableStore, groups: list[BatchGroup], group_bytes: int) -> None:
+    """Write each batch of several groups of a partition once, and remove those groups.
 
-    Raises InputError if a group cannot be read completely; nothing is changed then.
+    There are several new groups if the batches have more than `group_bytes` bytes as files of a
+    spool, as may happen if many groups have batches in common. Raises InputError if a group cannot
+    be read completely; then no group has been removed.
     """
     with store.lock(_WAIT_S):
-        headers, chosen = _headers(store, groups)
-        tables: dict[str, list[Any]] = {BATCHES: headers.to_batches()}
-        for table in TABLES:
-            if table != BATCHES:
-                rows = _rows(store, table, chosen)
-                if rows.num_rows:
-                    tables[table] = rows.to_batches()
-        for table in RECORD_TABLES:
-            found = sum(part.num_rows for part in tables.get(table, ()))
-            expected = pc.sum(headers.column(table)).as_py()
-            if found != expected:
-                raise InputError(
-                    f"{store.shown} has {found} rows of {table} in {groups[0].partition.path} where"
-                    f" the batches have {expected}"
-                )
-        created = headers.column("created_ns").to_pylist()
-        merged = new_group(
-            groups[0].partition, [ns for ns in created if ns is not None and ns >= 0]
-        )
-        write_group(store, merged, tables)
+        for some in _divided(_chosen(store, groups), group_bytes):
+            _write_merged(store, some)
         remove_groups(store, groups)
-    return merged
+
+
+class _Chosen(NamedTuple):
+    """A group, and those of its batches that no earlier group has."""
+
+    group: BatchGroup
+    headers: Any
+    """The rows of these batches."""
+
+    @property
+    def size(self) -> int:
+        """The size of the batches as files of a spool, bytes."""
+        size: int | None = pc.sum(self.headers.column("size_bytes")).as_py()
+        return size or 0
+
+
+def _chosen(store: TableStore, groups: list[BatchGroup]) -> list[_Chosen]:
+    chosen = []
+    seen: set[str] = set()
+    for group in groups:
+        table = read_group(store, BATCHES, group).sort_by("ordinal")
+        keys = [key for key in table.column("batch_key").to_pylist() if key not in seen]
+        seen.update(keys)
+        is_new = pc.is_in(table.column("batch_key"), pa.array(keys, pa.string()))
+        if keys:
+            chosen.append(_Chosen(group, table.filter(is_new)))
+    return chosen
+
+
+def _divided(chosen: list[_Chosen], group_bytes: int) -> Iterator[list[_Chosen]]:
+    """Yield the batches of each new group."""
+    some: list[_Chosen] = []
+    for each in chosen:
+        if some and sum(other.size for other in some) + each.size > group_bytes:
+            yield some
+            some = []
+        some.append(each)
+    if some:
+        yield some
+
+
+def _write_merged(store: TableStore, chosen: list[_Chosen]) -> None:
+    partition = chosen[0].group.partition
+    headers = pa.concat_tables([each.headers for each in chosen])
+    headers = with_ordinals(headers, pa.array(range(headers.num_rows), pa.int32()))
+    tables: dict[str, list[Any]] = {BATCHES: headers.to_batches()}
+    for table in TABLES:
+        if table != BATCHES:
+            rows = _rows(store, table, chosen)
+            if rows.num_rows:
+                tables[table] = rows.to_batches()
+    for table in RECORD_TABLES:
+        found = sum(part.num_rows for part in tables.get(table, ()))
+        expected = pc.sum(headers.column(table)).as_py()
+        if found != expected:
+            raise InputError(
+                f"{store.shown} has {found} rows of {table} in {partition.path} where"
+                f" the batches have {expected}"
+            )
+    created = headers.column("created_ns").to_pylist()
+    merged = new_group(partition, [ns for ns in created if ns is not None and ns >= 0])
+    write_group(store, merged, tables)
 
 
 def remove_groups(store: TableStore, groups: Iterable[BatchGroup]) -> None:
@@ -173,27 +218,13 @@ def remove_groups(store: TableStore, groups: Iterable[BatchGroup]) -> None:
             store.remove(table, group)
 
 
-def _headers(
-    store: TableStore, groups: list[BatchGroup]
-) -> tuple[Any, list[tuple[BatchGroup, Any]]]:
-    """Return the rows of the batches, and each group with the keys that no earlier group has."""
-    tables, chosen = [], []
-    seen: set[str] = set()
-    for group in groups:
-        table = read_group(store, BATCHES, group).sort_by("ordinal")
-        keys = [key for key in table.column("batch_key").to_pylist() if key not in seen]
-        seen.update(keys)
-        wanted = pa.array(keys, pa.string())
-        tables.append(table.filter(pc.is_in(table.column("batch_key"), wanted)))
-        chosen.append((group, wanted))
-    headers = pa.concat_tables(tables)
-    return with_ordinals(headers, pa.array(range(headers.num_rows), pa.int32())), chosen
-
-
-def _rows(store: TableStore, table: str, chosen: list[tuple[BatchGroup, Any]]) -> Any:
+def _rows(store: TableStore, table: str, chosen: list[_Chosen]) -> Any:
     parts = [
-        rows.filter(pc.is_in(rows.column("batch_key"), keys))
-        for group, keys in chosen
-        if store.has(table, group) and (rows := read_group(store, table, group)) is not None
+        rows.filter(
+            pc.is_in(rows.column("batch_key"), each.headers.column("batch_key").combine_chunks())
+        )
+        for each in chosen
+        if store.has(table, each.group)
+        and (rows := read_group(store, table, each.group)) is not None
     ]
     return pa.concat_tables(parts) if parts else pa.table({})

@@ -30,6 +30,8 @@ _POLL_S = 0.05
 class DirectoryTables:
     """Stores files with mode 0600. Implements TableStore."""
 
+    has_paths = True
+
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         """The directory need not exist."""
         self.root = Path(directory)
@@ -83,7 +85,7 @@ class DirectoryTables:
         except OSError as error:
             raise _unreadable(table, error) from None
 
-    def source(self, table: str, group: BatchGroup) -> str:
+    def source(self, table: str, group: BatchGroup, *, is_partial: bool = False) -> str:  # noqa: ARG002
         """Return the path of a file."""
         return str(self._path(table, group))
 

@@ -58,11 +58,12 @@ class IcebergWriter:
         self._keys = set(map(bytes.fromhex, stored.column("batch_key").to_pylist()))
 
     def add(self, rows: PackedRows) -> bool:
-        """Add a batch; return False if the tables contain it already."""
-        key = bytes.fromhex(rows.key)
-        if key in self._keys:
+        """Add batches that the tables do not contain; return False if they contain all."""
+        new = [key for key in rows.keys if bytes.fromhex(key) not in self._keys]
+        if not new:
             return False
-        self._keys.add(key)
+        self._keys.update(map(bytes.fromhex, new))
+        rows = rows.of(new)
         self._batches.append(rows)
         self._bytes += sum(batch.nbytes for batch in rows.tables.values())
         if self._bytes >= self._limits.group_bytes:
@@ -77,7 +78,9 @@ class IcebergWriter:
         with self._catalog.errors():
             headers = self._catalog.table(BATCHES)
             with headers.transaction() as change:
-                change.set_properties({_PENDING: json.dumps([rows.key for rows in batches])})
+                change.set_properties(
+                    {_PENDING: json.dumps([key for rows in batches for key in rows.keys])}
+                )
             for table in TABLES:
                 if table != BATCHES:
                     rows = _sorted(table, [each.tables[table] for each in batches])

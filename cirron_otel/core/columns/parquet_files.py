@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -39,17 +40,42 @@ def write_table(file: BinaryIO, table: str, batches: list[Any], rows_per_group: 
         writer.write_table(rows.take(order), row_group_size=rows_per_group)
 
 
-def read_table(source: Any, table: str, columns: list[str] | None = None) -> Any:
-    """Read the columns of a file, by default all. Raises InputError."""
+RowGroupFilter = Callable[[Mapping[str, Any]], bool]
+"""Takes the statistics of a row group by column; returns whether its rows are wanted."""
+
+
+def read_table(
+    source: Any,
+    table: str,
+    columns: list[str] | None = None,
+    is_wanted: RowGroupFilter | None = None,
+) -> Any:
+    """Read the columns of a file, by default all; of all row groups, or of those that are wanted.
+
+    Raises InputError.
+    """
     try:
-        with pq.ParquetFile(source) as file:
+        with pq.ParquetFile(source, pre_buffer=True) as file:
             schema = schema_of(table)
             _check(file.schema_arrow, schema)
             names = schema.names if columns is None else columns
             fields = pa.schema([schema.field(name) for name in names])
-            return file.read(columns=names).select(names).cast(fields)
+            numbers = list(range(file.num_row_groups))
+            if is_wanted is not None:
+                numbers = [n for n in numbers if is_wanted(_statistics(file.metadata.row_group(n)))]
+            return file.read_row_groups(numbers, columns=names).select(names).cast(fields)
     except _ERRORS as error:
         raise InputError(_reason(error)) from None
+
+
+def _statistics(row_group: Any) -> dict[str, Any]:
+    """Return the statistics of the columns that have some."""
+    columns = map(row_group.column, range(row_group.num_columns))
+    return {
+        each.path_in_schema: each.statistics
+        for each in columns
+        if each.statistics is not None and each.statistics.has_min_max
+    }
 
 
 def _check(found: Any, schema: Any) -> None:

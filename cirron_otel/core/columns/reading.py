@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from ..records.findings import Finding
 from .arrow import rows_of, schema_of
 from .batch_rows import batch_of
 from .layout import BatchGroup, Partition, partition_of
-from .parquet_files import read_table
+from .parquet_files import RowGroupFilter, read_table
 from .places import Place, open_tables
 from .schema import BATCHES, RECORD_TABLES, TABLES, TIME_OF_TABLE
 from .store import TableStore
@@ -140,11 +141,11 @@ class ColumnsReader:
         repeated = self._repeated(groups)
         conditions = _conditions(table, select, ds.field)
         names = columns or [column.name for column in TABLES[table]]
-        sources = [self._store.source(table, group) for group in present[:1]]
-        if repeated or any(not isinstance(source, str) for source in sources):
-            rows = self._unrepeated(table, present, repeated)
+        if repeated or not self._store.has_paths:
+            needed = {*names, "batch_key", "run_id", TIME_OF_TABLE[table]}
+            rows = self._unrepeated(table, present, repeated, select, needed)
             return ds.Scanner.from_batches(
-                rows, schema=schema_of(table), columns=names, filter=conditions
+                rows, schema=_schema_of(table, needed), columns=names, filter=conditions
             )
         files = [self._store.source(table, group) for group in present]
         dataset = ds.dataset(files, schema=schema_of(table), format="parquet")
@@ -165,10 +166,17 @@ class ColumnsReader:
         return repeated
 
     def _unrepeated(
-        self, table: str, groups: list[BatchGroup], repeated: dict[BatchGroup, set[str]]
+        self,
+        table: str,
+        groups: list[BatchGroup],
+        repeated: dict[BatchGroup, set[str]],
+        select: RowSelect,
+        columns: Collection[str],
     ) -> Iterator[Any]:
+        is_wanted = partial(_may_match, select, TIME_OF_TABLE[table])
+        names = _schema_of(table, columns).names
         for group in groups:
-            rows = self._read(table, group)
+            rows = read_group(self._store, table, group, names, is_wanted)
             if keys := repeated.get(group):
                 again = pc.is_in(rows.column("batch_key"), pa.array(sorted(keys), pa.string()))
                 rows = rows.filter(pc.invert(again))
@@ -232,11 +240,16 @@ class StoredKeys:
 
 
 def read_group(
-    store: TableStore, table: str, group: BatchGroup, columns: list[str] | None = None
+    store: TableStore,
+    table: str,
+    group: BatchGroup,
+    columns: list[str] | None = None,
+    is_wanted: RowGroupFilter | None = None,
 ) -> Any:
-    """Read the columns of a group's file, by default all. Raises InputError."""
+    """Read the columns of a group's file, by default all; see `read_table`. Raises InputError."""
     try:
-        return read_table(store.source(table, group), table, columns)
+        source = store.source(table, group, is_partial=columns is not None)
+        return read_table(source, table, columns, is_wanted)
     except InputError as error:
         path = f"{store.shown}/{table}/{group.path}"
         raise InputError(f"{path} cannot be read: {error}") from None
@@ -263,6 +276,25 @@ class _RowsByBatch:
         """Return the rows of a batch in the order of their ordinals."""
         start, count = self._places.get(number, (0, 0))
         return list(rows_of(self._rows.slice(start, count)))
+
+
+def _schema_of(table: str, columns: Collection[str]) -> Any:
+    """Return the schema of some columns of a table, in the order of the table."""
+    return pa.schema([field for field in schema_of(table) if field.name in columns])
+
+
+def _may_match(select: RowSelect, time: str, statistics: Mapping[str, Any]) -> bool:
+    """Return whether a row group with some statistics may have rows that `select` matches.
+
+    A column without statistics has only nulls, or values that are too long.
+    """
+    runs, times = statistics.get("run_id"), statistics.get(time)
+    run_id, since_ns, until_ns = select.run_id, select.since_ns, select.until_ns
+    return (
+        (run_id is None or runs is None or runs.min <= run_id <= runs.max)
+        and (since_ns is None or times is None or times.max >= since_ns)
+        and (until_ns is None or times is None or times.min < until_ns)
+    )
 
 
 def _conditions(table: str, select: RowSelect, column: Callable[[str], Any]) -> Any:

@@ -23,6 +23,8 @@ class TableStore(Protocol):
 
     shown: str
     """The location, without secrets."""
+    has_paths: bool
+    """Whether `source` returns paths of files."""
 
     def check(self) -> None:
         """Raise InputError if the location has no tables."""
@@ -32,8 +34,11 @@ class TableStore(Protocol):
     ) -> Iterator[BatchGroup]:
         """Yield the groups that have a file in a table, or in one partition or day of it."""
 
-    def source(self, table: str, group: BatchGroup) -> Any:
-        """Return a path or an open file, which `parquet_files.read_table` reads."""
+    def source(self, table: str, group: BatchGroup, *, is_partial: bool = False) -> Any:
+        """Return a path or an open file, which `parquet_files.read_table` reads.
+
+        `is_partial` means that not all of the file will be read.
+        """
 
     def has(self, table: str, group: BatchGroup) -> bool:
         """Return whether a group has a file in a table."""

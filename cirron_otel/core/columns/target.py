@@ -9,10 +9,10 @@ from ...ids import digest
 from ..delivery.batch_target import Receipt, SealedBatch
 from ..delivery.errors import MisconfiguredError, RefusedError, StoppedError, UnreachableError
 from ..targets.sql.ownership import OwnerContext
-from .batch_rows import rows_of
 from .known_batches import KnownBatches
-from .packed import PackedRows, arrow_rows
+from .packed import PackedRows
 from .places import open_tables
+from .request_parts import rows_by_partition
 from .writing import ColumnsWriter
 
 _WAIT_S = 30.0
@@ -22,7 +22,8 @@ _WAIT_S = 30.0
 class ColumnsTarget:
     """Adds sealed batches to tables, each call as one group for each run and day.
 
-    Implements BatchTarget. `send` returns when the rows are durable and count. Another process may
+    A batch that a collector created from requests is stored as one batch for each of their parts.
+    Implements BatchTarget. `send` returns when the rows are durable and count. Other processes may
     add to the same tables.
     """
 
@@ -45,13 +46,16 @@ class ColumnsTarget:
         self._is_interrupted = False
 
     def send(self, batches: Sequence[SealedBatch]) -> Receipt:
-        """Add the batches that the tables do not contain, each once."""
+        """Add the batches, or their parts, that the tables do not contain, each once."""
+        converted: list[PackedRows] = []
+        for batch in batches:  # before the lock is held, which other processes wait for
+            self._go_on()
+            converted += self._rows_of(batch)
         try:
             with ColumnsWriter(self._store, known=self._known, wait_s=_WAIT_S) as writer:
-                for batch in batches:
-                    if self._is_interrupted:
-                        raise StoppedError(f"stopped before {self.shown} received everything")
-                    writer.add(self._rows_of(batch))
+                for rows in converted:
+                    self._go_on()
+                    writer.add(rows)
         except InputError as error:  # the tables are damaged
             raise MisconfiguredError(str(error)) from None
         except TargetError as error:
@@ -59,9 +63,13 @@ class ColumnsTarget:
         self._known = writer.known
         return Receipt()
 
-    def _rows_of(self, batch: SealedBatch) -> PackedRows:
+    def _go_on(self) -> None:
+        if self._is_interrupted:
+            raise StoppedError(f"stopped before {self.shown} received everything")
+
+    def _rows_of(self, batch: SealedBatch) -> list[PackedRows]:
         try:
-            return arrow_rows(rows_of(batch.name, batch.data, self._context_of(batch.name)))
+            return rows_by_partition(batch, self._context_of(batch.name))
         except InputError as error:
             raise RefusedError(str(error)) from None
 

@@ -95,19 +95,24 @@ class ColumnsWriter:
                 raise
 
     def add(self, rows: PackedRows) -> bool:
-        """Add a batch; return False if the tables contain it already."""
+        """Add the batches that the tables do not contain; return False if they contain all."""
         partition = partition_of(rows.run_id, rows.created_ns)
         group = self._open.get(partition) or _OpenGroup()
-        stored, key = self.known.of(partition), bytes.fromhex(rows.key)
-        if key in stored.keys or key in group.known.keys:
+        known = self.known.of(partition), group.known
+        names = dict(zip(rows.keys, rows.names, strict=True))
+        new = [key for key in names if not any(bytes.fromhex(key) in each.keys for each in known)]
+        if not new:
             return False
-        name = _name_of(rows)
-        is_used = hash(name) in stored.names or hash(name) in group.known.names
-        if is_used and self._holds_equal(partition, name, rows):
-            return False
+        rows = rows.of(new)
+        if len(new) == 1:
+            name = names[new[0]]
+            is_used = any(hash(name) in each.names for each in known)
+            if is_used and self._holds_equal(partition, name, rows):
+                return False
         group = self._open.setdefault(partition, group)
         group.batches.append(rows)
-        group.known.add(key, name)
+        for key in new:
+            group.known.add(bytes.fromhex(key), names[key])
         group.bytes += sum(batch.nbytes for batch in rows.tables.values())
         if group.bytes >= self._limits.group_bytes:
             self._flush(partition)
@@ -165,25 +170,34 @@ class ColumnsWriter:
     def _flush(self, partition: Partition) -> None:
         """Write a group, without the batches that another writer has added meanwhile."""
         stored = self.known.refresh(partition).keys
-        batches = [
-            rows
-            for rows in self._open.pop(partition).batches
-            if bytes.fromhex(rows.key) not in stored
-        ]
+        batches = []
+        for rows in self._open.pop(partition).batches:
+            new = [key for key in rows.keys if bytes.fromhex(key) not in stored]
+            if new:
+                batches.append(rows.of(new))
         if not batches:
             return
         times = [rows.created_ns for rows in batches if rows.created_ns is not None]
         group = new_group(partition, times)
         tables: dict[str, list[Any]] = {table: [] for table in TABLES}
-        for number, rows in enumerate(batches):
+        count = 0
+        for rows in batches:
             for table, part in rows.tables.items():
                 if table == BATCHES:
-                    part = with_ordinals(part, pa.array([number], pa.int32()))  # noqa: PLW2901
+                    ordinals = range(count, count + len(rows.keys))
+                    part = with_ordinals(part, pa.array(ordinals, pa.int32()))  # noqa: PLW2901
                 if part.num_rows:
                     tables[table].append(part)
+            count += len(rows.keys)
         self._write(group, {table: parts for table, parts in tables.items() if parts})
-        names = ((bytes.fromhex(rows.key), _name_of(rows)) for rows in batches)
-        self.known.added(group, names)
+        self.known.added(
+            group,
+            (
+                (bytes.fromhex(key), name)
+                for rows in batches
+                for key, name in zip(rows.keys, rows.names, strict=True)
+            ),
+        )
 
     def _write(self, group: BatchGroup, tables: dict[str, list[Any]]) -> None:
         with _writable(self._store):
@@ -218,11 +232,6 @@ def with_ordinals(batches: Any, ordinals: Any) -> Any:
     """Replace the column `ordinal` of rows of the table of batches."""
     index = batches.schema.get_field_index("ordinal")
     return batches.set_column(index, batches.schema.field(index), ordinals)
-
-
-def _name_of(rows: PackedRows) -> str:
-    name: str = rows.tables[BATCHES].column("name")[0].as_py()
-    return name
 
 
 def _content(rows: PackedRows) -> bytes:

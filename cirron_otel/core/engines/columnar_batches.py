@@ -38,6 +38,8 @@ class ColumnarBatches:
         self.directory = directory
         self._sizes = sizes
         self._ahead: dict[int, BatchFile] = {}
+        self.repeated: list[tuple[str, str]] = []
+        """The name of a group's file and the key, for each batch that an earlier group has."""
         self.groups = self._reader.groups()
         self.batches = sorted(self._all(), key=lambda batch: batch.name)
         self._places = {batch.name: number for number, batch in enumerate(self.batches)}
@@ -88,13 +90,16 @@ class ColumnarBatches:
 
     def _all(self) -> Iterator[ColumnarBatch]:
         names: set[str] = set()
-        keys: set[str] = set()
+        seen: set[str] = set()
         for group in self.groups:
             for key, column, size in self._reader.headers(group):
                 name = name_of_column(column)
+                if key in seen:
+                    self.repeated.append((group.file, key))
+                    continue
+                seen.add(key)
                 is_wanted = self._sizes is None or self._sizes.get(name) == size
-                if is_wanted and key not in keys:
-                    keys.add(key)
+                if is_wanted:
                     name = named_apart(name, key) if name in names else name
                     names.add(name)
                     yield ColumnarBatch(name, key, group)

@@ -39,7 +39,7 @@ SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS posit
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
     list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
     CAST(NULL AS VARCHAR) AS origin
-FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
+FROM {{rows}} JOIN place USING (batch_key)
 UNION ALL SELECT * FROM read_parquet({{expanded}})
 """  # noqa: S608 - constants
 _MARK_VIEW = f"""
@@ -49,24 +49,24 @@ SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised
-FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
+FROM {{rows}} JOIN place USING (batch_key)
 UNION ALL SELECT * FROM read_parquet({{expanded}})
 """  # noqa: S608 - constants
 _OUTLINES = """
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
     count(*) FILTER (name IN ('step', 'batch'))
-FROM read_parquet({files}, hive_partitioning = false) GROUP BY batch_key, rank
+FROM {rows} GROUP BY batch_key, rank
 """
 _ENDS = f"""
-SELECT batch_key, name, otel, attributes FROM read_parquet({{files}}, hive_partitioning = false)
+SELECT batch_key, name, otel, attributes FROM {{rows}}
 WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batch_key, ordinal
 """  # noqa: S608 - constants
 _HEADERS = """
-SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
+SELECT batch_key, otel FROM {rows}
 """
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
-FROM read_parquet({files}, hive_partitioning = false) JOIN place USING (batch_key)
+FROM {rows} JOIN place USING (batch_key)
 WHERE list_contains(?, name)
 """
 _NOT_JSON = r"regexp_matches({0}, 'NaN|Infinity|[:,\[]-?[0-9.]+[eE][+]?[0-9]{{3}}')"
@@ -116,6 +116,10 @@ class DuckDBEngine(SqlEngine):
         self.execute("SET preserve_insertion_order = false")
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")
+        repeated = self._write(
+            "repeated", {"file": "string", "batch_key": "string"}, batches.repeated
+        )
+        self.execute(f"CREATE TABLE repeated AS SELECT * FROM read_parquet({repeated})")  # noqa: S608 - a path
 
     def __enter__(self) -> DuckDBEngine:
         return self
@@ -129,7 +133,7 @@ class DuckDBEngine(SqlEngine):
         for table, condition in _ODD.items():
             query = f"""
                 SELECT DISTINCT batch_key
-                FROM read_parquet({self._files(table)}, hive_partitioning = false)
+                FROM {self._rows(table)}
                 WHERE {condition}
             """  # noqa: S608 - constants
             keys.update(key for (key,) in self._run(query))
@@ -139,9 +143,9 @@ class DuckDBEngine(SqlEngine):
         """Return the outlines of all batches by their keys; those of odd batches are not exact."""
         outlines = {
             key: outline_of_otel(None if otel is None else exactjson.loads(otel))
-            for key, otel in self._run(_HEADERS.format(files=self._files(BATCHES)))
+            for key, otel in self._run(_HEADERS.format(rows=self._rows(BATCHES)))
         }
-        rows = self._run(_OUTLINES.format(files=self._files(SPANS)))
+        rows = self._run(_OUTLINES.format(rows=self._rows(SPANS)))
         for key, rank, spans, start_ns, end_ns, steps in rows:
             outline = outlines[key]
             outline.spans += spans
@@ -152,7 +156,7 @@ class DuckDBEngine(SqlEngine):
                 outline.ranks.add(rank)
             if steps:
                 outline.steps[rank] = steps
-        for key, name, otel, entries in self._run(_ENDS.format(files=self._files(SPANS))):
+        for key, name, otel, entries in self._run(_ENDS.format(rows=self._rows(SPANS))):
             attributes = {each: _value(entry) for each, entry in entries.items()}
             value = None if otel is None else exactjson.loads(otel)
             attrs = msgspec.Raw(exactjson.dumps(attributes))
@@ -173,9 +177,9 @@ class DuckDBEngine(SqlEngine):
         place = self._write("place", {"batch_key": "string", "number": "int64"}, numbers)
         self.execute(f"CREATE TABLE place AS SELECT * FROM read_parquet({place})")  # noqa: S608 - a path
         expanded = self._write("span", SPAN, spans)
-        self.execute(_SPAN_VIEW.format(files=self._files(SPANS), expanded=expanded))
+        self.execute(_SPAN_VIEW.format(rows=self._rows(SPANS), expanded=expanded))
         expanded = self._write("mark", MARK, marks)
-        self.execute(_MARK_VIEW.format(files=self._files(MARKS), expanded=expanded))
+        self.execute(_MARK_VIEW.format(rows=self._rows(MARKS), expanded=expanded))
 
     def attributes_of_marks(
         self, names: Iterable[str]
@@ -183,7 +187,7 @@ class DuckDBEngine(SqlEngine):
         """Yield the attributes of the marks with some names, except those of odd batches, with the
         number of the batch and the position.
         """
-        query = _ATTRIBUTES.format(files=self._files(MARKS))
+        query = _ATTRIBUTES.format(rows=self._rows(MARKS))
         for number, ordinal, entries in self._run(query, [sorted(names)]):
             yield number, ordinal, {key: _value(entry) for key, entry in entries.items()}
 
@@ -203,8 +207,17 @@ class DuckDBEngine(SqlEngine):
             while rows := cursor.fetchmany(_FETCHED):
                 yield from rows
 
-    def _files(self, table: str) -> str:
-        return f"[{', '.join(map(_quoted, self._batches.files(table)))}]"
+    def _rows(self, table: str) -> str:
+        """Return the relation of the rows of a table that count, each once."""
+        files = f"[{', '.join(map(_quoted, self._batches.files(table)))}]"
+        if not self._batches.repeated:
+            return f"read_parquet({files}, hive_partitioning = false)"
+        return (
+            "(SELECT * EXCLUDE (filename)"  # noqa: S608 - paths
+            f" FROM read_parquet({files}, hive_partitioning = false, filename = true) AS r"
+            " ANTI JOIN repeated ON r.batch_key = repeated.batch_key"
+            " AND parse_filename(r.filename) = repeated.file)"
+        )
 
     def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> str:
         """Write rows into a temporary file; return its path, quoted."""

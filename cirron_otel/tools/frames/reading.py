@@ -48,7 +48,7 @@ def read(
         findings: list[Finding] = []
         directory = place
         if not is_spool(place, source_format):
-            directory, report = stack.enter_context(opened_as_spool(place, source_format))
+            directory, report = stack.enter_context(opened_as_spool(place, source_format, run=run))
             findings += report.skipped
             findings += (Finding(place, "incomplete", text) for text in report.incomplete)
             findings += (Finding(place, "not-kept", text) for text in report.losses)

@@ -195,6 +195,26 @@ class S3BlobStore:
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.place.uri(key)} does not exist") from None
 
+    def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        """Return the last bytes of an object, at most `length`, and the size of the object.
+
+        Raises FileNotFoundError if it does not exist.
+        """
+        checked_key(key)
+        with self._store_errors():
+            options: Any = {"range": {"suffix": length}}
+            result = self._obstore.get(self._store, key, options=options)
+            return bytes(result.bytes()), result.meta["size"]
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return the bytes of an object from `start` to before `end`.
+
+        Raises FileNotFoundError if it does not exist.
+        """
+        checked_key(key)
+        with self._store_errors():
+            return bytes(self._obstore.get_range(self._store, key, start=start, end=end))
+
     def list(self, folder: str) -> Iterator[ListedObject]:
         """Yield the objects below a folder, in the order of their keys."""
         checked_key(folder)

@@ -155,29 +155,30 @@ class _Batch:
             "marks": self._marks,
             "snapshots": [],
             "otel": {
-                **self._place(),
+                **placed(self._resource, self._traces),
                 LOGS: {**self._resource, "scopes": scopes},
                 RECEIVED: created_ns,
             },
         }
 
-    def _place(self) -> Record:
-        """Return the members of the batch's `otel` that determine where its marks belong.
 
-        They are the session, the traces of the marks' spans, and the resource.
-        """
-        resource = self._resource.get("resource", {})
-        attributes = resource.get("attributes", {})
-        trace = next(iter(self._traces.values()))
-        named = attributes.get(sc.SESSION_ID)
-        members: Record = {"session": named if is_id(named) else trace}
-        if members["session"] != trace:
-            members["trace_id"] = trace
-        traces = {span_id: other for span_id, other in self._traces.items() if other != trace}
-        if traces:
-            members["traces"] = traces
-        plain = {key: value for key, value in attributes.items() if key != sc.SESSION_ID}
-        return members | ({"resource": {"attributes": plain}} if plain else {})
+def placed(resource_logs: Record, traces: dict[str, str]) -> Record:
+    """Return the members of a batch's `otel` that determine where its marks belong.
+
+    They are the session, the traces of the marks' spans, and the resource. `resource_logs` is the
+    record of the marks' ResourceLogs; `traces` has the trace of each span.
+    """
+    attributes = resource_logs.get("resource", {}).get("attributes", {})
+    trace = next(iter(traces.values()))
+    named = attributes.get(sc.SESSION_ID)
+    members: Record = {"session": named if is_id(named) else trace}
+    if members["session"] != trace:
+        members["trace_id"] = trace
+    others = {span_id: other for span_id, other in traces.items() if other != trace}
+    if others:
+        members["traces"] = others
+    plain = {key: value for key, value in attributes.items() if key != sc.SESSION_ID}
+    return members | ({"resource": {"attributes": plain}} if plain else {})
 
 
 # --- one record ---------------------------------------------------------------------------------
