@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -58,6 +59,7 @@ print(json.dumps(results))
 # Adds the batches one after the other; says so at each.
 _ADD_ALL = """
 import sys
+import time
 from pathlib import Path
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.columns.packed import arrow_rows
@@ -68,6 +70,24 @@ with ColumnsWriter(Path(sys.argv[1]), TINY) as writer:
     for number, file in enumerate(many()):
         print(number, flush=True)
         writer.add(arrow_rows(rows_of(*file)))
+"""
+
+
+# Converts with worker processes, whose ids it prints when they have done something.
+_WITH_WORKERS = """
+import multiprocessing, sys
+from cirron_otel.tools.convert import workers
+from cirron_otel.tools.convert.convert import ConvertRequest, convert
+workers._POOL_FROM_BYTES, workers.CHUNK_BYTES = 0, 1
+encode_in_pool = workers._encode_in_pool
+def until_first(*arguments):
+    chunks = encode_in_pool(*arguments)
+    yield next(chunks)
+    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+    sys.stdin.read()
+workers._encode_in_pool = until_first
+if __name__ == "__main__":
+    convert(ConvertRequest(sys.argv[1], "parquet:" + sys.argv[2], jobs=2))
 """
 
 
@@ -84,7 +104,10 @@ def many() -> list[tuple[str, bytes]]:
 
 def python(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -127,3 +150,28 @@ def test_a_writer_that_is_killed_at_any_time(tmp_path: Path) -> None:
         assert_no_half_file(tmp_path, many())
     add(tmp_path, many(), TINY)
     assert_stored(tmp_path, many())
+
+
+def test_worker_processes_end_with_a_killed_writer(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    for name, data in many():
+        (tmp_path / "spool" / name).write_bytes(data)
+    writer = python(_WITH_WORKERS, str(tmp_path), str(tmp_path / "tables"))
+    assert writer.stdout is not None
+    pids = [int(pid) for pid in writer.stdout.readline().split()]
+    assert len(pids) == 2
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()  # the workers have its output open, too
+    deadline = time.monotonic() + 300
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is not a zombie, whose status no process has read."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -236,3 +236,16 @@ def test_catalogs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixt
             assert "cannot be used: " in message
             assert "sesame" not in message
             assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("warehouse", ["gs://bucket/x", "https://host/x", "hdfs://host/x"])
+def test_another_kind_of_warehouse_is_wrong_usage(warehouse: str) -> None:
+    with pytest.raises(UsageError, match=r"expected a directory or s3://BUCKET/PREFIX"):
+        parse_catalog(f"catalog.db?warehouse={warehouse}")
+    assert parse_catalog("catalog.db?warehouse=s3://b/x").warehouse == "s3://b/x"
+
+
+@pytest.mark.parametrize("namespace", ["a.b/../c", "..", "a.", "a b", "/x", "é"])
+def test_another_form_of_namespace_is_wrong_usage(namespace: str) -> None:
+    with pytest.raises(UsageError, match="namespace"):
+        parse_catalog(f"catalog.db?namespace={namespace}")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cirron_otel.core.columns.directory import DirectoryTables
 from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import RECORD_TABLES, TABLES
@@ -22,7 +23,7 @@ from cirron_otel.tools.cli.main import run as run_command
 from tests.integration.spools import batches
 from tests.spool.made import encoded, made, mark, span
 
-from .helpers import add, of_run
+from .helpers import add, of_run, stored
 
 FILES = [of_run(1), of_run(2, "s")]
 
@@ -67,6 +68,14 @@ def change_text(path: Path) -> None:
     pq.write_table(rows.set_column(number, "extra", broken), path)
 
 
+def change_bytes(path: Path) -> None:
+    """Replace a byte of a string in the file, so that it is not UTF-8."""
+    rows = pq.ParquetFile(path).read()
+    text = pa.array([b"st\xffp"] * rows.num_rows, pa.binary()).view(pa.string())
+    rows = rows.set_column(rows.column_names.index("name"), "name", text)
+    pq.write_table(rows, path)
+
+
 VERSION = {"cirron.columns": "1"}
 DAMAGES: dict[str, tuple[Any, str]] = {
     "cut": (cut, "Parquet magic bytes not found"),
@@ -82,6 +91,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
         lambda path: pq.write_table(pq.ParquetFile(path).read().slice(0, 1), path),
         "1 rows in spans where the batch has 3",
     ),
+    "not UTF-8": (change_bytes, "Invalid UTF8"),
     "a text": (change_text, "is not a difference between a record and its fields"),
 }  # fmt: skip
 
@@ -95,6 +105,74 @@ def test_damage_is_reported_and_the_rest_is_read(
     assert code == 1
     assert message in found
     assert list(batches(tmp_path / "back")) == [FILES[1][0]]
+
+
+def spoil_key(path: Path) -> None:
+    rows = pq.ParquetFile(path).read()
+    keys = pa.array(["x"] * rows.num_rows)
+    rows = rows.set_column(rows.column_names.index("batch_key"), "batch_key", keys)
+    pq.write_table(rows, path)
+
+
+@pytest.mark.parametrize("jobs", [[], ["--jobs", "1"]])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(cut, "magic bytes"), (spoil_key, "batch_key is not 32 hexadecimal digits")],
+)
+def test_a_damaged_target_is_an_error_of_the_target(
+    damage: Any,
+    message: str,
+    jobs: list[str],
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name, data = of_run(1, batch_id="f" * 32)
+    damage(file_of(tables, "batches"))
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / name).write_bytes(data)
+    add(tmp_path / "others", [(name, data)])
+    for source in (str(tmp_path), f"parquet:{tmp_path}/others"):
+        before = sorted(tables.rglob("*"))
+        assert run_command(["convert", source, f"parquet:{tables}", *jobs]) == 4
+        found = capsys.readouterr().err
+        assert found.count("\n") == 1
+        assert message in found
+        assert "repair or remove the file" in found
+        assert sorted(tables.rglob("*")) == before
+    code, found = converted(f"parquet:{tables}", tmp_path, capsys)
+    assert (code, list(batches(tmp_path / "back"))) == (1, [FILES[1][0]])
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/x", "https://host/x", "S3://bucket/x", "file:///x"])
+def test_another_url_is_not_a_directory(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.json").write_bytes(FILES[0][1])
+    for arguments in (["one.json", f"parquet:{url}"], [f"parquet:{url}", "back"]):
+        assert run_command(["convert", *arguments]) == 2
+        assert "name a directory or s3://BUCKET/PREFIX" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["one.json"]
+
+
+def test_a_partition_may_be_a_link(tables: Path, tmp_path: Path) -> None:
+    """Parts of the tables can be moved to another disk."""
+    (tables / "spans" / "run=r").rename(tmp_path / "moved")
+    (tables / "spans" / "run=r").symlink_to(tmp_path / "moved")
+    assert ColumnsReader(tables).rows("spans").num_rows == 6
+    assert len(stored(tables)) == 2
+    assert add(tables, FILES) == 0
+
+
+def test_a_partition_that_is_removed_meanwhile_hides_no_other(tables: Path) -> None:
+    groups = DirectoryTables(tables).groups("batches")
+    first = next(groups)
+    for path in (tables / "batches").iterdir():
+        if path.name != f"run={first.partition.run}":
+            shutil.rmtree(path)
+            break
+    assert len({first.partition, *(group.partition for group in groups)}) == 2
 
 
 def test_nothing_that_can_be_read(
@@ -144,7 +222,9 @@ def test_files_of_others_are_left_alone(tables: Path) -> None:
     ]
     for path in others:
         path.write_text("mine")
+    (tables / "_writing" / "mine").mkdir()
     add(tables, [of_run(3)])
+    assert (tables / "_writing" / "mine").is_dir()
     assert [path.read_text() for path in others] == ["mine"] * 3
     assert ColumnsReader(tables).rows("spans").num_rows == 9
 

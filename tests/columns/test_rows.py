@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from cirron_otel import exactjson
 from cirron_otel.core.columns import batch_rows
 from cirron_otel.core.columns.batch_rows import BatchRows, batch_of, key_of, rows_of
+from cirron_otel.core.columns.packed import arrow_rows
 from cirron_otel.core.columns.schema import BATCHES, RECORD_TABLES, TABLES
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from tests.spool import mutations
-from tests.spool.made import made, mark, snapshot, span
+from tests.spool.made import encoded, made, mark, snapshot, span
 from tests.spool.recorded import ALL_BATCHES
 from tests.storage.test_lossless import ODD, OURS
 from tests.translator import strategies
@@ -38,7 +39,9 @@ def restored(found: BatchRows) -> tuple[str, bytes]:
 
 
 def round_trip(data: bytes) -> bytes:
-    name, back = restored(rows_of(NAME, data))
+    rows_of_batch = rows_of(NAME, data)
+    arrow_rows(rows_of_batch)  # each value has the type of its column
+    name, back = restored(rows_of_batch)
     assert name == NAME
     assert exactjson.equal(exactjson.loads(back), exactjson.loads(data))
     return back
@@ -135,6 +138,14 @@ def test_plain_records_have_no_difference() -> None:
         assert found.tables[table]["extra"] == [None] * len(found.tables[table]["id"])
     assert found.tables["spans"]["mark_ids"] == [None]
     assert str(found.tables["marks"]["value_float"]) == "[0.5, nan, None, None, None, -inf]"
+
+
+@pytest.mark.parametrize("value", [None, 1])
+@pytest.mark.parametrize("nonfinite", ["nan", "-inf", "other"])
+@pytest.mark.parametrize("value_type", ["float", "int", "string", "bool", "odd"])
+def test_a_nonfinite_value_of_any_type(value_type: str, nonfinite: str, value: Any) -> None:
+    odd_mark = mark(1, 1, value=value, value_type=value_type, value_nonfinite=nonfinite)
+    round_trip(encoded(made(1, marks=[odd_mark])))
 
 
 @pytest.mark.parametrize("levels", [250, 450, 508, 509, 510, 511, 512, 600])

@@ -208,9 +208,28 @@ def test_names_without_a_column_are_reported(
         "phase_phase2_ns", "phase_phase3_ns", "mark_m0", "mark_m1",
     ]  # fmt: skip
     assert row["unattributed_ns"] == 500 - 4 * 500
-    assert [finding.message for finding in recording.findings] == [
-        "3 phases and names of marks have no column in the steps"
+    left_out = "3 phases and names of marks have no column in the steps"
+    assert [finding.message for finding in recording.findings] == [left_out]
+    report = convert(ConvertRequest(str(tmp_path), f"{tmp_path}/steps.csv"))
+    assert [(each.name, each.message) for each in report.skipped] == [
+        (f"{tmp_path}/steps.csv", left_out)
     ]
+
+
+def test_times_that_are_too_far_apart_have_no_duration(tmp_path: Path) -> None:
+    spans = [
+        span(1, start_ns=-(2**63), end_ns=2**63 - 1),
+        span(2),
+        *(span(n, 2, name="forward", start_ns=-(2**62), end_ns=2**62 - 1) for n in range(3, 8)),
+    ]
+    recording = ci.read(written(tmp_path, made(1, spans=spans)))
+    far, near = arrow_rows(recording.steps())
+    assert (far["start_ns"], far["duration_ns"], far["unattributed_ns"]) == (-(2**63), None, None)
+    assert (near["duration_ns"], near["phase_forward_ns"]) == (500, None)
+    convert(ConvertRequest(str(tmp_path), f"{tmp_path}/steps.csv"))
+    assert (tmp_path / "steps.csv").read_text().splitlines()[1].split(",")[6:9] == [
+        str(-(2**63)), "", "",
+    ]  # fmt: skip
 
 
 def test_several_ranks_and_runs(tmp_path: Path) -> None:

@@ -178,12 +178,12 @@ marks = st.fixed_dictionaries(
         "span_id": ids | st.just("root"),
         "name": texts,
         "value_type": st.sampled_from(["float", "int", "string", "bool", "odd"]),
-        "value": scalars | json_values,
+        "value": scalars | json_values | st.none(),
         "attrs": attrs,
         "ts_ns": times,
         "kind": st.sampled_from(["point", "summary"]) | texts,
     },
-    optional={"value_nonfinite": st.sampled_from(["nan", "inf"])},
+    optional={"value_nonfinite": st.sampled_from(["nan", "inf", "-inf"]) | texts},
 )
 statistics = st.fixed_dictionaries(
     {},

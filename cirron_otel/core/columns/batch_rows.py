@@ -40,6 +40,7 @@ from .records import (
 )
 from .schema import (
     BATCHES,
+    KEY_DIGITS,
     MARKS,
     RECORD_TABLES,
     SESSIONS,
@@ -50,7 +51,6 @@ from .schema import (
 )
 
 RUN_NAME, HOST_NAME = "cirron.run.name", "host.name"
-_KEY_DIGITS = 32
 _MAX_TIME = 1 << 63
 
 
@@ -68,7 +68,7 @@ class BatchRows(NamedTuple):
 def key_of(name: str, data: bytes) -> str:
     """Return the key of a batch file."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data)
-    return digest.hexdigest()[:_KEY_DIGITS]
+    return digest.hexdigest()[:KEY_DIGITS]
 
 
 def rows_of(name: str, data: bytes, context: OwnerContext = DEFAULT_CONTEXT) -> BatchRows:

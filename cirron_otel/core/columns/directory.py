@@ -14,6 +14,7 @@ from ..spool.directories import make_private
 from ..spool.state import lock_named
 from .layout import (
     LOCK,
+    RUN_PREFIX,
     UPKEEP,
     WRITING,
     BatchGroup,
@@ -54,36 +55,28 @@ class DirectoryTables:
         """Yield the groups that have a file in a table; other files are ignored."""
         if partition is not None:
             yield from self._groups_in(table, partition)
-        elif date is not None:
-            for folder in sorted((self.root / table).glob(f"run=*/date={date}")):
-                found = partition_at(folder.relative_to(self.root / table).as_posix())
-                if found is not None:
-                    yield from self._groups_in(table, found)
-        else:
-            yield from self._all_groups(self.root / table)
+            return
+        for found in self._partitions(self.root / table):
+            if date in (None, found.date):
+                yield from self._groups_in(table, found)
 
     def _groups_in(self, table: str, partition: Partition) -> list[BatchGroup]:
-        folder = self.root / table / partition.path
-        try:
-            names = sorted(path.name for path in folder.iterdir() if is_group_file(path.name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _unreadable(folder, error) from None
+        names = sorted(filter(is_group_file, _names_in(self.root / table / partition.path)))
         return [BatchGroup(partition, name) for name in names]
 
-    def _all_groups(self, table: Path) -> Iterator[BatchGroup]:
-        try:
-            for folder, _, names in os.walk(table, onerror=_raise):
-                partition = partition_at(Path(folder).relative_to(table).as_posix())
-                if partition is not None:
-                    for name in names:
-                        if is_group_file(name):
-                            yield BatchGroup(partition, name)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unreadable(table, error) from None
+    def _partitions(self, table: Path) -> Iterator[Partition]:
+        """Yield the partitions of a table; other directories are not read.
+
+        A partition that another process removes meanwhile has no groups.
+        """
+        if table.exists() and not table.is_dir():
+            raise InputError(f"{table} cannot be read: Not a directory")
+        for run in _names_in(table):
+            if run.startswith(RUN_PREFIX):
+                for date in _names_in(table / run):
+                    found = partition_at(f"{run}/{date}")
+                    if found is not None:
+                        yield found
 
     def source(self, table: str, group: BatchGroup, *, is_partial: bool = False) -> str:  # noqa: ARG002
         """Return the path of a file."""
@@ -142,7 +135,7 @@ class DirectoryTables:
     def clean(self) -> None:
         """Remove unfinished files, and the files of groups that do not count; needs the lock."""
         for path in (self.root / WRITING).iterdir():
-            if path.name not in (LOCK, UPKEEP):
+            if path.name not in (LOCK, UPKEEP) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
         counted = set(self.groups(BATCHES))
         for table in TABLES:
@@ -154,8 +147,14 @@ class DirectoryTables:
         return self.root / table / group.path
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _names_in(folder: Path) -> list[str]:
+    """Return the names in a directory; none if it does not exist, or is not a directory."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from None
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:

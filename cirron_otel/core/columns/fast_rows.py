@@ -240,8 +240,10 @@ def _bool(text: bytes) -> Any:
 
 
 def _nonfinite(mark: TypedMark) -> Any:
-    is_null = mark.value == _NULL
-    return NONFINITE.get(str(mark.value_nonfinite)) if is_null else _ODD
+    """Return the value of a mark with `value_nonfinite` for the column of its type."""
+    if mark.value != _NULL:
+        return _ODD
+    return NONFINITE.get(str(mark.value_nonfinite)) if mark.value_type == "float" else None
 
 
 @lru_cache(maxsize=4096)

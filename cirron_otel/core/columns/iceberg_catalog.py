@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 NAMESPACE, WAREHOUSE = "namespace", "warehouse"
 _DEFAULT_NAMESPACE = "cirron"
+_NAMESPACE = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _EXPECTED = "expected tables that `cirron-otel convert SRC iceberg:URL` wrote"
 _S3_PROPERTIES = {
     "s3.access-key-id": ("AWS_ACCESS_KEY_ID",),
@@ -57,6 +59,10 @@ def parse_catalog(url: str) -> CatalogPlace:
     parameters = dict(parse_qsl(query))
     warehouse = parameters.pop(WAREHOUSE, "")
     namespace = parameters.pop(NAMESPACE, _DEFAULT_NAMESPACE)
+    if not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(
+            f"the namespace {namespace!a} is not names of a-z, 0-9, _ and -, with dots"
+        )
     location = parse_url(base + (f"?{urlencode(parameters)}" if parameters else ""))
     if location.path is not None:
         path = location.path.absolute()
@@ -77,6 +83,11 @@ def parse_catalog(url: str) -> CatalogPlace:
 
 
 def _as_url(warehouse: str) -> str:
+    scheme = warehouse.partition("://")[0]
+    if scheme != warehouse and scheme not in ("s3", "file"):
+        raise UsageError(
+            f"the warehouse is at {scheme}://…: expected a directory or s3://BUCKET/PREFIX"
+        )
     return warehouse if "://" in warehouse else Path(warehouse).absolute().as_uri()
 
 

@@ -12,6 +12,7 @@ from ...errors import InputError
 from ..records.findings import Finding
 from .arrow import schema_of
 from .iceberg_catalog import IcebergCatalog
+from .parquet_files import check_rows
 from .reading import StoredBatch, batches_of
 from .schema import BATCHES, RECORD_TABLES
 
@@ -91,11 +92,14 @@ class _FileRows:
 
         projection = self._table.scan(selected_fields=columns).projection()
         scan = ArrowScan(self._table.metadata, self._table.io, projection, AlwaysTrue())
+        schema = schema_of(self._table.name()[-1])
         try:
             found = scan.to_table([task])
-        except (pa.ArrowException, OSError, ValueError) as error:
+            names = [name for name in schema.names if name in found.column_names]
+            fields = pa.schema([schema.field(name) for name in names])
+            rows = found.select(names).cast(fields)
+            check_rows(rows, self._table.name()[-1])
+        except (pa.ArrowException, OSError, ValueError, InputError) as error:
             what = getattr(error, "strerror", None) or str(error).splitlines()[0]
             raise InputError(f"{task.file.file_path} cannot be read: {what}") from None
-        schema = schema_of(self._table.name()[-1])
-        names = [name for name in schema.names if name in found.column_names]
-        return found.select(names).cast(pa.schema([schema.field(name) for name in names]))
+        return rows

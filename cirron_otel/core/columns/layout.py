@@ -17,6 +17,8 @@ WRITING = "_writing"
 LOCK = "lock"
 UPKEEP = "upkeep"
 """The lease of the process that compacts."""
+RUN_PREFIX = "run="
+"""The beginning of the name of a run's directory."""
 NO_RUN = "__HIVE_DEFAULT_PARTITION__"
 """Engines read it as null."""
 NO_DATE = "1970-01-01"
@@ -36,7 +38,7 @@ class Partition(NamedTuple):
     @property
     def path(self) -> str:
         """The path below the directory of a table."""
-        return f"run={self.run}/date={self.date}"
+        return f"{RUN_PREFIX}{self.run}/date={self.date}"
 
     def is_of(self, run_id: str) -> bool:
         """Return whether all rows of the partition are of a run."""

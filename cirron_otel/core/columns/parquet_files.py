@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 from ...errors import InputError
 from .arrow import METADATA, schema_of
 from .schema import (
+    BATCHES,
     DOUBLES,
     FORMAT_VERSION,
     INT32,
     INT64,
     INT64S,
+    KEY_DIGITS,
     MAP,
     STRINGS,
     TABLES,
@@ -27,6 +29,8 @@ from .schema import (
 )
 
 ROW_GROUP_ROWS = 65_536
+_KEY = "batch_key"
+_KEY_PATTERN = f"^[0-9a-f]{{{KEY_DIGITS}}}$"
 _LISTS = (STRINGS, INT64S, DOUBLES)
 _ERRORS = (pa.ArrowException, OSError, ValueError, KeyError)
 
@@ -63,7 +67,9 @@ def read_table(
             numbers = list(range(file.num_row_groups))
             if is_wanted is not None:
                 numbers = [n for n in numbers if is_wanted(_statistics(file.metadata.row_group(n)))]
-            return file.read_row_groups(numbers, columns=names).select(names).cast(fields)
+            rows = file.read_row_groups(numbers, columns=names).select(names).cast(fields)
+            check_rows(rows, table)
+            return rows
     except _ERRORS as error:
         raise InputError(_reason(error)) from None
 
@@ -91,6 +97,18 @@ def _check(found: Any, schema: Any) -> None:
     missing = [name for name in schema.names if name not in found.names]
     if missing:
         raise InputError(f"no column {missing[0]!a}: expected the columns of docs/columns.md")
+
+
+def check_rows(rows: Any, table: str) -> None:
+    """Raise InputError or ArrowInvalid for values that no conversion wrote, as in a damaged file.
+
+    Arrow does not check the UTF-8 of strings when it reads them.
+    """
+    rows.validate(full=True)
+    if table == BATCHES and _KEY in rows.column_names:
+        keys = rows.column(_KEY)
+        if pc.all(pc.match_substring_regex(keys, _KEY_PATTERN)).as_py() is False:
+            raise InputError(f"a {_KEY} is not {KEY_DIGITS} hexadecimal digits")
 
 
 def _reason(error: Exception) -> str:

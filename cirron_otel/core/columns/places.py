@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TypeAlias
 
+from ...errors import UsageError
 from .bucket import BucketTables
 from .directory import DirectoryTables
 from .store import TableStore
@@ -13,6 +15,7 @@ Place: TypeAlias = str | os.PathLike[str] | TableStore
 """A directory, `s3://BUCKET/PREFIX`, or opened tables."""
 
 _S3 = "s3://"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def open_tables(place: Place) -> TableStore:
@@ -22,6 +25,11 @@ def open_tables(place: Place) -> TableStore:
     """
     if not isinstance(place, str | os.PathLike):
         return place
-    if os.fspath(place).startswith(_S3):
-        return BucketTables(os.fspath(place))
+    path = os.fspath(place)
+    if path.startswith(_S3):
+        return BucketTables(path)
+    if (scheme := _URL.match(path)) is not None:
+        raise UsageError(
+            f"tables cannot be stored at {scheme[0]}…: name a directory or s3://BUCKET/PREFIX"
+        )
     return DirectoryTables(place)

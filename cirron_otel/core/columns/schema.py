@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 FORMAT_VERSION = 1
 VERSION_KEY = "cirron.columns"
 """The key in the metadata of each file; its value is the format version in decimal."""
+KEY_DIGITS = 32
+"""The length of a `batch_key`, hexadecimal digits."""
 
 STRING, INT32, INT64, DOUBLE, BOOL = "string", "int32", "int64", "double", "bool"
 STRINGS, INT64S, DOUBLES = "list<string>", "list<int64>", "list<double>"

@@ -9,6 +9,7 @@ marks and the ids of the scopes inside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import msgspec
 
 from ... import exactjson
 from ...ids import digest, is_id
+from .columns import well_formed
 from .rows import IndexedBatch, IndexedSpan
 
 STEP: Final = "step"
@@ -39,6 +41,10 @@ MAX_ROWS: Final = 1000
 """If a step has more scopes, those of one name and parent share a row."""
 _HINTS = (b'"step.inside"', b'"steps.entries"')
 _ROWS = "inside"
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_SURROGATE, _HALF = r"\ud", r"\ufffd"
+_ESCAPES: Final = re.compile(r"\\(?:ud[89ab]..\\ud[c-f]..|ud[89a-f]..|.)")
+"""An escape of JSON in the form that `exactjson` writes; pairs of surrogates are one."""
 _HARMLESS = frozenset({"trace_id"})
 """The members of a scope's `otel` that a summary may leave out."""
 _AROUND_MARKS = frozenset({"eval", "epoch"})
@@ -61,12 +67,14 @@ def is_plain(id_: Any, name: Any, start_ns: Any, end_ns: Any, otel: Any) -> bool
     """Return whether a summary can represent a scope with these fields.
 
     `otel` is None if the scope has none. A failed scope, a scope with links or events, a call of
-    another service, and an evaluation are never plain.
+    another service, an evaluation, and a scope with half of a surrogate pair, or U+FFFD, in its
+    name are never plain.
     """
     return (
         is_id(id_)
         and isinstance(name, str)
         and name not in _AROUND_MARKS
+        and (name.isascii() or _REPLACEMENT not in well_formed(name))
         and type(start_ns) is int
         and type(end_ns) is int
         and 0 <= start_ns <= end_ns < 2**63
@@ -225,8 +233,18 @@ def listed(text: object) -> list[Any] | None:
 
 
 def text_of(values: Sequence[Any]) -> str:
-    """Return the value of `INSIDE` or `STEPS` for these rows or entries."""
-    return exactjson.dumps_ascii(values)
+    """Return the value of `INSIDE` or `STEPS` for these rows or entries.
+
+    Halves of surrogate pairs in attributes are replaced by U+FFFD: parsers of JSON reject them.
+    """
+    text = exactjson.dumps_ascii(values)
+    return _ESCAPES.sub(_well_formed_escape, text) if _SURROGATE in text else text
+
+
+def _well_formed_escape(match: re.Match[str]) -> str:
+    escape = match[0]
+    is_half = len(escape) == len(_HALF) and escape.startswith(_SURROGATE)
+    return _HALF if is_half else escape
 
 
 def _restored(step: ExpandedSpan, inside: Any) -> Iterator[IndexedSpan]:

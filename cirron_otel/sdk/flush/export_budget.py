@@ -6,6 +6,8 @@ It depends on the batches of this process alone, and their creation times are it
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -74,6 +76,9 @@ class _Outline(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Outline)
+_SURROGATES: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_REPLACEMENT: Final = rb"\\ufffd"
+"""`is_plain` rejects it in a name, so that no summary loses the original."""
 
 
 @dataclass(slots=True)
@@ -148,10 +153,9 @@ class ExportBudget:
         Call this once for each batch, in the order of their creation.
         """
         self._refill(created_ns)
-        try:
-            outline = _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return {}  # a value of a user that msgspec rejects: the batch is exported as it is
+        outline = _outline(data)
+        if outline is None:
+            return {}  # not a text of the SDK: it is exported unchanged
         steps = self._steps(outline)
         total = _size(outline)
         stated, cost = self._choose(steps, total)
@@ -253,6 +257,17 @@ class ExportBudget:
                 summarised.append(step.span.id)
         self.counts.summaries += len(summarised)
         return ({"steps": summarised} if summarised else {}), cost
+
+
+def _outline(data: bytes) -> _Outline | None:
+    """Return the outline of a batch; None if it cannot be decoded.
+
+    msgspec rejects halves of surrogate pairs, which may be in any text of a program.
+    """
+    for text in (data, _SURROGATES.sub(_REPLACEMENT, data)):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            return _decoder.decode(text)
+    return None
 
 
 def _size(outline: _Outline) -> int:

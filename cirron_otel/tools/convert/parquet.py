@@ -11,7 +11,7 @@ from ...core.columns.extra import require
 from ...core.records.check import check_batch
 from ...core.records.findings import Finding
 from ...core.translator.codec import Encoded
-from ...errors import InputError, UsageError
+from ...errors import InputError, TargetError, UsageError
 from .formats import PathSpec
 from .messages import SizeLimits
 from .report import Report
@@ -117,9 +117,11 @@ class ParquetTarget(TargetWriter):
         from ...core.columns.packed import arrow_rows  # noqa: PLC0415
 
         try:
-            self._add(arrow_rows(rows_of(name, data)))
+            rows = arrow_rows(rows_of(name, data))
         except InputError as error:
             self._report.skip(Finding(name, "not-written", str(error)))
+        else:
+            self._add(rows)
 
     def take(self, item: Encoded) -> None:
         """Add a batch whose rows a worker process has made; none if it is stored already."""
@@ -131,8 +133,21 @@ class ParquetTarget(TargetWriter):
             self._report.unchanged += 1
 
     def _add(self, rows: PackedRows) -> None:
-        if not self._writer.add(rows):
+        with undamaged_target():
+            is_new = self._writer.add(rows)
+        if not is_new:
             self._report.unchanged += 1
+
+
+@contextlib.contextmanager
+def undamaged_target() -> Iterator[None]:
+    """Convert an error of reading the tables that batches are added to into a TargetError."""
+    try:
+        yield
+    except InputError as error:
+        raise TargetError(
+            f"{error}: repair or remove the file, or name another directory"
+        ) from None
 
 
 def locate(source: str) -> SourceLocation:
@@ -155,5 +170,7 @@ def open_target(
 
     with ColumnsWriter(place.path) as writer:
         yield ParquetTarget(writer, report)
+        with undamaged_target():
+            writer.flush()
     report.written += writer.files
     report.bytes_written += writer.bytes_written

@@ -9,6 +9,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -172,7 +173,16 @@ def _start(job: EncodeJob) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the parent also gets the signal, and ends the workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoder = Encoder(job)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed: it would wait for work without end."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(names: list[str]) -> Chunk:

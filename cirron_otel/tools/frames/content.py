@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core.analysis.index import SpoolIndex, id_of, run_index
 from ...core.analysis.runs import Run, SpoolRuns
@@ -25,14 +25,30 @@ SELECT span.id, session.key FROM member JOIN span USING (no)
 JOIN session ON session.no = member.session
 WHERE session.key IS NOT NULL AND span.id IS NOT NULL
 """
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def fitting_rows(steps: StepTable) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of steps; an integer that does not fit its column is None.
+
+    Times of damaged records are far apart, so their differences and sums may not fit.
+    """
+    is_int = [column.type == "int64" for column in steps.columns]
+    for row in steps.rows():
+        yield tuple(
+            value if value is None or not int_ or (type(value) is int and value in _INT64) else None
+            for value, int_ in zip(row, is_int, strict=True)
+        )
 
 
 class RecordingContent:
     """Reads the tables of a spool."""
 
-    def __init__(self, reader: SpoolReader, runs: SpoolRuns, findings: list[Finding]) -> None:
-        """`runs` are those of the reader's batches; problems are added to `findings`."""
-        self.runs, self.findings = runs, findings
+    def __init__(
+        self, reader: SpoolReader, runs: SpoolRuns, findings: list[Finding], shown: str
+    ) -> None:
+        """`runs` are those of the reader's batches; problems of `shown` are added to `findings`."""
+        self.runs, self.findings, self._shown = runs, findings, shown
         self._reader = reader
         self._run_of = {name: run for run in runs.runs for name in run.batches}
 
@@ -41,7 +57,7 @@ class RecordingContent:
         from .arrow_rows import table_of
 
         with self.step_table() as steps:
-            return table_of(steps.columns, steps.rows())
+            return table_of(steps.columns, fitting_rows(steps))
 
     @contextlib.contextmanager
     def step_table(self) -> Iterator[StepTable]:
@@ -50,7 +66,7 @@ class RecordingContent:
             steps = StepTable(index, [None if run is None else run.id for run in runs])
             if steps.left_out:
                 what = f"{steps.left_out} phases and names of marks have no column in the steps"
-                self.findings.append(Finding(str(self._reader.paths.spool), "left-out", what))
+                self.findings.append(Finding(self._shown, "left-out", what))
             yield steps
 
     def sessions(self) -> pa.Table:

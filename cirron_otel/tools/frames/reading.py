@@ -61,7 +61,7 @@ def read(
                 f" {'it' if len(findings) == 1 else f'all {len(findings):,} problems'}",
                 stacklevel=2,
             )
-        content = RecordingContent(reader, runs, findings)
+        content = RecordingContent(reader, runs, findings, place)
         # The tables keep the content, also after the last use of the recording.
         close = weakref.finalize(content, stack.pop_all().close)
         return Recording(place, content, close)

@@ -21,7 +21,7 @@ from ..convert.formats import SPOOL, PathSpec
 from ..convert.messages import SizeLimits
 from ..convert.report import Report
 from ..convert.targets import TargetWriter, open_spool, open_stream
-from .content import RecordingContent
+from .content import RecordingContent, fitting_rows
 
 _BOOLS = {True: "true", False: "false"}
 
@@ -61,7 +61,7 @@ def _open(
             (folder / "spool").mkdir(exist_ok=True)
         reader = SpoolReader(folder)
         findings: list[Finding] = []
-        content = RecordingContent(reader, select_runs(reader, None), findings)
+        content = RecordingContent(reader, select_runs(reader, None), findings, place.path)
         with content.step_table() as steps:
             if steps.count:
                 with writing_temporary_files(), (folder / "steps").open("wb") as file:
@@ -89,7 +89,7 @@ def write_csv(stream: BinaryIO, steps: StepTable) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column.name for column in steps.columns)
-    for row in steps.rows():
+    for row in fitting_rows(steps):
         writer.writerow(_BOOLS[value] if type(value) is bool else value for value in row)
     text.flush()
     text.detach()
@@ -103,5 +103,5 @@ def write_parquet(stream: BinaryIO, steps: StepTable) -> None:
 
     schema = schema_of_columns(steps.columns)
     with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
-        for chunk in chunks_of(steps.columns, steps.rows()):
+        for chunk in chunks_of(steps.columns, fitting_rows(steps)):
             writer.write_batch(chunk)
