@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -49,7 +50,7 @@ class Postgres:
 
     def new_database(self) -> str:
         """The URL of an empty database."""
-        name = f"test{os.getpid()}_{next(self._numbers)}"
+        name = f"test{os.getpid()}_{next(self._numbers)}_{secrets.token_hex(3)}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
         return self.url(name)
