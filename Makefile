@@ -31,8 +31,8 @@ help:
 	@echo "               under five minutes on two cores, for the edit loop"
 	@echo "make test      linters, types, layers and all tests; CI runs it"
 	@echo "make test-times  choose anew what make check leaves out, by the times of the last make test"
-	@echo "make scale     10,000 simulated ranks against a collector; SCALE='--ranks 64 --minutes 1' for less,"
-	@echo "               SCALE='--keep DIR' to continue after an interruption"
+	@echo "make scale     ten minutes of 10,000 simulated ranks through an agent, Kafka, collectors and PostgreSQL;"
+	@echo "               SCALE='--ranks 64' for less, SCALE='--keep DIR' to continue after an interruption"
 	@echo "make scale-chain  simulated ranks through Kafka and 1, 2 and 3 collectors; the cost of each stage"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go),"
@@ -119,6 +119,7 @@ bench: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.bench
 
 scale: venv
+	@$(PYTHON) -m tests.backends.build otelcol kafka
 	@$(BIN)/python -m tests.scale $(SCALE)
 
 scale-chain: venv

@@ -11,6 +11,7 @@ import hashlib
 import re
 
 _ID = re.compile(r"[0-9a-f]{32}")
+_matches_id = _ID.fullmatch
 _ZERO_SPAN = "0" * 16
 _ZERO_TRACE = "0" * 32
 INT64_LIMIT = 2**63
@@ -21,7 +22,7 @@ SHORT_ID_DIGITS = 8
 
 def is_id(value: object) -> bool:
     """Return whether `value` has the shape of a Cirron id: 32 lower-case hex digits."""
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+    return isinstance(value, str) and _matches_id(value) is not None
 
 
 def digest(*parts: str | bytes | int) -> bytes:

@@ -58,7 +58,7 @@ class Kafka:
     """A broker that can be killed, and started again with the data that it has."""
 
     def __init__(self, directory: Path) -> None:
-        """Prepare a new broker whose data is below `directory`, and start it."""
+        """Start a broker whose data is below `directory`; a new one if it has none."""
         self.directory = directory
         self._process: Process | None = None
         self._admin: KafkaAdminClient | None = None
@@ -67,7 +67,7 @@ class Kafka:
             self._settings.write_text(
                 _SETTINGS.format(endpoint=self.endpoint, controller=controller, directory=directory)
             )
-            if attempt == 1:
+            if not (directory / "data" / "meta.properties").exists():
                 self._format()
             try:
                 self.start()
@@ -194,7 +194,7 @@ class Kafka:
 
 @contextlib.contextmanager
 def kafka(directory: Path) -> Iterator[Kafka]:
-    """Run a new broker with its data and its log below `directory`."""
+    """Run a broker with its data and its log below `directory`, which may have those of another."""
     if reason := missing():
         raise BackendError(f"{reason}: run `make backends`")
     broker = Kafka(directory)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -49,7 +50,7 @@ class Postgres:
 
     def new_database(self) -> str:
         """The URL of an empty database."""
-        name = f"test{os.getpid()}_{next(self._numbers)}"
+        name = f"test{os.getpid()}_{next(self._numbers)}_{secrets.token_hex(3)}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}"')
         return self.url(name)
@@ -83,24 +84,34 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[Postgres]:
-    """Run a server with a fresh cluster, on loopback, with passwords."""
+def postgres(home: Path | None = None) -> Iterator[Postgres]:
+    """Run a server on loopback, with passwords.
+
+    Its cluster is below `home`, which every user must be able to reach, and is made if it is
+    missing. By default it is in a temporary directory.
+    """
     if reason := missing():
         raise BackendError(reason)
-    # Not below pytest's directories: nobody else may enter those.
-    home = Path(tempfile.mkdtemp(prefix="cirron-otel-postgres-"))
-    try:
-        data, log = home / "data", home / "log"
-        (home / "password").write_text(PASSWORD)
-        data.mkdir(mode=0o700)
-        if os.geteuid() == 0:
-            for path in (home, data, home / "password"):
-                shutil.chown(path, "nobody", "nogroup")
-        _initdb(home, data)
-        with _running(data, log) as server:
-            yield server
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        if home is None:
+            # Not below pytest's directories: nobody else may enter those.
+            home = Path(tempfile.mkdtemp(prefix="cirron-otel-postgres-"))
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+        if not (home / "data").exists():
+            _make_cluster(home)
+        yield stack.enter_context(_running(home / "data", home / "log"))
+
+
+def _make_cluster(home: Path) -> None:
+    new = home / "new"
+    shutil.rmtree(new, ignore_errors=True)  # of a start that was interrupted
+    new.mkdir(mode=0o700, parents=True)
+    (home / "password").write_text(PASSWORD)
+    if os.geteuid() == 0:
+        for path in (home, new, home / "password"):
+            shutil.chown(path, "nobody", "nogroup")
+    _initdb(home, new)
+    new.rename(home / "data")
 
 
 def _as_nobody(command: Sequence[str]) -> list[str]:

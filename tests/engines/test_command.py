@@ -64,6 +64,12 @@ def test_the_output_is_the_same(options: tuple[str, ...], report: Report) -> Non
     same(report, SPOOLS / "07_ranks", *options)
 
 
+def test_the_phases_of_several_ranks_are_the_same(report: Report, tmp_path: Path) -> None:
+    done = same(report, written(tmp_path / "s", training(3, 40)))
+    _, _, table = done.stdout.partition("The phases of all ranks together:")
+    assert re.search(r"forward +240 ", table)
+
+
 def test_a_file_that_cannot_be_read_is_reported_in_every_report(
     report: Report, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ TESTDATA = SPOOLS.parent
 def report_of(spool: Path) -> RunReport:
     reader = SpoolReader(spool)
     with run_index(reader) as index:
-        return report_run(index, 1000, reader)
+        return report_run(index, 1000, reader, keeps_durations=True)
 
 
 def written(folder: Path, *batches: dict[str, Any]) -> Path:

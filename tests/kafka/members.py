@@ -46,8 +46,8 @@ class Otelcol:
     """An OpenTelemetry Collector with one configuration, which may run several times."""
 
     def __init__(self, config: Path | str, directory: Path, settings: dict[str, str]) -> None:
-        """Start it; what it writes is below `directory`."""
-        directory.mkdir()
+        """Start it; what it writes is below `directory`, which may have what it wrote before."""
+        directory.mkdir(exist_ok=True)
         self._config, self._directory, self._settings = config, directory, settings
         self._running = contextlib.ExitStack()
         self.start()

@@ -29,7 +29,7 @@ from tests.kafka.members import AGENT, CONSUMER, Collector, Otelcol, Topics
 
 from .ranks import Job
 from .simulate import Tally, await_stored, requests_of, send, stored, target_of
-from .usage import Usage
+from .usage import Stages, Usage, per_span
 
 PARTITIONS = 12
 _STORED_S = 3600.0
@@ -40,7 +40,8 @@ _QUIET_S = 5.0
 def fill(job: Job, topics: Topics, broker: Kafka, folder: Path) -> tuple[Tally, dict[str, Any]]:
     """Send the batches of a job to a new topic; return what was sent, and the costs."""
     agent = Otelcol(AGENT, folder, topics.settings())
-    stages = {
+    stages: Stages = {
+        "ranks": lambda: [os.getpid()],
         "agent": lambda: [agent.backend.process.pid],
         "Kafka": lambda: [broker.pid],
     }
@@ -55,7 +56,7 @@ def fill(job: Job, topics: Topics, broker: Kafka, folder: Path) -> tuple[Tally, 
     finally:
         agent.stop()
     costs = {"sent": sent.to_json(), "messages": topics.end(), "seconds": round(seconds, 1)}
-    return sent, costs | {"stages": usage.to_json(sent.spans)}
+    return sent, costs | {"stages": per_span(usage.to_json(), sent.spans)}
 
 
 def _await_quiet(topics: Topics) -> None:
@@ -66,37 +67,56 @@ def _await_quiet(topics: Topics) -> None:
         time.sleep(0.2)
 
 
+class Storing:
+    """Several collectors with one database, each with a consumer of the same group."""
+
+    def __init__(self, count: int, topics: Topics, server: Postgres, url: str, folder: Path):
+        """Start the collectors. The group is named after `folder`, which may have their spools."""
+        folder.mkdir(exist_ok=True)
+        self._topics, self._server, self._folder = topics, server, folder
+        self.collectors = [Collector(folder / f"collector-{n}", url) for n in range(count)]
+        self._consumers: list[Otelcol] = []
+        self.stages: Stages = {
+            "Kafka": lambda: [topics.broker.pid],
+            "consumer": lambda: [each.backend.process.pid for each in self._consumers],
+            "collector": lambda: [each.pid for each in self.collectors],
+            "PostgreSQL": lambda: [server.process.pid],
+        }
+
+    def start(self) -> None:
+        """Start the consumers."""
+        for n, each in enumerate(self.collectors):
+            settings = self._topics.settings(COLLECTOR=each.endpoint, GROUP=self._folder.name)
+            self._consumers.append(Otelcol(CONSUMER, self._folder / f"consumer-{n}", settings))
+
+    def stop(self) -> None:
+        """End all processes, the collectors without waiting."""
+        for consumer in self._consumers:
+            consumer.stop()
+        for collector in self.collectors:
+            collector.stop()
+
+
 def consume(
-    count: int, sent: Tally, topics: Topics, broker: Kafka, server: Postgres, folder: Path
+    count: int, sent: Tally, topics: Topics, server: Postgres, folder: Path
 ) -> tuple[str, dict[str, Any]]:
     """Store the messages of a topic through `count` collectors; return the database and figures."""
-    folder.mkdir()
     url = server.new_database()
-    collectors = [Collector(folder / f"collector-{n}", url) for n in range(count)]
-    consumers: list[Otelcol] = []
-    stages = {
-        "Kafka": lambda: [broker.pid],
-        "consumer": lambda: [each.backend.process.pid for each in consumers],
-        "collector": lambda: [each.pid for each in collectors],
-        "PostgreSQL": lambda: [server.process.pid],
-    }
+    storing = Storing(count, topics, server, url, folder)
     try:
-        with Usage(stages).watched() as usage:
+        with Usage(storing.stages).watched() as usage:
             begun = time.monotonic()
-            for n, each in enumerate(collectors):
-                settings = topics.settings(COLLECTOR=each.endpoint, GROUP=folder.name)
-                consumers.append(Otelcol(CONSUMER, folder / f"consumer-{n}", settings))
+            storing.start()
             await_stored(url, sent.batches, _STORED_S)
             seconds = time.monotonic() - begun
     finally:
-        for part in (*consumers, *collectors):
-            part.stop()
+        storing.stop()
     return url, {
         "collectors": count,
         "is_equal": stored(url).ids == sent.ids,
         "seconds": round(seconds, 1),
         "spans_per_second": round(sent.spans / seconds),
-        "stages": usage.to_json(sent.spans),
+        "stages": per_span(usage.to_json(), sent.spans),
     }
 
 
@@ -122,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scale.chain")
     parser.add_argument("--ranks", type=int, default=128)
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--budget", type=int, default=5, help="0: none")
+    parser.add_argument("--budget", type=float, default=5, help="0: none")
     parser.add_argument("--flush", type=int, default=10)
     parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -140,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             is_equal = True
             for count in given.collectors:
                 group = folder / f"with-{count}"
-                url, figures = consume(count, sent, topics, broker, server, group)
+                url, figures = consume(count, sent, topics, server, group)
                 print(json.dumps(figures), flush=True)
                 is_equal = is_equal and figures["is_equal"]
             print(json.dumps(to_parquet(url, sent.spans, folder / "columns")), flush=True)

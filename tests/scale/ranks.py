@@ -44,7 +44,7 @@ class Job:
     ranks: int
     seconds: float
     seed: int = 0
-    budget: int | None = None
+    budget: float | None = None
     """The export budget of each rank, spans per second."""
     scale: int = 1
     """The factor of the lengths of all phases."""
@@ -61,7 +61,7 @@ class Job:
 
     @classmethod
     def of(
-        cls, ranks: int, seconds: float, seed: int, budget: int | None, scale: int = 1,
+        cls, ranks: int, seconds: float, seed: int, budget: float | None, scale: int = 1,
         flush_s: int = 1,
     ) -> Job:  # fmt: skip
         """Return a job with a straggler, and, from 16 ranks on, missing and restarted ranks."""

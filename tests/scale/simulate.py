@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import heapq
 import json
+import math
 import resource
 import sys
 import time
@@ -43,6 +44,7 @@ from cirron_otel.errors import CirronOtelError
 from .ranks import SECOND, Job, RankBatch, SimulatedRank
 
 PER_NODE = 8
+PROGRESS_S = 10.0
 _MOST_PAUSE_S = 10.0
 _ALL = 1 << 128
 
@@ -149,12 +151,12 @@ def send(
 
     The first `accepted` requests are only counted, and all of them if there is no target.
     """
-    tally, begun, shown = Tally(), time.monotonic(), -1
+    tally, begun, shown = Tally(), time.monotonic(), -math.inf
     for request in requests:
         if speed and tally.requests >= accepted:
             time.sleep(max(begun + request.second / speed - time.monotonic(), 0.0))
-        if request.second // 10 > shown:
-            shown = request.second // 10
+        if time.monotonic() > shown + PROGRESS_S:
+            shown = time.monotonic()
             progress(tally, request.second)
         parts = [exported_part(each.batch) for each in request.batches]
         if target is not None and tally.requests >= accepted:
@@ -198,13 +200,15 @@ def await_stored(url: str, batches: int, limit_s: float) -> None:
     """
     ends, count = time.monotonic() + limit_s, 0
     while True:
+        asked = time.monotonic()
         with contextlib.suppress(CirronOtelError), Storage.open(url, create=False) as storage:
             ((count,),) = storage.database.rows('SELECT COUNT(*) FROM "TraceBatch"')
         if count >= batches:
             return
         if time.monotonic() > ends:
             raise TimeoutError(f"{count} of {batches} batches are stored after {limit_s:.0f} s")
-        time.sleep(0.5)
+        # A large table takes long to count; that is not a cost of storing.
+        time.sleep(max(0.5, 20 * (time.monotonic() - asked)))
 
 
 def target_of(url: str) -> OtlpTarget:
@@ -221,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=int, default=1, help="the factor of the length of a step")
     parser.add_argument("--flush", type=int, default=1, help="seconds between a rank's batches")
-    parser.add_argument("--budget", type=int, help="spans per second and rank")
+    parser.add_argument("--budget", type=float, help="spans per second and rank")
     parser.add_argument("--per-node", type=int, default=PER_NODE)
     parser.add_argument("--to", metavar="URL", help="an OTLP/HTTP endpoint")
     parser.add_argument("--check", metavar="URL", help="a database that has what was sent")

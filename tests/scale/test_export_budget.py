@@ -60,9 +60,9 @@ def wire_spans(batch: SealedBatch) -> int:
 
 
 @settings(max_examples=60, deadline=None)
-@given(_ARRIVALS, st.sampled_from([1, 5, 20, 200]), st.integers(0, 10**6))
+@given(_ARRIVALS, st.sampled_from([0.4, 1, 5, 20, 200]), st.integers(0, 10**6))
 def test_it_holds_over_every_window(
-    arrivals: list[tuple[int, int, int, int]], rate: int, seed: int
+    arrivals: list[tuple[int, int, int, int]], rate: float, seed: int
 ) -> None:
     budget, batches = exported(arrivals, rate, seed)
     sizes = [(at_ns, wire_spans(part), over) for at_ns, _, part, over in batches]

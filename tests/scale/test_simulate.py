@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from tests.collector.serving import serving
 from tests.integration.spools import cirron_otel
 from tests.storage.conftest import postgres_server
 
-from .__main__ import Results
-from .__main__ import main as scale
 from .ranks import Job, SimulatedRank
-from .simulate import IdSet, await_stored, main, requests_of, send, target_of
+from .simulate import IdSet, await_stored, main, requests_of
 
 __all__ = ["postgres_server"]
 
@@ -55,25 +52,6 @@ def test_a_store_has_what_64_ranks_sent(
     assert report["summarised_steps"] > sent["steps"] / 2
     failures = {(each["rank"], each["state"]) for each in report["failures"]}
     assert failures == {(rank, "killed") for rank in job.restarted}
-
-
-def test_an_interrupted_run_continues(tmp_path: Path) -> None:
-    job, url = Job.of(16, 30.0, 5, 4), f"sqlite:///{tmp_path / 'runs.db'}"
-    with serving(tmp_path / "data", "--storage", url) as here:
-        target = target_of(here.http)
-        some = send(itertools.islice(requests_of(job), 20), target)
-        target.close()
-        assert here.end() == 0
-    results = Results(tmp_path / "result.json", job)
-    results.keep("accepted_requests", some.requests)
-    options = ["--ranks=16", "--minutes=0.5", "--seed=5", "--budget=4", "--flush=1", "--scale=1"]
-    assert scale([*options, f"--keep={tmp_path}"]) == 0
-    values = json.loads((tmp_path / "result.json").read_text())
-    assert values["accepted_requests"] > 20
-    assert values["is_equal"] is True
-    assert values["verdict"]["report"] == job.straggler
-    with pytest.raises(AssertionError, match="has results of"):
-        scale([*options, f"--keep={tmp_path}", "--ranks=17"])
 
 
 def test_everything_follows_from_the_seed() -> None:

@@ -68,7 +68,7 @@ def spool(
         path.write_text(json.dumps(batch))
     reader = SpoolReader(folder)
     with run_index(reader) as index:
-        found = report_run(index, 3)
+        found = report_run(index, 3, keeps_durations=True)
     assert not reader.findings
     return found
 

@@ -12,6 +12,7 @@ from ...semconv import MICRO_STEP
 from .tree import TreeNode
 
 STEP = "step"
+UNATTRIBUTED = "unattributed"
 OPTIMIZER_STEP = "optimizer_step"
 
 Component = Literal["input", "h2d", "forward", "backward", "optimizer"]
@@ -70,6 +71,11 @@ def ends_closure(name: str | None) -> bool:
     return name in CLOSURE_ENDS
 
 
+def place_of_95(count: int) -> int:
+    """Return the place of the duration that 95 of 100 do not exceed, among `count` in order."""
+    return -(-95 * count // 100) - 1
+
+
 @dataclass(slots=True)
 class PhaseTimes:
     """The durations of one phase over all steps, or of the parts of steps that no phase covers."""
@@ -97,16 +103,25 @@ class PhaseTimes:
     def p95_ns(self) -> int:
         """The duration that 95 of 100 scopes do not exceed, ns."""
         ordered = sorted(self.durations)
-        return ordered[-(-95 * len(ordered) // 100) - 1] if ordered else 0
+        return ordered[place_of_95(len(ordered))] if ordered else 0
 
     @property
     def max_ns(self) -> int:
         """The duration of the longest scope, ns."""
         return max(self.durations, default=0)
 
+    def figures(self) -> PhaseFigures:
+        """Return the same figures without the durations."""
+        ordered = sorted(self.durations)
+        count = len(ordered)
+        middle = (ordered[(count - 1) // 2], ordered[count // 2]) if ordered else (0, 0)
+        return PhaseFigures(
+            self.name, count, sum(ordered), middle, self.p95_ns, ordered[-1] if ordered else 0
+        )
+
 
 class PhaseFigures(PhaseTimes):
-    """The figures of one phase without its durations, which an SQL engine has computed."""
+    """The figures of one phase without its durations."""
 
     __slots__ = ("_figures",)
 
@@ -148,6 +163,10 @@ class PhaseFigures(PhaseTimes):
         """The duration of the longest scope, ns."""
         return self._figures[4]
 
+    def figures(self) -> PhaseFigures:
+        """Return these figures."""
+        return self
+
 
 @dataclass(slots=True)
 class Breakdown:
@@ -158,6 +177,7 @@ class Breakdown:
     """In the order of their first occurrence."""
     unattributed: PhaseTimes
     _warm_up: int | None = field(default=None, repr=False, compare=False)
+    _steady: PhaseTimes | None = field(default=None, repr=False, compare=False)
 
     @property
     def warm_up(self) -> int:
@@ -178,7 +198,17 @@ class Breakdown:
     @property
     def steady(self) -> PhaseTimes:
         """The steps after the warm-up."""
-        return PhaseTimes(STEP, self.steps.durations[self.warm_up :])
+        if self._steady is None:
+            self._steady = PhaseTimes(STEP, self.steps.durations[self.warm_up :])
+        return self._steady
+
+    def figures(self) -> Breakdown:
+        """Return the breakdown without the durations, so that its size is constant."""
+        phases = [each.figures() for each in self.phases]
+        return Breakdown(
+            self.steps.figures(), list(phases), self.unattributed.figures(), self.warm_up,
+            self.steady.figures(),
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return steps, warm-up, phases and unattributed time, with their shares of the total."""
@@ -186,7 +216,7 @@ class Breakdown:
             "steps": self._row(self.steps),
             "warm_up": {
                 "times": self.warm_up,
-                "total_ns": sum(self.steps.durations[: self.warm_up]),
+                "total_ns": self.steps.total_ns - self.steady.total_ns,
             },
             "steady": self._row(self.steady),
             "phases": [{"name": each.name, **self._row(each)} for each in self.phases],
@@ -215,7 +245,7 @@ def break_down(roots: Iterable[TreeNode]) -> Breakdown:
     (`holds_phases`), their time is not part of its own.
     """
     phases: dict[str, PhaseTimes] = {}
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
     for step in _steps(roots):
         left = step.duration_ns or 0
         steps.durations.append(left)
@@ -283,8 +313,11 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
 
 
 def joined(parts: Iterable[Breakdown]) -> Breakdown:
-    """Combine several breakdowns, for example those of several ranks, into one."""
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
+    """Combine several breakdowns, for example those of several ranks, into one.
+
+    They must have their durations.
+    """
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
     phases: dict[str, PhaseTimes] = {}
     for part in parts:
         steps.durations += part.steps.durations

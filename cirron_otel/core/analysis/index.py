@@ -104,6 +104,7 @@ _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _NAMES_TEXT = b'"names"'
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
+_NO_ATTRIBUTES = None, None, False, False
 SUMMARY_SPAN = "traceml.summary"
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
@@ -111,11 +112,9 @@ _TEXT = b"\0" * 16 + b"t"
 
 def key_of(value: Any) -> bytes | None:
     """Return the index key of an id (16 bytes) or of any other string (longer); else None."""
-    if not isinstance(value, str):
-        return None
     if is_id(value):
         return bytes.fromhex(value)
-    return _TEXT + value.encode("utf-8", "surrogatepass")
+    return _TEXT + value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None
 
 
 def id_of(key: bytes) -> str:
@@ -258,11 +257,18 @@ def _spans(
         yield (
             file, position, key_of(span.id), key_of(span.parent_id), shown(span.name),
             shown(span.index), _int64(span.start_ns), _int64(span.end_ns), _int64(span.pid),
-            _int64(span.rank), _int64(span.thread_id), shown(span.error), _int64(span.gpu_ns),
-            _int64(span.memory_peak_bytes), *map(_int64, span.device_peaks),
-            span.is_peak_sampled, span.phases_are_sums,
+            _int64(span.rank), _int64(span.thread_id),
+            shown(span.error) if span.otel is not None else None, _int64(span.gpu_ns),
+            _int64(span.memory_peak_bytes),
+            *(_of_attributes(span) if span.has_attributes else _NO_ATTRIBUTES),
             key_of(span.origin) if has_summaries and isinstance(span, ExpandedSpan) else None,
         )  # fmt: skip
+
+
+def _of_attributes(span: IndexedSpan) -> tuple[int | bool | None, ...]:
+    """Return the columns `device_peak` to `phases_are_sums`."""
+    peaks = map(_int64, span.device_peaks)
+    return *peaks, span.is_peak_sampled, span.phases_are_sums
 
 
 def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

@@ -63,7 +63,7 @@ def run_figures(catalogued: CataloguedRun, keys: Iterable[str], limits: Threshol
         create_step_tables(index)
         figures = RunFigures(spans=index.one("SELECT count(*) FROM span"))
         ranks = index.one("SELECT count(DISTINCT rank) FROM span")
-        for each in rank_reports(index):
+        for each in rank_reports(index, keeps_durations=True):
             _add_steps(figures, each)
             # If there are ranks, spans without a rank are those of the job's own process.
             if each.rank is not None or not ranks:

@@ -1,7 +1,7 @@
 """The report of a run: each rank's steps by phase, the slowest steps, the marks and the failures.
 
-The sessions of a rank are treated as one. All records are in an index on disk; memory holds only
-the durations of one rank's scopes.
+The sessions of a rank are treated as one. All records are in an index on disk; memory holds the
+figures of each rank, and the durations of one rank's scopes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..spool.reader import SpoolReader
 from .bound import RunBound, Straggler, bound_of
-from .breakdown import STEP, Breakdown, PhaseTimes
+from .breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
 from .divergence.observed_steps import create_digest_tables
 from .divergence.replicas import ReplicaComparison, compare_replicas
 from .divergence.tensors import RunDigests
@@ -22,7 +22,7 @@ from .index import SpoolIndex, id_of
 from .mark_series import MAX_SERIES, MarkSeries, mark_series
 from .memory_series import MemoryReport, memory_report
 from .metrics import LossMetric, losses
-from .run_time import RankReport, wall_time
+from .run_time import RankReport, create_intervals, wall_time
 from .run_traces import BatchLookup, records_of
 from .sessions import assign_sessions
 from .step_tables import create_step_tables, step_times_of, step_times_of_rank
@@ -68,7 +68,9 @@ SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
 
 _RANKS = """
-SELECT rank, count(*), min(start_ns), max(end_ns) FROM span GROUP BY rank ORDER BY rank
+SELECT rank, count(*), min(start_ns), max(end_ns),
+    coalesce(sum(max(end_ns - start_ns, 0)) FILTER (WHERE name = 'recompute'), 0)
+FROM span GROUP BY rank ORDER BY rank
 """
 _SLOWEST = """
 SELECT no, id, parent, rank, idx, start_ns FROM step ORDER BY ns DESC, no LIMIT ?
@@ -82,9 +84,6 @@ FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, n
 _SUMMARISED = "SELECT count(*) FROM span WHERE origin = id"
 _EPOCH = "epoch"
 _MOST_LEVELS = 64
-_RECOMPUTE = """
-SELECT coalesce(sum(max(end_ns - start_ns, 0)), 0) FROM span WHERE rank IS ? AND name = 'recompute'
-"""
 
 
 @dataclass(slots=True)
@@ -143,6 +142,8 @@ class RunReport:
     """The number of steps that an export budget sent as summaries (docs/scaling.md)."""
     replicas: ReplicaComparison | None = None
     """The comparison of ranks by their weights; None if no ranks have equal weights."""
+    together: Breakdown | None = None
+    """The steps of all ranks, if they were computed: `to_json` does not contain them."""
 
     @property
     def primary(self) -> Verdict | None:
@@ -177,12 +178,17 @@ class RunReport:
 
 
 def report_run(
-    index: SpoolIndex, slowest: int = 10, reader: SpoolReader | None = None
+    index: SpoolIndex,
+    slowest: int = 10,
+    reader: SpoolReader | None = None,
+    *,
+    keeps_durations: bool = False,
 ) -> RunReport:
     """Return the report of an index from `run_index`; call it at most once per index.
 
     The report lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the
-    state of processes are read through `reader`. Raises TargetError if there is no disk space.
+    state of processes are read through `reader`. With `keeps_durations`, the ranks have the
+    durations of all steps and phases. Raises TargetError if there is no disk space.
     """
     assign_sessions(index)
     sessions = sessions_of(index)
@@ -193,7 +199,7 @@ def report_run(
     create_step_tables(index)
     create_digest_tables(index)
     marks, left_out = mark_series(index)
-    ranks = list(rank_reports(index))
+    ranks = list(rank_reports(index, keeps_durations=keeps_durations))
     bound, straggler = bound_of(ranks)
     return RunReport(
         index.one("SELECT count(*) FROM span"),
@@ -223,23 +229,19 @@ def diagnosis_of(index: SpoolIndex) -> Diagnosis | None:
     return diagnose_index(index, thresholds_of("run"))
 
 
-def rank_reports(index: SpoolIndex) -> Iterator[RankReport]:
-    """Yield the report of each rank, after `create_step_tables`."""
-    for row in index.rows(_RANKS):
-        yield _rank(index, *row)
-
-
-def _rank(
-    index: SpoolIndex, rank: int | None, spans: int, first_ns: int | None, last_ns: int | None
-) -> RankReport:
-    steps = _breakdown(index, rank)
-    time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
-    recompute_ns = index.one(_RECOMPUTE, rank)
-    return RankReport(rank, spans, first_ns, last_ns, steps, time, int(recompute_ns))
+def rank_reports(index: SpoolIndex, *, keeps_durations: bool) -> Iterator[RankReport]:
+    """Yield the report of each rank, after `create_step_tables`; call it at most once per index."""
+    create_intervals(index)
+    for rank, spans, first_ns, last_ns, recompute_ns in index.rows(_RANKS):
+        steps = _breakdown(index, rank)
+        time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
+        if not keeps_durations:
+            steps = steps.figures()
+        yield RankReport(rank, spans, first_ns, last_ns, steps, time, int(recompute_ns))
 
 
 def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes("unattributed")
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
     phases: dict[str, PhaseTimes] = {}
     for step in step_times_of_rank(index, rank):
         steps.durations.append(step.ns)

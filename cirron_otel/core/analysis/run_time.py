@@ -26,12 +26,21 @@ ROWS: tuple[Row, ...] = (
 WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
 """In order of precedence: a moment that several of these rows cover belongs to the first one."""
 SESSION = len(WORK)
+# They are few. Without a table of them, all spans of each rank would be read several times.
+_OTHER_INTERVALS = """
+CREATE TABLE interval (
+    no INTEGER PRIMARY KEY, rank INTEGER, start_ns INTEGER, end_ns INTEGER, kind INTEGER
+);
+INSERT INTO interval (rank, start_ns, end_ns, kind)
+SELECT rank, start_ns, end_ns, CASE
+    WHEN name LIKE '%checkpoint%' THEN 0 WHEN name = 'eval' THEN 1 ELSE 4 END
+FROM span WHERE name LIKE '%checkpoint%' OR name IN ('eval', 'cirron.session');
+CREATE INDEX interval_rank ON interval (rank);
+"""
 _INTERVALS = """
-SELECT start_ns, end_ns, 0 FROM span WHERE rank IS ?1 AND name LIKE '%checkpoint%'
-UNION ALL SELECT start_ns, end_ns, 1 FROM span WHERE rank IS ?1 AND name = 'eval'
+SELECT start_ns, end_ns, kind FROM interval WHERE rank IS ?1
 UNION ALL SELECT start_ns, start_ns + ns, CASE WHEN start_ns < ?2 THEN 2 ELSE 3 END
     FROM step WHERE rank IS ?1
-UNION ALL SELECT start_ns, end_ns, 4 FROM span WHERE rank IS ?1 AND name = 'cirron.session'
 ORDER BY 1, 2
 """
 _STEADY = "SELECT start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no LIMIT 1 OFFSET ?"
@@ -56,6 +65,11 @@ class WallTime:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the rows with their shares."""
         return [{"name": row, "ns": self.rows[row], "share": self.share(row)} for row in ROWS]
+
+
+def create_intervals(index: SpoolIndex) -> None:
+    """Create the table that `wall_time` reads besides the steps."""
+    index.script(_OTHER_INTERVALS)
 
 
 def wall_time(
@@ -159,7 +173,7 @@ class RankReport:
         """The number of steps after the warm-up, divided by the time in and between steps."""
         rows = self.time.rows
         ns = rows["steps"] + rows["between_steps"]
-        steps = len(self.steps.steady.durations)
+        steps = self.steps.steady.times
         return steps * 1e9 / ns if ns and steps else None
 
     def to_json(self) -> dict[str, Any]:

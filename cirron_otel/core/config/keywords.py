@@ -50,7 +50,7 @@ class SharedOptions(TypedDict, total=False):
     join: Literal["parent", "link", "none"] | None
     detail_every: int | None
     detail_slow_factor: float | None
-    export_budget: int | None
+    export_budget: float | None
     overhead_marks: bool | int | None
     cpu_time: bool | None
     memory_peak: bool | None

@@ -263,9 +263,9 @@ class Config:
         "a step is slow, and keeps its scopes, if it takes more than this factor times the median"
         " of recent steps",
     )
-    export_budget: int | None = _option(
+    export_budget: float | None = _option(
         None,
-        optional(integer(1)),
+        optional(number_above(0, 1e9, "spans per second")),
         "the spans per second that this process exports ([scaling.md](scaling.md)); beyond it,"
         " steps are sent as summaries; None: all spans",
         unit="spans/s",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -108,6 +108,22 @@ _ASCII_LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)
 def _start_and_end(interval: Interval) -> tuple[Any, ...]:
     start, end, _ = interval
     return start is not None, start or 0, end is not None, end or 0
+
+
+def steps_of_all(
+    engine: SqlEngine, relations: StepRelations, ranks: Sequence[RankReport]
+) -> Breakdown:
+    """Return the breakdown of the steps of all ranks."""
+    phase = relations.phase.mutate(rank=ibis.literal(0))
+    figures = {each.name: each for each in phase_figures(engine, phase).get(0, [])}
+    names = dict.fromkeys(each.name for rank in ranks for each in rank.steps.phases)
+    steps = chain.from_iterable(rank.steps.steps.durations for rank in ranks)
+    unattributed = chain.from_iterable(rank.steps.unattributed.durations for rank in ranks)
+    return Breakdown(
+        PhaseTimes(STEP, list(steps)),
+        [figures[name] for name in names],
+        PhaseTimes("unattributed", list(unattributed)),
+    )
 
 
 def phase_figures(engine: SqlEngine, phase: Table) -> dict[int | None, list[PhaseTimes]]:

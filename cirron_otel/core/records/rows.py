@@ -28,6 +28,7 @@ PEAK_SAMPLES = "memory_samples"
 _SAMPLES_TEXT = f'"{PEAK_SAMPLES}"'.encode()
 PHASES_ARE_SUMS = "traceml.phases_are_sums"
 """The attribute of an imported step of which only the sums of its phases are recorded."""
+_LENGTH_OF_NONE = len("{}")
 _SUMS_TEXT = f'"{PHASES_ARE_SUMS}"'.encode()
 Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
@@ -64,6 +65,11 @@ class IndexedSpan(Struct):
     def attributes(self) -> Any:
         """The attributes, parsed; None if they are not valid JSON."""
         return _parsed(self.attrs)
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether there is more than `{}`, as far as the length of the text tells."""
+        return not isinstance(self.attrs, msgspec.Raw) or len(self.attrs) > _LENGTH_OF_NONE
 
     @property
     def device_peaks(self) -> tuple[int | None, int | None]:

@@ -122,7 +122,7 @@ class BudgetCounts:
 class ExportBudget:
     """The token bucket of one process, and its recent steps."""
 
-    def __init__(self, rate: int, slow_factor: float, flush_interval: float = 1.0) -> None:
+    def __init__(self, rate: float, slow_factor: float, flush_interval: float = 1.0) -> None:
         """Allow for `rate` spans per second, in batches that are `flush_interval` seconds apart.
 
         A step is slow if it takes more than `slow_factor` times the median of recent steps.
@@ -165,7 +165,7 @@ class ExportBudget:
         self._tokens -= cost
         return stated
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, float]:
         """Return the budget and its effect for `health()`."""
         return {"spans_per_second": self.rate, **asdict(self.counts)}
 

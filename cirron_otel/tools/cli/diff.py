@@ -145,8 +145,7 @@ def diff(
 
 
 def _show_side(letter: str, source: str, run: _Run) -> None:
-    steps = run.steps.steps.durations
-    summary = f"{count(len(steps), 'step')}{of_ranks(run.report)}"
+    summary = f"{count(run.steps.steps.times, 'step')}{of_ranks(run.report)}"
     name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
     output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
 
@@ -224,7 +223,7 @@ def _read(
     chosen = chosen_run(reader, run)
     index = stack.enter_context(run_index(reader))
     add_open_scopes(index, reader.paths)
-    report = report_run(index, 0)
+    report = report_run(index, 0, keeps_durations=True)
     steps = joined(each.steps for each in report.ranks)
     findings, code = place.findings(reader), place.report_problems(reader)
     return _Run(report, steps, chosen, RunDigests(index, reader), findings, code)
@@ -254,7 +253,7 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
         "source": shown_source(source),
         "run": run_json(run.chosen),
         "ranks": [each.rank for each in run.report.ranks],
-        "steps": len(run.steps.steps.durations),
+        "steps": run.steps.steps.times,
         "verdicts": _verdict_list(run.report),
         "findings": [finding.to_json() for finding in run.findings],
     }

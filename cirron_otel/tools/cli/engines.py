@@ -18,6 +18,7 @@ from .sources import OpenedSource
 if TYPE_CHECKING:
     from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
+    from ...core.engines.source import OpenedRun
     from ...core.records.findings import Finding
 
 PYTHON, DUCKDB = "python", "duckdb"
@@ -43,9 +44,11 @@ class EngineReport(NamedTuple):
 
 
 def engine_report(
-    source: str, source_format: str | None, wanted: str | None, slowest: int
+    source: str, source_format: str | None, wanted: str | None, slowest: int, *, is_text: bool
 ) -> EngineReport | None:
     """Return the report by DuckDB; None, with a message, if the run needs Python.
+
+    A report that is shown as text has the steps of all ranks together.
 
     Raises UsageError for another source, and the errors of reading it.
     """
@@ -64,17 +67,15 @@ def engine_report(
     from ...core.engines.unsupported import NeedsPythonError
 
     try:
-        return _of_spool(place.path, wanted, slowest) if is_spool else _of_tables(
-            place.path, wanted, slowest
-        )  # fmt: skip
+        compute = _of_spool if is_spool else _of_tables
+        return compute(place.path, wanted, slowest, is_text=is_text)
     except NeedsPythonError as reason:
         output.message(f"note: {reason}; --engine {PYTHON} computes the report")
         return None
 
 
-def _of_spool(path: str, wanted: str | None, slowest: int) -> EngineReport:
+def _of_spool(path: str, wanted: str | None, slowest: int, *, is_text: bool) -> EngineReport:
     from ...core.engines.cache import cached_batches
-    from ...core.engines.engine_report import report_of
     from ...core.engines.source import opened_run
     from ...core.spool.reader import SpoolReader
 
@@ -83,16 +84,26 @@ def _of_spool(path: str, wanted: str | None, slowest: int) -> EngineReport:
         batches = cached_batches(reader)
     with opened_run(batches, wanted, reader.paths) as run:
         report_chosen(run.chosen, wanted)
-        report = report_of(run, slowest)
+        report = _report_of(run, slowest, is_text=is_text)
     code = OpenedSource(path).report_problems(reader)
     return EngineReport(report, run.chosen, list(reader.findings), code)
 
 
-def _of_tables(path: str, wanted: str | None, slowest: int) -> EngineReport:
+def _of_tables(path: str, wanted: str | None, slowest: int, *, is_text: bool) -> EngineReport:
     from ...core.engines.columnar_batches import ColumnarBatches
-    from ...core.engines.engine_report import report_of
     from ...core.engines.source import opened_run
 
     with opened_run(ColumnarBatches(Path(path)), wanted) as run:
         report_chosen(run.chosen, wanted)
-        return EngineReport(report_of(run, slowest), run.chosen, [], 0)
+        report = _report_of(run, slowest, is_text=is_text)
+        return EngineReport(report, run.chosen, [], 0)
+
+
+def _report_of(run: OpenedRun, slowest: int, *, is_text: bool) -> RunReport:
+    from ...core.engines.engine_report import report_of
+    from ...core.engines.run_times import steps_of_all
+
+    report = report_of(run, slowest)
+    if is_text:
+        report.together = steps_of_all(run.engine, run.relations, report.ranks)
+    return report

@@ -79,6 +79,7 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
+    from ...core.analysis.all_ranks import steps_of_all
     from ...core.analysis.index import run_index
     from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
@@ -89,7 +90,7 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
-        computed = engine_report(source, source_format, run, slowest)
+        computed = engine_report(source, source_format, run, slowest, is_text=not as_json)
         if computed is not None:
             _show(source, *computed[:3], as_json=as_json, no_pager=no_pager)
             return max(computed.code, _drops(computed.report))
@@ -98,6 +99,8 @@ def report(
         chosen = chosen_run(reader, run)
         with run_index(reader) as index:
             run_report = report_run(index, slowest, reader)
+            if not as_json:
+                run_report.together = steps_of_all(index, run_report.ranks)
             if trace_file is not None:
                 _write_trace(index, trace_file)
             if page_file is not None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,7 @@ def wall_time_names() -> dict[Row, str]:
 
 def _trained(report: RunReport) -> list[RankReport]:
     """Return the ranks that have steps, or all ranks if none has steps."""
-    trained = [each for each in report.ranks if each.steps.steps.durations]
+    trained = [each for each in report.ranks if each.steps.steps.times]
     return trained or list(report.ranks)
 
 
@@ -249,9 +250,7 @@ def _shown(ranks: Sequence[RankReport], report: RunReport) -> list[RankReport]:
 
 def _steps(report: RunReport) -> Iterator[str | Table]:
     """Yield the steps of the ranks side by side, and their phases."""
-    from ...core.analysis.breakdown import joined
-
-    ranks = [each for each in report.ranks if each.steps.steps.durations]
+    ranks = [each for each in report.ranks if each.steps.steps.times]
     if not ranks:
         return
     if len(ranks) == 1:
@@ -273,16 +272,17 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
             "  ",
         )
     yield ""
-    yield "The phases of all ranks together:"
-    yield ""
-    yield breakdown_table(joined(each.steps for each in ranks))
+    if report.together is not None:
+        yield "The phases of all ranks together:"
+        yield ""
+        yield breakdown_table(report.together)
 
 
 def _steps_line(rank: RankReport) -> str:
     steady, warm = rank.steps.steady, rank.steps.warm_up
     speed = rank.steps_per_second
     parts = [
-        f"{len(steady.durations):,}" + (f" after {warm} of warm-up" if warm else ""),
+        f"{steady.times:,}" + (f" after {warm} of warm-up" if warm else ""),
         f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
         f" max {duration(steady.max_ns)}",
     ]
@@ -291,11 +291,11 @@ def _steps_line(rank: RankReport) -> str:
 
 def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
     """Return a row per rank with the share of the longest phases; a star marks the slowest."""
-    from ...core.analysis.breakdown import joined
-
-    together = joined(each.steps for each in ranks)
-    phases = sorted(together.phases, key=lambda phase: -phase.total_ns)[:3]
-    names = [printable(each.name)[:_PHASE_WIDTH] for each in phases]
+    totals: Counter[str] = Counter()
+    for each in ranks:
+        totals.update({phase.name: phase.total_ns for phase in each.steps.phases})
+    phases = [name for name, _ in totals.most_common(3)]
+    names = [printable(name)[:_PHASE_WIDTH] for name in phases]
     heads = ("rank", "steps", "p50", "p95", "max", "per s", *names)
     rows = []
     for each in ranks:
@@ -304,10 +304,10 @@ def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
         speed = each.steps_per_second
         is_slowest = report.straggler is not None and each.rank == report.straggler.rank
         rows.append((
-            ("*" if is_slowest else "") + _rank(each.rank), f"{len(steady.durations):,}",
+            ("*" if is_slowest else "") + _rank(each.rank), f"{steady.times:,}",
             duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
             f"{speed:.3g}" if speed is not None else "-",
-            *(_percent(named.get(phase.name, 0.0)) for phase in phases),
+            *(_percent(named.get(name, 0.0)) for name in phases),
         ))  # fmt: skip
     return rows_table(heads, set(heads), rows)
 
