@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -171,3 +172,34 @@ def _make_odd(
     chance.choice(spans).update(id="short")
     chance.choice(marks).update(value=float("inf"))
     chance.choice(marks).update(id=None, name=None)
+
+
+HOSTILE_ID = "x' OR 1=1 --\\\"`${spark.master}${env:HOME}\x00\x01é"
+"""An id that no engine may interpret."""
+
+
+def hostile() -> list[tuple[str, bytes]]:
+    """The batch files of a recording with texts that SQL, COPY or a collation could change."""
+    files = training(ranks=2, steps=12)
+    names = {
+        "data_load": "B_\\.\n\\.\nb", "forward": "a,\"b\"'c'\\n\x00", "backward": "_Z\t\x01", "epoch": "epoch",
+        "optimizer_step": "é{x}:y?%s",
+    }  # fmt: skip
+    changed = []
+    for name, data in files:
+        batch = json.loads(data)
+        for number, each in enumerate(batch["spans"]):
+            each["name"] = names.get(each["name"], each["name"])
+            if each["name"] == "step" and each["index"] == 3:
+                each["otel"] = {"status": {"code": 2, "message": "'; DROP TABLE span; --\x00"}}
+            for key in ("id", "parent_id"):
+                each[key] = each[key] and each[key].replace("00000001", HOSTILE_ID, 1)
+            if number % 7 == 0:
+                each["name"] = each["name"].upper()
+        for number, each in enumerate(batch["marks"]):
+            each["span_id"] = each["span_id"].replace("00000001", HOSTILE_ID, 1)
+            each["name"] = ("loss", "Loss", "_loss", "ä\x00loss", "\U0001f600", "\uffee")[
+                number % 6
+            ]
+        changed.append((name, encoded(batch)))
+    return changed

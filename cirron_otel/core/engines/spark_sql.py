@@ -14,4 +14,10 @@ class ExactSparkCompiler(PySparkCompiler):  # type: ignore[misc]
     __slots__ = ()
     dialect: ClassVar[Any] = PySparkCompiler.dialect
 
+    def visit_NonNullLiteral(self, op: Any, *, value: Any, dtype: Any) -> Any:  # noqa: N802 - a name of Ibis
+        """Return a literal."""
+        if dtype.is_floating():
+            return self.visit_DefaultLiteral(op, value=value, dtype=dtype)
+        return super().visit_NonNullLiteral(op, value=value, dtype=dtype)
+
     visit_Field = SQLGlotCompiler.visit_Field  # noqa: N815 - a name of Ibis
