@@ -20,15 +20,14 @@ from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
 from .columnar_batches import ColumnarBatches
-from .engine import MARK, PLACES, SPAN, Schema, SqlEngine, Table
+from .engine import MARK, PLACE, PLACES, SPAN, Schema, SqlEngine, Table
 
 MEMORY_LIMIT: Final = "600MB"
 _FETCHED = 10_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
-_SPAN_VIEW = f"""
-CREATE VIEW span AS
+SPAN_QUERY: Final = f"""
 SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
     thread_id,
@@ -39,18 +38,17 @@ SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS posit
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
     list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
     CAST(NULL AS VARCHAR) AS origin
-FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
-UNION ALL SELECT * FROM read_parquet({{expanded}})
+FROM {{files}} JOIN place USING (batch_key)
+UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
-_MARK_VIEW = f"""
-CREATE VIEW mark AS
+MARK_QUERY: Final = f"""
 SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised
-FROM read_parquet({{files}}, hive_partitioning = false) JOIN place USING (batch_key)
-UNION ALL SELECT * FROM read_parquet({{expanded}})
+FROM {{files}} JOIN place USING (batch_key)
+UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
 _OUTLINES = """
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
@@ -101,15 +99,17 @@ has of the batch, or it contains several steps in one span."""
 
 
 class DuckDBEngine(SqlEngine):
-    """An in-memory database that reads the files of tables; a context manager that closes it."""
+    """An in-memory database that reads the files of tables.
+
+    It also prepares the relations of the other engines: it finds the odd batches, and has the rows.
+    """
 
     dialect: ClassVar[str] = "duckdb"
-    create: ClassVar[str] = "CREATE TABLE"
 
     def __init__(self, batches: ColumnarBatches, folder: Path) -> None:
         """`folder` is a temporary directory for what does not fit in memory."""
         super().__init__()
-        self._batches, self._folder = batches, folder
+        self.batches, self._folder = batches, folder
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
@@ -117,10 +117,8 @@ class DuckDBEngine(SqlEngine):
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")
 
-    def __enter__(self) -> DuckDBEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Drop all tables."""
         self._connection.close()
 
     def odd_keys(self) -> set[str]:
@@ -170,12 +168,24 @@ class DuckDBEngine(SqlEngine):
         `numbers` has the keys and the numbers of the batches whose records the columns have.
         `spans` and `marks` are the rows of the others.
         """
-        place = self._write("place", {"batch_key": "string", "number": "int64"}, numbers)
-        self.execute(f"CREATE TABLE place AS SELECT * FROM read_parquet({place})")  # noqa: S608 - a path
-        expanded = self._write("span", SPAN, spans)
-        self.execute(_SPAN_VIEW.format(files=self._files(SPANS), expanded=expanded))
-        expanded = self._write("mark", MARK, marks)
-        self.execute(_MARK_VIEW.format(files=self._files(MARKS), expanded=expanded))
+        self._write("place", PLACE, numbers)
+        self._write("span", SPAN, spans)
+        self._write("mark", MARK, marks)
+        self.execute(f"CREATE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
+        for name, query, table in (("span", SPAN_QUERY, SPANS), ("mark", MARK_QUERY, MARKS)):
+            files = f"read_parquet({self._files(table)}, hive_partitioning = false)"
+            select = query.format(files=files, expanded=self._written(name))
+            self.execute(f"CREATE VIEW {name} AS {select}")
+
+    def arrow(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `span` or `mark`."""
+        with _errors():
+            rows = self._connection.sql(f"SELECT * FROM {name}")  # noqa: S608 - a constant
+            yield from rows.to_arrow_reader(_FETCHED)
+
+    def expanded(self, name: str) -> pa.Table:
+        """Return the rows of `place`, or those of `span` or `mark` that no column has."""
+        return pq.read_table(self._folder / f"{name}.parquet")
 
     def attributes_of_marks(
         self, names: Iterable[str]
@@ -186,6 +196,10 @@ class DuckDBEngine(SqlEngine):
         query = _ATTRIBUTES.format(files=self._files(MARKS))
         for number, ordinal, entries in self._run(query, [sorted(names)]):
             yield number, ordinal, {key: _value(entry) for key, entry in entries.items()}
+
+    def create(self, name: str, query: str) -> None:
+        """Create a table from a query."""
+        self.execute(f"CREATE TABLE {name} AS {query}")
 
     def execute(self, statement: str) -> None:
         """Run a statement."""
@@ -204,18 +218,24 @@ class DuckDBEngine(SqlEngine):
                 yield from rows
 
     def _files(self, table: str) -> str:
-        return f"[{', '.join(map(_quoted, self._batches.files(table)))}]"
+        return f"[{', '.join(map(_quoted, self.batches.files(table)))}]"
 
-    def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> str:
-        """Write rows into a temporary file; return its path, quoted."""
-        path = self._folder / f"{name}.parquet"
+    def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write rows into a temporary file."""
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         arrays = [
-            pa.array(values, _TYPES[type_])
-            for values, type_ in zip(columns, schema.values(), strict=True)
+            pa.array(values, type_)
+            for values, type_ in zip(columns, arrow_schema(schema).types, strict=True)
         ]
-        pq.write_table(pa.table(arrays, names=list(schema)), path)
-        return _quoted(str(path))
+        pq.write_table(pa.table(arrays, names=list(schema)), self._folder / f"{name}.parquet")
+
+    def _written(self, name: str) -> str:
+        return f"read_parquet({_quoted(str(self._folder / f'{name}.parquet'))})"
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a relation."""
+    return pa.schema([(name, _TYPES[type_]) for name, type_ in schema.items()])
 
 
 def _quoted(text: str) -> str:

@@ -38,7 +38,7 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
     if the engine cannot read the run, and TargetError if there is no disk space.
     """
     engine, relations, mark = run.engine, run.relations, run.mark
-    reduced = ReducedIndex(engine, run.batches, run.index, relations, mark)
+    reduced = ReducedIndex(engine, run.files, run.index, relations, mark)
     reduced.fill(thresholds_of("run"))
     index = reduced.index
     ranks = RankTimes(engine, relations).reports()

@@ -18,7 +18,6 @@ from ..analysis.index import SpoolIndex, id_of, key_of
 from ..analysis.verdicts.thresholds import Thresholds
 from ..records.memory_marks import KIND_BY_NAME, STORMLOG_ERROR, memory_mark
 from ..records.rows import shown
-from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, SqlEngine, Table
 from .expressions import FALSE, descending, has_name, named
@@ -59,15 +58,15 @@ class ReducedIndex:
 
     def __init__(
         self,
-        engine: DuckDBEngine,
-        batches: ColumnarBatches,
+        engine: SqlEngine,
+        files: DuckDBEngine,
         index: SpoolIndex,
         relations: StepRelations,
         mark: Table,
     ) -> None:
         """`index` has the odd batches; `mark` has each mark once."""
         self.engine, self.index = engine, index
-        self._batches, self._relations, self._mark = batches, relations, mark
+        self._files, self._relations, self._mark = files, relations, mark
         self._searched: set[bytes] = set()
 
     def fill(self, limits: Thresholds) -> None:
@@ -87,7 +86,10 @@ class ReducedIndex:
         index.script(_TABLES)
         index.change(
             _ADD_FILE,
-            [(number, shown(batch.name)) for number, batch in enumerate(self._batches.batches)],
+            [
+                (number, shown(batch.name))
+                for number, batch in enumerate(self._files.batches.batches)
+            ],
         )
         self._add_spans(span.semi_join(chosen, "no"))
         self._add_spans(span.semi_join(marks, span.id == marks.span))
@@ -163,7 +165,7 @@ class ReducedIndex:
         """Add what the attributes of marks about memory contain."""
         attributes = {
             number * PLACES + ordinal: values
-            for number, ordinal, values in self.engine.attributes_of_marks(MEMORY_NAMES)
+            for number, ordinal, values in self._files.attributes_of_marks(MEMORY_NAMES)
         }
         marks = self._mark.filter(self._mark.name.isin(MEMORY_NAMES))
         marks = marks.select("no", "name", "text", "number", "integer", "flag")

@@ -12,7 +12,7 @@ from ..analysis.index import SpoolIndex
 from ..analysis.mark_series import MarkSeries, series_of
 from ..records.rows import shown
 from .engine import PLACES, SqlEngine, Table
-from .expressions import FALSE, ascending, has_name
+from .expressions import FALSE, as_number, ascending, has_name
 from .reduced_index import MEMORY_NAMES, value_of
 
 _STORMLOG: Final = "stormlog."
@@ -49,7 +49,7 @@ def _values(
     epoch = ibis.cases(*((has_name(each.name, "epoch"), each.idx) for each in around))
     rows = joined.select(
         rank=first.rank, listed=listed.name.nullif("").fill_null("?"),
-        is_eval=is_eval.cast("int64"), epoch=epoch, text=listed.text, number=listed.number,
+        is_eval=as_number(is_eval), epoch=epoch, text=listed.text, number=listed.number,
         integer=listed.integer, flag=listed.flag, ts_ns=listed.ts_ns, no=listed.no,
     )  # fmt: skip
     order = [rows.listed, *map(ascending, (rows.rank, rows.is_eval, rows.ts_ns)), rows.no]

@@ -18,6 +18,7 @@ from .engine import SqlEngine, Table
 from .expressions import (
     FALSE,
     TRUE,
+    as_number,
     ascending,
     duration,
     ends_closure,
@@ -259,7 +260,7 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
     nested = ordered.group_by("phase").agg(
         taken=ordered.ns.sum().cast("int64"),
         gpu_taken=ordered.gpu_ns.sum().cast("int64"),
-        has_closure=has_name(ordered.name, "backward").cast("int64").max(),
+        has_closure=as_number(has_name(ordered.name, "backward")).max(),
         ended=(ordered.start_ns + ordered.ns).max(),
         gaps=gap.sum().cast("int64"),
     )
