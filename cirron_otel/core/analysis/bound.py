@@ -158,7 +158,7 @@ def bound_of(ranks: Sequence[RankReport]) -> tuple[RunBound | None, Straggler | 
 
     The bound is None if no rank has steps.
     """
-    trained = [each for each in ranks if each.steps.steps.durations]
+    trained = [each for each in ranks if each.steps.steps.times]
     straggler = _straggler(trained)
     wall = sum(each.time.total_ns - each.time.rows["pauses"] for each in trained)
     if not trained or wall <= 0:
@@ -255,7 +255,7 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
             f" median rank {_ms(straggler.others_ns)}; the difference is in {straggler.phase}"
         )
     steps = [each.steps for each in ranks]
-    step_count = max(sum(len(each.steps.durations) for each in steps), 1)
+    step_count = max(sum(each.steps.times for each in steps), 1)
     phases = {name for name, kind in _KINDS.items() if kind == bound}
     if bound in ("unattributed time", "other phases") or phases:
         mean = _mean(bound, phases, steps)
@@ -281,13 +281,13 @@ def _evidence(bound: Bound, ranks: Sequence[RankReport], straggler: Straggler | 
 def _typical(steps: Sequence[Breakdown]) -> int:
     """Return the mean duration of the steps after the warm-up, ns."""
     steady = [each.steady for each in steps]
-    return sum(each.total_ns for each in steady) // max(sum(len(e.durations) for e in steady), 1)
+    return sum(each.total_ns for each in steady) // max(sum(e.times for e in steady), 1)
 
 
 def _mean(bound: Bound, phases: set[str], steps: Sequence[Breakdown]) -> int:
     total = step_count = 0
     for each in steps:
-        step_count += len(each.steps.durations)
+        step_count += each.steps.times
         if bound == "unattributed time":
             total += max(each.unattributed.total_ns, 0)
         else:
@@ -319,7 +319,7 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
 
     waits = sum(max(sums[slowest] - ns, 0) for ns in others)
     mean = sum(each.steps.steps.total_ns for each in ranks) / max(
-        sum(len(each.steps.steps.durations) for each in ranks), 1
+        sum(each.steps.steps.times for each in ranks), 1
     )
     share = min(waits / len(ranks) / max(mean, 1), 1.0)
     return Straggler(slowest, sums[slowest], middle, max(names, key=excess), share)
@@ -327,7 +327,7 @@ def _straggler(ranks: Sequence[RankReport]) -> Straggler | None:
 
 def _busy_by_phase(steps: Breakdown) -> dict[str, int]:
     """Return the mean time per step without waiting for other ranks, by phase, ns."""
-    step_count = max(len(steps.steps.durations), 1)
+    step_count = max(steps.steps.times, 1)
     busy = {
         phase.name: phase.total_ns // step_count
         for phase in steps.phases

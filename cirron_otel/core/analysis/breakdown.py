@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -28,7 +28,8 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barr
 CHECKPOINT: Final = "checkpoint"
 _FEW = 4
 """The minimum number of steps for a warm-up to be detected."""
-_MOST_WARM_UP = 50
+MOST_WARM_UP: Final = 50
+"""The maximum number of warm-up steps."""
 PHASES: Final = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
     "scheduler_step", "collective",
@@ -167,13 +168,12 @@ class Breakdown:
         return self._warm_up
 
     def _count_warm_up(self) -> int:
-        durations = self.steps.durations
-        if len(durations) < _FEW:
-            return 0
-        limit = 2 * self.steps.median_ns
-        max_count = min(len(durations) // 4, _MOST_WARM_UP)
-        slow = itertools.takewhile(lambda ns: ns > limit, durations[:max_count])
-        return sum(1 for _ in slow)
+        return warm_up_of(self.steps, self.steps.durations)
+
+    @property
+    def warm_up_ns(self) -> int:
+        """The duration of the warm-up steps, ns."""
+        return sum(self.steps.durations[: self.warm_up])
 
     @property
     def steady(self) -> PhaseTimes:
@@ -186,7 +186,7 @@ class Breakdown:
             "steps": self._row(self.steps),
             "warm_up": {
                 "times": self.warm_up,
-                "total_ns": sum(self.steps.durations[: self.warm_up]),
+                "total_ns": self.warm_up_ns,
             },
             "steady": self._row(self.steady),
             "phases": [{"name": each.name, **self._row(each)} for each in self.phases],
@@ -206,6 +206,16 @@ class Breakdown:
     def share(self, phase: PhaseTimes) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
+
+
+def warm_up_of(steps: PhaseTimes, first: Sequence[int]) -> int:
+    """Return the number of warm-up steps. `first` has at least the durations of the first 50."""
+    if steps.times < _FEW:
+        return 0
+    limit = 2 * steps.median_ns
+    max_count = min(steps.times // 4, MOST_WARM_UP)
+    slow = itertools.takewhile(lambda ns: ns > limit, first[:max_count])
+    return sum(1 for _ in slow)
 
 
 def break_down(roots: Iterable[TreeNode]) -> Breakdown:

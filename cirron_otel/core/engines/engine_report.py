@@ -88,9 +88,10 @@ def _slowest(run: OpenedRun, count: int) -> Iterator[SlowStep]:
     for number, name, ns in engine.rows(phases.order_by("no").select("step", "name", "ns")):
         of_step = totals.setdefault(number, {})
         of_step[name] = of_step.get(name, 0) + ns
-    rows = list(engine.rows(slow.order_by([descending(slow.ns), slow.no])))
+    columns = ("no", "id", "parent", "rank", "idx", "start_ns", "ns")
+    rows = list(engine.rows(slow.order_by([descending(slow.ns), slow.no]).select(*columns)))
     epochs = _epochs_above(run, {row[2] for row in rows if row[2] is not None})
-    for number, span_id, parent, rank, _, idx, start_ns, ns, _ in rows:
+    for number, span_id, parent, rank, idx, start_ns, ns in rows:
         yield SlowStep(span_id, rank, epochs.get(parent), idx, start_ns, ns, totals.get(number, {}))
 
 

@@ -251,7 +251,7 @@ def _show(run: _Run, found: Breakdown) -> None:
     for line in _heading(run):
         output.result(line)
     output.show(*folded_trees(fold(run.forest.trees)))
-    steps = count(len(found.steps.durations), "step")
+    steps = count(found.steps.times, "step")
     output.result(f"\nWhere {steps} spent {duration(found.steps.total_ns)}:\n")
     output.show(breakdown_table(found))
 

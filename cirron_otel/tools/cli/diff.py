@@ -254,7 +254,7 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
         "source": shown_source(source),
         "run": run_json(run.chosen),
         "ranks": [each.rank for each in run.report.ranks],
-        "steps": len(run.steps.steps.durations),
+        "steps": run.steps.steps.times,
         "verdicts": _verdict_list(run.report),
         "findings": [finding.to_json() for finding in run.findings],
     }

@@ -88,7 +88,7 @@ class FinalSummary:
             yield ""
             yield from lines
         for rank in self.report.ranks:
-            if rank.steps.steps.durations:
+            if rank.steps.steps.times:
                 who = "the process" if rank.rank is None else f"rank {rank.rank}"
                 yield f"\nThe steps of {who}:\n"
                 yield breakdown_table(rank.steps)

@@ -204,7 +204,7 @@ def wall_time_names() -> dict[Row, str]:
 
 def _trained(report: RunReport) -> list[RankReport]:
     """Return the ranks that have steps, or all ranks if none has steps."""
-    trained = [each for each in report.ranks if each.steps.steps.durations]
+    trained = [each for each in report.ranks if each.steps.steps.times]
     return trained or list(report.ranks)
 
 
@@ -251,7 +251,7 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
     """Yield the steps of the ranks side by side, and their phases."""
     from ...core.analysis.breakdown import joined
 
-    ranks = [each for each in report.ranks if each.steps.steps.durations]
+    ranks = [each for each in report.ranks if each.steps.steps.times]
     if not ranks:
         return
     if len(ranks) == 1:
@@ -282,7 +282,7 @@ def _steps_line(rank: RankReport) -> str:
     steady, warm = rank.steps.steady, rank.steps.warm_up
     speed = rank.steps_per_second
     parts = [
-        f"{len(steady.durations):,}" + (f" after {warm} of warm-up" if warm else ""),
+        f"{steady.times:,}" + (f" after {warm} of warm-up" if warm else ""),
         f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
         f" max {duration(steady.max_ns)}",
     ]
@@ -304,7 +304,7 @@ def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
         speed = each.steps_per_second
         is_slowest = report.straggler is not None and each.rank == report.straggler.rank
         rows.append((
-            ("*" if is_slowest else "") + _rank(each.rank), f"{len(steady.durations):,}",
+            ("*" if is_slowest else "") + _rank(each.rank), f"{steady.times:,}",
             duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
             f"{speed:.3g}" if speed is not None else "-",
             *(_percent(named.get(phase.name, 0.0)) for phase in phases),

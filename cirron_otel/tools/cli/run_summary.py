@@ -119,7 +119,7 @@ def show_report(found: RunReport) -> None:
     if lines:
         output.message_block("\n" + "\n".join(lines))
     ranks = [each for each in found.ranks if each.spans]
-    shown = [each for each in ranks if each.steps.steps.durations]
+    shown = [each for each in ranks if each.steps.steps.times]
     for each in shown[:_MOST_RANKS]:
         output.message_block(f"\n{_heading(each)}\n")
         _draw(each)
@@ -133,7 +133,7 @@ def _heading(rank: RankReport) -> str:
     steps = rank.steps.steps
     who = "" if rank.rank is None else f"rank {rank.rank}: "
     share = f" ({100 * steps.total_ns / rank.run_ns:.1f} %)" if rank.run_ns else ""
-    took = f"{count(len(steps.durations), 'step')} took {duration(steps.total_ns)}{share}"
+    took = f"{count(steps.times, 'step')} took {duration(steps.total_ns)}{share}"
     return f"{who}{duration(rank.run_ns)}, of which {took}"
 
 

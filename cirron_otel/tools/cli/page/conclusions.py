@@ -113,7 +113,7 @@ def _steps(bound: RunBound) -> Iterator[Content]:
 
 def _wall_time(content: RunContent) -> Iterator[Content]:
     names = wall_time_names()
-    ranks = [each for each in content.report.ranks if each.steps.steps.durations]
+    ranks = [each for each in content.report.ranks if each.steps.steps.times]
     rows = [row for row in names if any(each.time.rows[row] for each in ranks)]
     listed = [
         (rank_name(each.rank), took(each.time.total_ns),

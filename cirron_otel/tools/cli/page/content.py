@@ -85,7 +85,7 @@ def gather(
     Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no disk
     space for the index.
     """
-    ranks = [each.rank for each in report.ranks if each.steps.steps.durations]
+    ranks = [each.rank for each in report.ranks if each.steps.steps.times]
     top_trees = _top_scopes(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
     scopes = max(min(_MOST_SCOPES, _SCOPES // max(shown, 1)), 1)
@@ -119,7 +119,7 @@ def gather(
 
 
 def _courses(index: SpoolIndex, report: RunReport) -> list[tuple[int | None, list[Point]]]:
-    counts = {each.rank: len(each.steps.steps.durations) for each in report.ranks}
+    counts = {each.rank: each.steps.steps.times for each in report.ranks}
     drawn = [(rank, count) for rank, count in counts.items() if count][:DRAWN_RANKS]
     limit = min(_MOST_STEP_POINTS, _STEP_POINTS // max(len(drawn), 1))
     return [(rank, step_points(index, rank, count, limit)) for rank, count in drawn]

@@ -106,7 +106,7 @@ def _header(content: RunContent) -> Element:
         facts.append(("rank" if len(ranks) == 1 else "ranks", short(numbers(ranks))))
     facts += [
         ("sessions", number(sum(each.id is not None for each in content.sessions))),
-        ("steps", number(sum(len(each.steps.steps.durations) for each in report.ranks))),
+        ("steps", number(sum(each.steps.steps.times for each in report.ranks))),
         ("spans", number(report.spans)),
         ("recorded by", short(", ".join(content.versions) or "-")),
     ]
@@ -191,7 +191,7 @@ def _steps_section(
                   is_open=place == 1)
         for place, trace in enumerate(content.traces, 1)
     ]  # fmt: skip
-    more = sum(bool(each.steps.steps.durations) for each in content.report.ranks) - TRACED_RANKS
+    more = sum(bool(each.steps.steps.times) for each in content.report.ranks) - TRACED_RANKS
     return section(
         "steps",
         "Single steps",

@@ -42,9 +42,9 @@ def time_section(content: RunContent, palette: Palette) -> Element:
             rank_name(each.rank),
             _stack(each, palette, longest),
             took(each.run_ns),
-            number(len(each.steps.steps.durations)),
+            number(each.steps.steps.times),
             took(each.steps.steps.total_ns),
-            took(each.steps.steps.median_ns) if each.steps.steps.durations else "-",
+            took(each.steps.steps.median_ns) if each.steps.steps.times else "-",
         )
         for each in ranks[:_MOST_RANKS]
     ]
@@ -61,7 +61,7 @@ def time_section(content: RunContent, palette: Palette) -> Element:
 
 def _in_training(ranks: Sequence[RankReport]) -> list[RankReport]:
     """Return the ranks, except the launching process, which has no rank and no steps."""
-    stated = [each for each in ranks if each.rank is not None or each.steps.steps.durations]
+    stated = [each for each in ranks if each.rank is not None or each.steps.steps.times]
     return stated or list(ranks)
 
 
@@ -74,7 +74,7 @@ def _whole(rank: RankReport) -> int:
 
 
 def _stack(rank: RankReport, palette: Palette, longest: int) -> Content:
-    if not rank.steps.steps.durations:
+    if not rank.steps.steps.times:
         return Element("span", "no steps", class_="dim")
     times = {each.name: each.total_ns for each in rank.steps.phases}
     unattributed_ns = max(rank.steps.unattributed.total_ns, 0)
@@ -102,7 +102,7 @@ def _parts(times: dict[str, int], rest: int, palette: Palette) -> list[Part]:
 
 
 def _phase_tables(content: RunContent) -> Iterator[Element]:
-    ranks = [each for each in content.report.ranks if each.steps.steps.durations]
+    ranks = [each for each in content.report.ranks if each.steps.steps.times]
     for place, rank in enumerate(ranks[:DRAWN_RANKS]):
         heading = Element("summary", f"{rank_name(rank.rank).capitalize()} by phase")
         is_open = "" if place == 0 else None
