@@ -177,12 +177,14 @@ def _make_odd(
 HOSTILE_ID = "x' OR 1=1 --\\\"`${spark.master}${env:HOME}\x00\x01é"
 """An id that no engine may interpret."""
 
+MARKS_BY_BYTES = ("loss", "Loss", "_loss", "ä\x00loss", "\U0001f600", "\uffee")
+
 
 def hostile() -> list[tuple[str, bytes]]:
     """The batch files of a recording with texts that SQL, COPY or a collation could change."""
     files = training(ranks=2, steps=12)
     names = {
-        "data_load": "B_\\.\n\\.\nb", "forward": "a,\"b\"'c'\\n\x00", "backward": "_Z\t\x01", "epoch": "epoch",
+        "data_load": "B_\\.\n\\.\nb", "forward": "a,\"b\"'c'\\n\x00", "backward": "_Z\t\x01",
         "optimizer_step": "é{x}:y?%s",
     }  # fmt: skip
     changed = []

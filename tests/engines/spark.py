@@ -32,10 +32,22 @@ _DEFAULTS = """\
 spark.driver.memory {driver}
 spark.executor.memory {executor}
 spark.driver.host 127.0.0.1
+spark.driver.extraJavaOptions {java}
+spark.executor.extraJavaOptions {java}
+{more}
 """
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_FOR_SMALL_DATA = """\
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+spark.sql.adaptive.enabled false
+spark.sql.autoBroadcastJoinThreshold -1
+"""
+"""Hundreds of small queries need less time without compiling them, and without jobs for statistics.
+Joins are those of large data."""
 _VARIABLES = {
     "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_PUBLIC_DNS": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
-    "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "SPARK_DAEMON_JAVA_OPTS": _JAVA,
 }  # fmt: skip
 _REGISTERED = "Successfully registered with master"
 _OPENED = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -62,9 +74,12 @@ class Cluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run Python with PySpark and this checkout."""
         return run_in(
-            PYSPARK, arguments, cwd=self.folder, timeout=timeout,
+            PYSPARK,
+            arguments,
+            cwd=self.folder,
+            timeout=timeout,
             variables=self.variables | (variables or {}),
-        )  # fmt: skip
+        )
 
     @property
     def variables(self) -> dict[str, str]:
@@ -74,16 +89,28 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, worker: str = "1g", executor: str = "512m", driver: str = "1g"
+    folder: Path,
+    worker: str = "1g",
+    executor: str = "512m",
+    driver: str = "1g",
+    *,
+    is_small: bool = True,
 ) -> Iterator[Cluster]:
     """Run a master and two workers of one core each; amounts of memory are those of Spark.
+
+    `is_small` is whether queries are hundreds of small ones.
 
     Raises BackendError, and EnvironmentUnavailableError.
     """
     PYSPARK.make()
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(
-        _DEFAULTS.format(driver=driver, executor=executor)
+        _DEFAULTS.format(
+            driver=driver,
+            executor=executor,
+            java=_JAVA if is_small else "-XX:+UseSerialGC",
+            more=_FOR_SMALL_DATA if is_small else "",
+        )
     )
     with contextlib.ExitStack() as stack:
         master, url = _master(folder)

@@ -15,8 +15,8 @@ from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.engine_report import report_of
 from cirron_otel.core.engines.source import opened_run
 from cirron_otel.tools.cli.demo import RECORDING
-from tests.backends.process import free_endpoints
 from tests.backends.postgres import PASSWORD, Postgres
+from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add
 from tests.engines.generated import hostile, random_spool, training
