@@ -169,7 +169,9 @@ class SparkEngine(SqlEngine):
         with _errors():
             frame = self._session.sql(query).localCheckpoint()
             self._stored_frames.append(frame)
-            self._view(name, frame)
+            # Its columns would have the identities of those that they were computed from, which
+            # a join of both confuses.
+            self._view(name, frame.toDF(*frame.columns))
 
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""
