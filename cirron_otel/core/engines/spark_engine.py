@@ -33,6 +33,7 @@ try:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import DataFrame, SparkSession
 except ImportError as _error:
     raise MissingExtraError("spark", "--engine spark://") from _error
@@ -82,6 +83,8 @@ def spark_session(url: str, folder: Path) -> Iterator[SparkSession]:
     EndpointError if the cluster does not start the application.
     """
     log = folder / "spark.log"
+    # It prints each error with its stack.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     conf = SparkConf().setMaster(url).setAll(_SETTINGS.items())
     with log.open("wb") as file:
         try:
