@@ -51,6 +51,8 @@ _SETTINGS: Final = {
     "spark.sql.variable.substitute": "false",
 }
 """Settings on which the figures and the meaning of texts depend; the driver has no pages."""
+_GLOB: Final = frozenset("*?[]{}\\")
+"""Characters of patterns, also in paths for which Spark's option switches patterns off."""
 _RAW_LITERALS: Final = "spark.sql.parser.escapedStringLiterals"
 """Deprecated: setting it logs a warning."""
 _LEAST_BYTES: Final = 1 << 20
@@ -144,6 +146,11 @@ class SparkEngine(SqlEngine):
         super().__init__()
         self._session = session
         self._stored_frames: list[DataFrame] = []
+        if _GLOB & set(str(files.batches.directory.absolute())):
+            raise UsageError(
+                f"{files.batches.directory}: Spark cannot read its files; expected"
+                f" a path without {' '.join(sorted(_GLOB))}: move the tables"
+            )
         paths = {name: files.batches.files(table) for name, table in _QUERIES.items()}
         size = sum(Path(path).stat().st_size for each in paths.values() for path in each)
         cores = session.sparkContext.defaultParallelism
@@ -154,8 +161,9 @@ class SparkEngine(SqlEngine):
         with _errors():
             self._view("place", session.createDataFrame(files.expanded("place")))
             for name, table in _QUERIES.items():
-                reader = session.read.schema(_ddl(table)).option("__globPaths__", "false")
-                self._view("files", reader.parquet(*(f"file://{path}" for path in paths[name])))
+                reader = session.read.schema(_ddl(table))
+                urls = (f"file://{Path(path).absolute()}" for path in paths[name])
+                self._view("files", reader.parquet(*urls))
                 self._view("expanded", session.createDataFrame(files.expanded(name)))
                 query = (SPAN_QUERY if table == SPANS else MARK_QUERY).format(
                     files="files", expanded="expanded"
