@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -27,6 +27,7 @@ _FETCHED = 10_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
+_FORMATS: Final = {pa.int64(): "q", pa.float64(): "d"}
 SPAN_QUERY: Final = f"""
 SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
@@ -210,6 +211,14 @@ class DuckDBEngine(SqlEngine):
         """Yield the rows of an expression, in its order."""
         return self._run(self.sql(expression))
 
+    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
+        """Yield the columns of some rows of an expression, in its order; at least one row."""
+        with _errors():
+            rows = self._connection.cursor().sql(self.sql(expression))
+            for batch in rows.to_arrow_reader(_FETCHED):
+                if batch.num_rows:
+                    yield tuple(map(_values, batch.columns))
+
     def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
         with _errors():
             cursor = self._connection.cursor()
@@ -236,6 +245,15 @@ class DuckDBEngine(SqlEngine):
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a relation."""
     return pa.schema([(name, _TYPES[type_]) for name, type_ in schema.items()])
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Return the values of a column."""
+    kind = _FORMATS.get(column.type)
+    if kind is None or column.null_count:
+        values: list[Any] = column.to_pylist()
+        return values
+    return memoryview(column.buffers()[1]).cast(kind)[column.offset :][: len(column)].tolist()
 
 
 def _quoted(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import ibis
 
 from ..analysis.bound import bound_of
+from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import ENDED, failures_of
 from ..analysis.mark_series import MAX_SERIES
 from ..analysis.memory_series import memory_report
@@ -26,6 +27,7 @@ from .reduced_index import ReducedIndex
 from .run_times import RankTimes, device_times
 from .series import mark_series_of
 from .source import OpenedRun
+from .step_window import EngineSteps
 from .steps import StepRelations
 
 _MOST_LEVELS = 64
@@ -39,15 +41,22 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
     """
     engine, relations, mark = run.engine, run.relations, run.mark
     reduced = ReducedIndex(engine, run.files, run.index, relations, mark)
-    reduced.fill(thresholds_of("run"))
+    reduced.fill()
     index = reduced.index
+    if run.paths is not None:
+        add_open_scopes(index, run.paths)
+    steps = None
+    if engine.count(relations.step.limit(1)):
+        steps = EngineSteps(engine, relations, index, thresholds_of("run"))
     ranks = RankTimes(engine, relations).reports()
-    assign_sessions(index)
+    assigned = assign_sessions(index)
+    if steps is not None:
+        steps.add_sessions(index, assigned)
     sessions = sessions_of(index)
     if run.paths is not None:
         sessions = with_processes(sessions, run.paths, adds=run.is_complete)
     _add_for_failures(reduced, relations, mark, sessions)
-    marks, left_out = mark_series_of(engine, relations.span, mark, index)
+    marks, left_out = mark_series_of(engine, relations, mark, index)
     bound, straggler = bound_of(ranks)
     summarised = 0
     if index.has_summaries:
@@ -65,7 +74,7 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
         bound,
         straggler,
         memory_report(index),
-        diagnosis_of(index),
+        diagnosis_of(index, steps),
         summarised,
         None,
     )

@@ -96,9 +96,7 @@ def _has_place(first: Value, until: Value, times: Value) -> Value:
     return ibis.or_(*((first <= place) & (place < until) for place in _places(times)))
 
 
-def _at_places(
-    times: int, values: list[tuple[int, int, int]]
-) -> tuple[tuple[int, int], int]:
+def _at_places(times: int, values: list[tuple[int, int, int]]) -> tuple[tuple[int, int], int]:
     """Return the two middle durations, and the 95th percentile."""
     low, high, p95 = (
         next(ns for ns, first, until in values if first <= place < until)
