@@ -24,6 +24,12 @@ class ExactPostgresCompiler(PostgresCompiler):  # type: ignore[misc]
         """Return the sum in its type: PostgreSQL adds 64-bit integers to a decimal."""
         return self.cast(super().visit_Sum(op, arg=arg, where=where), op.dtype)
 
+    def visit_WindowFunction(self, op: Any, *, func: Any, **window: Any) -> Any:  # noqa: N802 - a name of Ibis
+        """Return a function over a window, in its type."""
+        if not isinstance(func, exp.Cast):
+            return super().visit_WindowFunction(op, func=func, **window)
+        return self.cast(super().visit_WindowFunction(op, func=func.this, **window), op.dtype)
+
     def visit_IdenticalTo(self, op: Any, *, left: Any, right: Any) -> Any:  # noqa: ARG002, N802 - a name of Ibis
         """Return a comparison of arrays, whose elements are equal also if both are NULL.
 

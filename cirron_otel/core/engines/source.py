@@ -130,13 +130,15 @@ def _check(engine: SqlEngine) -> None:
     times = (span.start_ns, span.end_ns, span.gpu_ns)
     is_far = ibis.or_(*(~each.between(-_MOST_NS, _MOST_NS).fill_null(TRUE) for each in times))
     start, end, device = (each.cast("float64") for each in times)
-    sums = [(end - start).abs().fill_null(0.0).sum(), device.abs().fill_null(0.0).sum()]
-    rows = list(engine.rows(span.group_by("rank").agg(far=as_number(is_far).max(), sum=sum(sums))))
-    if any(is_far for _, is_far, _ in rows):
+    ranks = span.group_by("rank").agg(
+        far=as_number(is_far).max(), wall=(end - start).abs().sum(), device=device.abs().sum()
+    )
+    rows = list(engine.rows(ranks))
+    if any(row[1] for row in rows):
         raise NeedsPythonError("the run has times after the year 2043")
-    if any(total > _MOST_NS for _, _, total in rows):
+    if any((total or 0) > _MOST_NS for row in rows for total in row[2:]):
         raise NeedsPythonError("the durations of a rank are more than 70 years in total")
-    if {-1, None} <= {rank for rank, _, _ in rows}:
+    if {-1, None} <= {row[0] for row in rows}:
         raise NeedsPythonError("the run has spans of rank -1, and spans without a rank")
 
 

@@ -52,7 +52,9 @@ _SETTINGS: Final = {
 """Settings on which the figures and the meaning of texts depend; the driver has no pages."""
 _RAW_LITERALS: Final = "spark.sql.parser.escapedStringLiterals"
 """Deprecated: setting it logs a warning."""
+_LEAST_BYTES: Final = 1 << 20
 _PARTITION_BYTES: Final = 64 << 20
+"""The bytes of files a partition of a query: up to one partition for each core, and for more."""
 _WORKERS_S: Final = 120.0
 """How long workers may take to start an executor, seconds."""
 _PAUSE_S: Final = 0.2
@@ -141,7 +143,8 @@ class SparkEngine(SqlEngine):
         self._stored_frames: list[DataFrame] = []
         paths = {name: files.batches.files(table) for name, table in _QUERIES.items()}
         size = sum(Path(path).stat().st_size for each in paths.values() for path in each)
-        parts = max(session.sparkContext.defaultParallelism, size // _PARTITION_BYTES)
+        cores = session.sparkContext.defaultParallelism
+        parts = max(min(cores, size // _LEAST_BYTES), size // _PARTITION_BYTES, 1)
         session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if session.conf.get(_RAW_LITERALS) == "true":
             session.conf.set(_RAW_LITERALS, "false")
@@ -166,7 +169,9 @@ class SparkEngine(SqlEngine):
         with _errors():
             frame = self._session.sql(query).localCheckpoint()
             self._stored_frames.append(frame)
-            self._view(name, frame)
+            # Its columns would have the identities of those that they were computed from, which
+            # a join of both confuses.
+            self._view(name, frame.toDF(*frame.columns))
 
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""

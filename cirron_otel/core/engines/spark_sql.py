@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from ibis.backends.sql.compilers.base import SQLGlotCompiler
 from ibis.backends.sql.compilers.pyspark import PySparkCompiler
+from sqlglot import exp
 
 
 class ExactSparkCompiler(PySparkCompiler):  # type: ignore[misc]
@@ -13,5 +14,17 @@ class ExactSparkCompiler(PySparkCompiler):  # type: ignore[misc]
 
     __slots__ = ()
     dialect: ClassVar[Any] = PySparkCompiler.dialect
+    SIMPLE_OPS: ClassVar[dict[Any, str]] = {}
+    """The methods of these would replace those below; the others are inherited."""
+
+    def visit_NonNullLiteral(self, op: Any, *, value: Any, dtype: Any) -> Any:  # noqa: N802 - a name of Ibis
+        """Return a literal."""
+        if dtype.is_floating():
+            return self.visit_DefaultLiteral(op, value=value, dtype=dtype)
+        return super().visit_NonNullLiteral(op, value=value, dtype=dtype)
+
+    def visit_Hash(self, op: Any, *, arg: Any) -> Any:  # noqa: ARG002, N802 - a name of Ibis
+        """Return a hash of 64 bits, NULL for NULL; Ibis has one of 32 bits."""
+        return self.if_(arg.is_(exp.null()), exp.null(), self.f.xxhash64(arg))
 
     visit_Field = SQLGlotCompiler.visit_Field  # noqa: N815 - a name of Ibis
