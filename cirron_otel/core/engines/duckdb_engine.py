@@ -28,29 +28,59 @@ _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
 _FORMATS: Final = {pa.int64(): "q", pa.float64(): "d"}
-SPAN_QUERY: Final = f"""
-SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
+_SPAN_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
     thread_id,
     CASE WHEN status_code = 2 THEN coalesce(nullif(status_message, ''), 'error') END AS error,
-    gpu_ns, memory_peak_bytes AS memory_peak,
+    gpu_ns, memory_peak_bytes AS memory_peak, {{attributes}}, CAST(NULL AS VARCHAR) AS origin
+FROM {{files}} {{place}}
+UNION ALL SELECT * FROM {{expanded}}
+"""  # noqa: S608 - constants
+_SPAN_KEYS: Final = (DEVICE_PEAK, RESERVED_PEAK, PEAK_SAMPLES, PHASES_ARE_SUMS)
+_ATTRIBUTES_OF_SPANS: Final = f"""
     attributes['{DEVICE_PEAK}'].int_value AS device_peak,
     attributes['{RESERVED_PEAK}'].int_value AS reserved_peak,
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
-    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
-    CAST(NULL AS VARCHAR) AS origin
-FROM {{files}} JOIN place USING (batch_key)
-UNION ALL SELECT * FROM {{expanded}}
-"""  # noqa: S608 - constants
-MARK_QUERY: Final = f"""
-SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
+    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums
+"""
+_NO_ATTRIBUTES: Final = """
+    CAST(NULL AS BIGINT) AS device_peak, CAST(NULL AS BIGINT) AS reserved_peak,
+    false AS is_peak_sampled, false AS phases_are_sums
+"""
+_MARK_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised
-FROM {{files}} JOIN place USING (batch_key)
+FROM {{files}} {{place}}
 UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
+
+
+def relation_query(
+    table: str,
+    files: str,
+    expanded: str,
+    *,
+    number: str = "place.number",
+    place: str = "JOIN place USING (batch_key)",
+    has_attributes: bool = True,
+) -> str:
+    """Return the query of the relation `span` or `mark`, by the table that contains its records.
+
+    `files` and `expanded` are the relations with the rows of the table's files, and with those of
+    the batches that are expanded. `number` is the number of a row's batch, and `place` selects the
+    batches. `has_attributes` is whether spans have attributes that the relation needs.
+    """
+    query = _SPAN_QUERY if table == SPANS else _MARK_QUERY
+    attributes = _ATTRIBUTES_OF_SPANS if has_attributes else _NO_ATTRIBUTES
+    return query.format(
+        files=files, expanded=expanded, number=number, place=place, attributes=attributes
+    )
+
+
 _OUTLINES = """
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
     count(*) FILTER (name IN ('step', 'batch'))
@@ -62,6 +92,9 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 """  # noqa: S608 - constants
 _HEADERS = """
 SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
+"""
+_UNPLACED = """
+SELECT count(*) FROM read_parquet({files}, hive_partitioning = false) ANTI JOIN place USING (batch_key)
 """
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
@@ -111,6 +144,7 @@ class DuckDBEngine(SqlEngine):
         """`folder` is a temporary directory for what does not fit in memory."""
         super().__init__()
         self.batches, self._folder = batches, folder
+        self._has_attributes = False
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
@@ -125,13 +159,18 @@ class DuckDBEngine(SqlEngine):
     def odd_keys(self) -> set[str]:
         """Return the keys of the batches that are odd."""
         keys: set[str] = set()
+        has_key = f"list_has_any(map_keys(attributes), {list(_SPAN_KEYS)})"
         for table, condition in _ODD.items():
             query = f"""
-                SELECT DISTINCT batch_key
+                SELECT batch_key, coalesce(bool_or({condition}), false),
+                    coalesce(bool_or({has_key if table == SPANS else "false"}), false)
                 FROM read_parquet({self._files(table)}, hive_partitioning = false)
-                WHERE {condition}
+                GROUP BY batch_key
             """  # noqa: S608 - constants
-            keys.update(key for (key,) in self._run(query))
+            for key, is_odd, has_attributes in self._run(query):
+                self._has_attributes |= has_attributes
+                if is_odd:
+                    keys.add(key)
         return keys
 
     def outlines(self) -> dict[str, RunBatchOutline]:
@@ -173,10 +212,25 @@ class DuckDBEngine(SqlEngine):
         self._write("span", SPAN, spans)
         self._write("mark", MARK, marks)
         self.execute(f"CREATE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
-        for name, query, table in (("span", SPAN_QUERY, SPANS), ("mark", MARK_QUERY, MARKS)):
-            files = f"read_parquet({self._files(table)}, hive_partitioning = false)"
-            select = query.format(files=files, expanded=self._written(name))
-            self.execute(f"CREATE VIEW {name} AS {select}")
+        # A cast is faster than a join with `place`: it looks up each key of a file's dictionary.
+        keys = ", ".join(_quoted(batch.key) for batch in self.batches.batches)
+        self.execute(f"CREATE TYPE batch_number AS ENUM ({keys or _quoted('')})")
+        number = "CAST(enum_code(CAST(batch_key AS batch_number)) AS BIGINT)"
+        selected = "WHERE batch_key IN (SELECT batch_key FROM place)"
+        if self._has_all_batches():
+            selected = ""
+        for name, table in (("span", SPANS), ("mark", MARKS)):
+            query = relation_query(
+                table, f"read_parquet({self._files(table)}, hive_partitioning = false)",
+                self._written(name), number=number, place=selected,
+                has_attributes=self._has_attributes,
+            )  # fmt: skip
+            self.execute(f"CREATE VIEW {name} AS {query}")
+
+    def _has_all_batches(self) -> bool:
+        """Return whether `place` has all batches of the files."""
+        [(count,)] = self._run(_UNPLACED.format(files=self._files(BATCHES)))
+        return bool(count == 0)
 
     def arrow(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `span` or `mark`."""

@@ -9,11 +9,12 @@ from typing import Any, Final, cast
 import ibis
 
 from ...semconv import OVERHEAD_NS
+from ..analysis.breakdown import STEP
 from ..analysis.index import SpoolIndex
 from ..analysis.mark_series import MarkSeries, SeriesList
 from ..records.rows import shown
 from .engine import PLACES, SqlEngine, Table
-from .expressions import FALSE, TRUE, as_number, ascending, has_name
+from .expressions import FALSE, as_number, ascending, has_name
 from .reduced_index import MEMORY_NAMES, value_of
 from .steps import StepRelations
 
@@ -68,38 +69,42 @@ def _ordered(engine: SqlEngine, relations: StepRelations, mark: Table) -> Table:
     """
     listed = mark.filter(_is_listed(mark.name))
     step, around = relations.step, relations.around
-    names = {"name": ibis.literal("step"), "is_known": TRUE}
-    known = step.select("id", "parent", "idx", "rank", **names).union(
-        around.select("id", "parent", "idx", "rank", name=around.name, is_known=TRUE)
-    )
-    rows = engine.store(_placed(listed, known, around))
-    rest = engine.store(rows.filter(rows.is_known.isnull() & rows.span.notnull()).select("no"))
-    if engine.count(rest.limit(1)):
-        span = relations.span
-        scopes = span.select("id", "parent", "idx", "rank", "name", is_known=TRUE)
-        others = _placed(listed.semi_join(rest, "no"), scopes, scopes)
+    columns = ("id", "parent", "idx", "rank", "name")
+    known = step.mutate(name=ibis.literal(STEP)).select(*columns).union(around.select(*columns))
+    rows = engine.store(_placed(listed, _scopes(known, around)))
+    rest = engine.store(rows.filter(rows.is_unknown).select("no"))
+    if engine.count(rest):
+        span = relations.span.select(*columns)
+        others = _placed(listed.semi_join(rest, "no"), _scopes(span, span))
         rows = rows.anti_join(rest, "no").union(others)
     order = [rows.listed, *map(ascending, (rows.rank, rows.is_eval, rows.ts_ns)), rows.no]
     return rows.order_by(order).select(*_COLUMNS)
 
 
-def _placed(listed: Table, scopes: Table, around: Table) -> Table:
-    """Return marks with the rank of their scopes, and the epoch and the evaluation around them."""
-    first = scopes.view()
-    second, third = (around.select("id", "parent", "idx", "name").view() for _ in range(2))
-    joined = (
-        listed.left_join(first, listed.span == first.id)
-        .left_join(second, first.parent == second.id)
-        .left_join(third, second.parent == third.id)
-    )
-    scopes_around = (first, second, third)
-    is_eval = ibis.or_(*(has_name(each.name, "eval") for each in scopes_around))
-    epoch = ibis.cases(*((has_name(each.name, "epoch"), each.idx) for each in scopes_around))
+def _scopes(scope: Table, around: Table) -> Table:
+    """Return scopes with the epoch that they are in, and whether they are in an evaluation.
+
+    `around` has the scopes around them.
+    """
+    second, third = (around.view() for _ in range(2))
+    joined = scope.left_join(second, scope.parent == second.id)
+    joined = joined.left_join(third, second.parent == third.id)
+    three = (scope, second, third)
+    is_eval = ibis.or_(*(has_name(each.name, "eval") for each in three))
     return joined.select(
-        rank=first.rank, listed=listed.name.nullif("").fill_null("?"), is_eval=as_number(is_eval),
-        epoch=epoch, text=listed.text, number=listed.number, integer=listed.integer,
-        flag=listed.flag, ts_ns=listed.ts_ns, no=listed.no, span=listed.span,
-        is_known=first.is_known,
+        scope=scope.id, rank=scope.rank, is_eval=as_number(is_eval),
+        epoch=ibis.cases(*((has_name(each.name, "epoch"), each.idx) for each in three)),
+    )  # fmt: skip
+
+
+def _placed(listed: Table, scopes: Table) -> Table:
+    """Return marks with the rank, the epoch and the evaluation of their scopes."""
+    joined = listed.left_join(scopes, listed.span == scopes.scope)
+    return joined.select(
+        rank=scopes.rank, listed=listed.name.nullif("").fill_null("?"),
+        is_eval=scopes.is_eval.fill_null(0), epoch=scopes.epoch, text=listed.text,
+        number=listed.number, integer=listed.integer, flag=listed.flag, ts_ns=listed.ts_ns,
+        no=listed.no, is_unknown=listed.span.notnull() & scopes.scope.isnull(),
     )  # fmt: skip
 
 
