@@ -16,6 +16,7 @@ from ... import exactjson
 from ...errors import InputError, TargetError
 from ...semconv import JOB, SESSION
 from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
+from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
@@ -59,6 +60,14 @@ UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
 
 
+_KEYS: Final = (
+    f"list_has_any(map_keys(attributes), {list(_SPAN_KEYS)})",
+    "cardinality(attributes) > 0"
+    f" AND len(list_filter(map_keys(attributes), lambda k: starts_with(k, '{PREFIX}'))) > 0",
+)
+"""Whether a span has an attribute that the relation needs, and one that counts drops."""
+
+
 def relation_query(
     table: str,
     files: str,
@@ -94,7 +103,8 @@ _HEADERS = """
 SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
 """
 _UNPLACED = """
-SELECT count(*) FROM read_parquet({files}, hive_partitioning = false) ANTI JOIN place USING (batch_key)
+SELECT count(*) FROM read_parquet({files}, hive_partitioning = false)
+ANTI JOIN place USING (batch_key)
 """
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
@@ -145,6 +155,8 @@ class DuckDBEngine(SqlEngine):
         super().__init__()
         self.batches, self._folder = batches, folder
         self._has_attributes = False
+        self.may_have_drops = False
+        """Whether sessions may have counts of drops, after `odd_keys`."""
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
@@ -159,16 +171,18 @@ class DuckDBEngine(SqlEngine):
     def odd_keys(self) -> set[str]:
         """Return the keys of the batches that are odd."""
         keys: set[str] = set()
-        has_key = f"list_has_any(map_keys(attributes), {list(_SPAN_KEYS)})"
         for table, condition in _ODD.items():
+            has_attributes, has_drops = _KEYS if table == SPANS else ("false", "false")
             query = f"""
                 SELECT batch_key, coalesce(bool_or({condition}), false),
-                    coalesce(bool_or({has_key if table == SPANS else "false"}), false)
+                    coalesce(bool_or({has_attributes}), false),
+                    coalesce(bool_or({has_drops}), false)
                 FROM read_parquet({self._files(table)}, hive_partitioning = false)
                 GROUP BY batch_key
             """  # noqa: S608 - constants
-            for key, is_odd, has_attributes in self._run(query):
+            for key, is_odd, has_attributes, has_drops in self._run(query):
                 self._has_attributes |= has_attributes
+                self.may_have_drops |= has_drops or is_odd
                 if is_odd:
                     keys.add(key)
         return keys

@@ -70,7 +70,7 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
         left_out,
         _device_times(run),
         failures_of(index, run.batches, sessions),
-        drops_of(index, run.batches, sessions),
+        drops_of(index, run.batches, sessions) if run.files.may_have_drops else [],
         bound,
         straggler,
         memory_report(index),
@@ -106,14 +106,13 @@ def _slowest(run: OpenedRun, count: int) -> Iterator[SlowStep]:
 
 def _epochs_above(run: OpenedRun, parents: set[str]) -> dict[str | None, str | None]:
     """Return the index of the epoch that each parent is, or is in."""
-    span = run.relations.span
+    scope = run.relations.around.select("id", "name", "idx", "parent")
     above = {parent: parent for parent in parents}
     epochs: dict[str | None, str | None] = {}
     for _ in range(_MOST_LEVELS):
         if not above:
             break
-        wanted = span.filter(span.id.isin(sorted(set(above.values()))))
-        rows = run.engine.rows(wanted.select("id", "name", "idx", "parent"))
+        rows = run.engine.rows(scope.filter(scope.id.isin(sorted(set(above.values())))))
         scopes = {id_: (name, idx, parent) for id_, name, idx, parent in rows}
         higher: dict[str, str] = {}
         for parent, id_ in above.items():

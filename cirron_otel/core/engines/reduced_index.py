@@ -20,7 +20,7 @@ from ..records.memory_marks import KIND_BY_NAME, STORMLOG_ERROR, memory_mark
 from ..records.rows import shown
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, SqlEngine, Table
-from .expressions import FALSE, has_name, named
+from .expressions import FALSE, named
 from .steps import MAX_LEVELS, StepRelations
 
 READINGS: Final = (
@@ -71,11 +71,7 @@ class ReducedIndex:
         index, engine, relations = self.index, self.engine, self._relations
         span = relations.span
         marks = engine.store(self._wanted_marks())
-        numbers = [
-            span.filter(span.error.notnull()).select("no"),
-            *self._extents(),
-            *self._peaks(),
-        ]
+        numbers = [span.filter(span.error.notnull()).select("no"), *self._peaks()]
         chosen = engine.store(ibis.union(*numbers, distinct=True))
         index.script(_TABLES)
         index.change(
@@ -86,11 +82,10 @@ class ReducedIndex:
             ],
         )
         self._add_spans(relations.others)
-        steps = engine.store(chosen.semi_join(relations.step, "no"))
-        self._add_spans(span.filter(has_name(span.name, STEP)).semi_join(steps, "no"))
-        rest = engine.store(chosen.anti_join(relations.others, "no").anti_join(steps, "no"))
-        if engine.count(rest):
-            self._add_spans(span.semi_join(rest, "no"))
+        chosen = engine.store(chosen.anti_join(relations.others, "no"))
+        if engine.count(chosen):
+            self._add_spans(span.semi_join(chosen, "no"))
+        self._add_extents()
         if engine.count(marks):
             self._add_spans(span.semi_join(marks, span.id == marks.span))
         self._add_marks(marks)
@@ -127,20 +122,28 @@ class ReducedIndex:
             mark.name.isin(names).fill_null(FALSE) | mark.text.isin(_NON_FINITE).fill_null(FALSE)
         )
 
-    def _extents(self) -> Iterator[Table]:
-        """Yield the steps and scopes that determine the extents and processes of sessions."""
-        step, children = self._relations.step, self._relations.children
+    def _add_extents(self) -> None:
+        """Add the steps and scopes that determine the extents and processes of sessions."""
+        span, step, children = self._relations.span, self._relations.step, self._relations.children
         groups = step.group_by("parent", "rank", "pid").agg(
             first=step.no.argmin(step.start_ns),
             last=step.no.argmax(step.start_ns + step.ns),
             latest=step.no.argmax(step.position),
         )
         groups = self.engine.store(groups)
-        for name in ("first", "last", "latest"):
-            yield groups.select(no=groups[name])
         wide = self.engine.store(children.filter(children.is_wider).select("no", "step"))
-        yield wide.select("no")
-        yield wide.select(no=wide.step)
+        numbers = [groups.select(no=groups[name]) for name in ("first", "last", "latest")]
+        numbers.append(wide.select(no=wide.step))
+        chosen = self.engine.store(ibis.union(*numbers, distinct=True))
+        # Their other columns have no effect on extents, and failed steps are added completely.
+        columns = {name: ibis.null(SPAN[name]) for name in SPAN if name not in step.columns}
+        columns["name"] = ibis.literal(STEP)
+        columns["phases_are_sums"] = step.phases_are_sums
+        self._add_spans(step.semi_join(chosen, "no").select(
+            *(columns[name].name(name) if name in columns else step[name] for name in SPAN)
+        ))  # fmt: skip
+        if self.engine.count(wide):
+            self._add_spans(span.semi_join(wide, "no"))
 
     def _peaks(self) -> Iterator[Table]:
         span = self._relations.span

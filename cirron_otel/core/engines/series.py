@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, cast
 
 import ibis
@@ -35,23 +36,36 @@ def mark_series_of(
     }
     listed = SeriesList()
     for columns in engine.columns(_ordered(engine, relations, mark)):
-        ranks, names, are_eval, epochs, texts, numbers, integers, flags, places = columns
-        keys = ranks[0], names[0], are_eval[0]
-        if keys == (ranks[-1], names[-1], are_eval[-1]) and _are_numbers(names[0], numbers):
-            series = listed.of(*keys)
-            if series is not None:
-                series.add_numbers(numbers, epochs)
-            continue
-        values = zip(texts, numbers, integers, flags, strict=True)
-        for rank, name, is_eval, epoch, value, no in zip(
-            ranks, names, are_eval, epochs, values, places, strict=True
-        ):
-            if name in MEMORY_NAMES and no in samples:
-                continue
-            series = listed.of(rank, name, is_eval)
-            if series is not None:
-                series.add(shown(value_of(*value)), epoch)
+        for run in _runs(columns):
+            _add(listed, run, samples)
     return listed.series, listed.left_out
+
+
+def _runs(columns: tuple[Sequence[Any], ...]) -> Iterator[tuple[Sequence[Any], ...]]:
+    """Split rows into those of one series each."""
+    ranks, names, are_eval, *_ = columns
+    first = 0
+    for _, same in groupby(zip(ranks, names, are_eval, strict=True)):
+        end = first + sum(1 for _ in same)
+        yield columns if end - first == len(ranks) else tuple(each[first:end] for each in columns)
+        first = end
+
+
+def _add(listed: SeriesList, run: tuple[Sequence[Any], ...], samples: set[int]) -> None:
+    """Add the marks of one series, in order of their time."""
+    (rank, *_), (name, *_), (is_eval, *_), epochs, texts, numbers, integers, flags, places = run
+    if _are_numbers(name, numbers):
+        series = listed.of(rank, name, is_eval)
+        if series is not None:
+            series.add_numbers(numbers, epochs)
+        return
+    values = zip(texts, numbers, integers, flags, strict=True)
+    for epoch, value, no in zip(epochs, values, places, strict=True):
+        if name in MEMORY_NAMES and no in samples:
+            continue
+        series = listed.of(rank, name, is_eval)
+        if series is not None:
+            series.add(shown(value_of(*value)), epoch)
 
 
 def _are_numbers(name: str, numbers: Sequence[float | None]) -> bool:

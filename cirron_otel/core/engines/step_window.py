@@ -10,7 +10,8 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import ibis
@@ -35,23 +36,6 @@ from .steps import StepRelations
 _EPOCH_LEVELS: Final = 65
 _MEMBER: Final = "SELECT session FROM span LEFT JOIN member USING (no) WHERE span.id = ? LIMIT 1"
 _DEVICE_SUMS: Final = ("h2d", "forward", "backward", "optimizer")
-
-
-@dataclass(slots=True)
-class _Lap:
-    """A step of the window."""
-
-    rank: int | None
-    parent: str | None
-    pid: int | None
-    start_ns: int
-    ns: int
-    is_slow: int
-    position: int
-    peak: int | None
-    phases_are_sums: bool
-    session: int | None = None
-    """None if its ancestors are its descendants."""
 
 
 class EngineSteps:
@@ -82,7 +66,10 @@ class EngineSteps:
             ns=phase.ns, gpu_ns=phase.gpu_ns,
         ))  # fmt: skip
         self.clock: Clock = self._clock()
-        self._laps: list[_Lap] = []
+        self._times: tuple[int | None, int | None] = None, None
+        self._gaps: StepGaps = {}
+        self._outside: list[OutsideSteps] = []
+        self._peaks: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
 
     def _slow_limit(self, limits: Thresholds) -> int | None:
         """Return the duration above which a step is slow; None if slow steps are not few."""
@@ -109,17 +96,51 @@ class EngineSteps:
         """Read the steps of the window, with their sessions; `index` has their parents."""
         window = self.window
         rows = window.order_by([ascending(window.rank), window.start_ns, window.no]).select(
-            "rank", "parent", "pid", "start_ns", "ns", "is_slow", "position", "peak",
-            "phases_are_sums",
-        )  # fmt: skip
-        self._laps = [_Lap(_rank(rank), *rest) for rank, *rest in self._engine.rows(rows)]
+            "rank", "parent", "pid", "start_ns", "ns", "is_slow", "phases_are_sums"
+        )
+        laps = chain.from_iterable(zip(*some, strict=True) for some in self._engine.columns(rows))
+        for rank, same in groupby(laps, key=itemgetter(0)):
+            self._add_rank(_rank(rank), same, index, sessions)
+        if self._gaps or self._outside or self.count:
+            ends = window.aggregate(
+                first=window.start_ns.min(), last=(window.start_ns + window.ns).max()
+            )
+            [self._times] = self._engine.rows(ends)
+        peaks = window.filter(window.peak.notnull()).select("rank", "position", "peak")
+        for rank, position, peak in self._engine.rows(peaks.order_by(ascending(peaks.rank))):
+            self._peaks[_rank(rank)].append((position, peak))
+
+    def _add_rank(
+        self, rank: int | None, laps: Iterable[tuple[Any, ...]], index: SpoolIndex,
+        sessions: Sessions,
+    ) -> None:  # fmt: skip
+        """Add the times of a rank's steps, in order of their start, and those until the next."""
         members: dict[str | None, tuple[Any, ...] | None] = {None: None}
-        for lap in self._laps:
-            key = key_of(lap.parent)
-            if lap.parent not in members:
-                members[lap.parent] = next(index.rows(_MEMBER, key), None)
-            row = members[lap.parent]
-            lap.session = sessions.of_top(key, lap.pid, lap.start_ns) if row is None else row[0]
+        ends: dict[tuple[int | None, bool], tuple[int, int]] = {}
+        gaps = self._gaps.setdefault(rank, {})
+        times = total_ns = outside_ns = 0
+        for _, parent, pid, start_ns, ns, is_slow, phases_are_sums in laps:
+            if parent not in members:
+                members[parent] = next(index.rows(_MEMBER, key_of(parent)), None)
+            row = members[parent]
+            session = sessions.of_top(key_of(parent), pid, start_ns) if row is None else row[0]
+            if row is not None and session is None:
+                continue  # its ancestors are its descendants
+            times += 1
+            total_ns += ns
+            end_ns = start_ns + ns
+            before = ends.get((session, False))
+            if before is not None:
+                outside_ns += max(start_ns - before[0], 0)
+            ends[session, False] = end_ns, is_slow
+            if not phases_are_sums:
+                before = ends.get((session, True))
+                if before is not None:
+                    gap = max(start_ns - before[0], 0)
+                    gaps[before[1]] = gaps.get(before[1], 0.0) + gap
+                ends[session, True] = end_ns, is_slow
+        if times > 1:
+            self._outside.append(OutsideSteps(rank, total_ns + outside_ns, outside_ns))
 
     def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
         """Return the first and the last step; None if no steps are aligned."""
@@ -130,11 +151,7 @@ class EngineSteps:
 
     def times(self) -> tuple[int | None, int | None]:
         """Return the start of the first step and the end of the last one, Unix ns."""
-        if not self._laps:
-            return None, None
-        starts, ends = zip(*((lap.start_ns, lap.start_ns + lap.ns) for lap in self._laps),
-                           strict=True)  # fmt: skip
-        return min(starts), max(ends)
+        return self._times
 
     def present(self) -> set[int | None]:
         """Return the ranks with steps."""
@@ -149,11 +166,8 @@ class EngineSteps:
         """Yield the peaks of each rank with device memory: rank, number, maximum, and the mean of
         each band of the window.
         """
-        peaks: defaultdict[int | None, list[tuple[float, int]]] = defaultdict(list)
-        for lap in self._laps:
-            if lap.peak is not None:
-                peaks[lap.rank].append((lap.position / self.count, lap.peak))
-        for rank, values in peaks.items():
+        for rank, peaks in self._peaks.items():
+            values = [(position / self.count, peak) for position, peak in peaks]
             means: list[float | None] = []
             for low, high in bands:
                 some = [peak for position, peak in values if low < position <= high]
@@ -162,35 +176,23 @@ class EngineSteps:
 
     def outside(self) -> list[OutsideSteps]:
         """Return each rank's time between the steps of the window."""
-        sums: defaultdict[int | None, list[int]] = defaultdict(lambda: [0, 0, 0])
-        for lap, gap in _gaps(self._laps):
-            of_rank = sums[lap.rank]
-            of_rank[0] += 1
-            of_rank[1] += lap.ns + gap
-            of_rank[2] += gap
-        return [
-            OutsideSteps(rank, total_ns, gap)
-            for rank, (count, total_ns, gap) in sums.items() if count > 1
-        ]  # fmt: skip
+        return self._outside
 
     def ranks(self) -> list[RankSteps]:
         """Return the mean times of each rank."""
-        gaps: StepGaps = {}
-        for lap, gap in _gaps(each for each in self._laps if not each.phases_are_sums):
-            of_rank = gaps.setdefault(lap.rank, {})
-            of_rank[lap.is_slow] = of_rank.get(lap.is_slow, 0.0) + gap
-        return rank_steps(self._sums(), self._scopes(), gaps, self.clock, has_slow=self.slow > 0)
+        sums, scopes = self._sums(), self._scopes()
+        return rank_steps(sums, scopes, self._gaps, self.clock, has_slow=self.slow > 0)
 
     def _sums(self) -> Iterator[RankSums]:
         window, part = self.window, self._part
         sums = part.group_by("no").agg(**{
             name: ibis.ifelse(_is_component(part.name, name), time, 0).sum().cast("int64")
-            for name, time in self._times().items()
+            for name, time in self._component_times().items()
         })  # fmt: skip
         joined = window.left_join(sums, window.no == sums.no)
         of_step = joined.select(
             rank=window.rank, is_slow=window.is_slow, wall=window.ns,
-            **{name: sums[name].fill_null(0) for name in self._times()},
+            **{name: sums[name].fill_null(0) for name in self._component_times()},
         )  # fmt: skip
         busy = of_step.h2d + of_step.forward + of_step.backward + of_step.optimizer
         of_step = of_step.mutate(busy=busy)
@@ -208,7 +210,7 @@ class EngineSteps:
         for rank, is_slow, times, *totals in self._engine.rows(rows):
             yield _rank(rank), is_slow, (times, *map(float, totals))
 
-    def _times(self) -> dict[str, Any]:
+    def _component_times(self) -> dict[str, Any]:
         """Return the time of a phase as it counts in the sum of each component."""
         part = self._part
         if self.clock == "host":
@@ -241,21 +243,6 @@ def _is_component(name: Any, component: str) -> Any:
         return ~(name.isin(sorted(COMPONENTS)) | starts)
     names = [each for each, of_name in COMPONENTS.items() if of_name == component]
     return name.isin(sorted(names))
-
-
-def _gaps(laps: Iterable[_Lap]) -> Iterator[tuple[_Lap, int]]:
-    """Yield steps, in order of their start, with the time to the next one of their session."""
-    open_laps: dict[tuple[int | None, int], _Lap] = {}
-    for lap in laps:
-        if lap.session is None:
-            continue
-        key = lap.rank, lap.session
-        before = open_laps.get(key)
-        if before is not None:
-            yield before, max(lap.start_ns - before.start_ns - before.ns, 0)
-        open_laps[key] = lap
-    for lap in open_laps.values():
-        yield lap, 0
 
 
 def laps_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) -> Table:

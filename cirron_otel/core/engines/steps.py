@@ -105,7 +105,8 @@ def _any_steps(span: Table) -> Table:
     steps = span.filter(_is_step(span))
     return steps.select(
         "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps),
-        position=_place(steps), peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
+        end_ns=steps.end_ns, position=_place(steps),
+        peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
         phases_are_sums=steps.phases_are_sums,
     )  # fmt: skip
 
