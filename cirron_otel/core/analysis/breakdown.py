@@ -22,8 +22,11 @@ COMPONENTS: Final[dict[str, Component]] = {
     "scheduler_step": "optimizer",
 }  # fmt: skip
 """The part of a step to which each phase belongs; the loss counts as forward."""
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
-                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
+COLLECTIVES: Final = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "reduce",
+    "gather", "scatter", "send", "recv", "collective",
+)  # fmt: skip
+"""The beginnings of the names of operations in which ranks wait for each other."""
 
 CHECKPOINT: Final = "checkpoint"
 _FEW = 4
@@ -53,7 +56,7 @@ def is_checkpoint(name: str | None) -> bool:
 
 def is_collective(name: str) -> bool:
     """Return whether a scope is an operation in which ranks wait for each other."""
-    return name.startswith(_COLLECTIVES)
+    return name.startswith(COLLECTIVES)
 
 
 def holds_phases(name: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,6 +16,7 @@ from ... import exactjson
 from ...errors import InputError, TargetError
 from ...semconv import JOB, SESSION
 from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
+from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
@@ -27,29 +28,68 @@ _FETCHED = 10_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
-SPAN_QUERY: Final = f"""
-SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
+_FORMATS: Final = {pa.int64(): "q", pa.float64(): "d"}
+_SPAN_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
     thread_id,
     CASE WHEN status_code = 2 THEN coalesce(nullif(status_message, ''), 'error') END AS error,
-    gpu_ns, memory_peak_bytes AS memory_peak,
+    gpu_ns, memory_peak_bytes AS memory_peak, {{attributes}}, CAST(NULL AS VARCHAR) AS origin
+FROM {{files}} {{place}}
+UNION ALL SELECT * FROM {{expanded}}
+"""  # noqa: S608 - constants
+_SPAN_KEYS: Final = (DEVICE_PEAK, RESERVED_PEAK, PEAK_SAMPLES, PHASES_ARE_SUMS)
+_ATTRIBUTES_OF_SPANS: Final = f"""
     attributes['{DEVICE_PEAK}'].int_value AS device_peak,
     attributes['{RESERVED_PEAK}'].int_value AS reserved_peak,
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
-    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
-    CAST(NULL AS VARCHAR) AS origin
-FROM {{files}} JOIN place USING (batch_key)
-UNION ALL SELECT * FROM {{expanded}}
-"""  # noqa: S608 - constants
-MARK_QUERY: Final = f"""
-SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
+    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums
+"""
+_NO_ATTRIBUTES: Final = """
+    CAST(NULL AS BIGINT) AS device_peak, CAST(NULL AS BIGINT) AS reserved_peak,
+    false AS is_peak_sampled, false AS phases_are_sums
+"""
+_MARK_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised
-FROM {{files}} JOIN place USING (batch_key)
+FROM {{files}} {{place}}
 UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
+
+
+_KEYS: Final = (
+    f"list_has_any(map_keys(attributes), {list(_SPAN_KEYS)})",
+    "cardinality(attributes) > 0"
+    f" AND len(list_filter(map_keys(attributes), lambda k: starts_with(k, '{PREFIX}'))) > 0",
+)
+"""Whether a span has an attribute that the relation needs, and one that counts drops."""
+
+
+def relation_query(
+    table: str,
+    files: str,
+    expanded: str,
+    *,
+    number: str = "place.number",
+    place: str = "JOIN place USING (batch_key)",
+    has_attributes: bool = True,
+) -> str:
+    """Return the query of the relation `span` or `mark`, by the table that contains its records.
+
+    `files` and `expanded` are the relations with the rows of the table's files, and with those of
+    the batches that are expanded. `number` is the number of a row's batch, and `place` selects the
+    batches. `has_attributes` is whether spans have attributes that the relation needs.
+    """
+    query = _SPAN_QUERY if table == SPANS else _MARK_QUERY
+    attributes = _ATTRIBUTES_OF_SPANS if has_attributes else _NO_ATTRIBUTES
+    return query.format(
+        files=files, expanded=expanded, number=number, place=place, attributes=attributes
+    )
+
+
 _OUTLINES = """
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
     count(*) FILTER (name IN ('step', 'batch'))
@@ -61,6 +101,10 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 """  # noqa: S608 - constants
 _HEADERS = """
 SELECT batch_key, otel FROM read_parquet({files}, hive_partitioning = false)
+"""
+_UNPLACED = """
+SELECT count(*) FROM read_parquet({files}, hive_partitioning = false)
+ANTI JOIN place USING (batch_key)
 """
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
@@ -110,6 +154,9 @@ class DuckDBEngine(SqlEngine):
         """`folder` is a temporary directory for what does not fit in memory."""
         super().__init__()
         self.batches, self._folder = batches, folder
+        self._has_attributes = False
+        self.may_have_drops = False
+        """Whether sessions may have counts of drops, after `odd_keys`."""
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
@@ -125,12 +172,19 @@ class DuckDBEngine(SqlEngine):
         """Return the keys of the batches that are odd."""
         keys: set[str] = set()
         for table, condition in _ODD.items():
+            has_attributes, has_drops = _KEYS if table == SPANS else ("false", "false")
             query = f"""
-                SELECT DISTINCT batch_key
+                SELECT batch_key, coalesce(bool_or({condition}), false),
+                    coalesce(bool_or({has_attributes}), false),
+                    coalesce(bool_or({has_drops}), false)
                 FROM read_parquet({self._files(table)}, hive_partitioning = false)
-                WHERE {condition}
+                GROUP BY batch_key
             """  # noqa: S608 - constants
-            keys.update(key for (key,) in self._run(query))
+            for key, is_odd, has_attributes, has_drops in self._run(query):
+                self._has_attributes |= has_attributes
+                self.may_have_drops |= has_drops or is_odd
+                if is_odd:
+                    keys.add(key)
         return keys
 
     def outlines(self) -> dict[str, RunBatchOutline]:
@@ -172,10 +226,25 @@ class DuckDBEngine(SqlEngine):
         self._write("span", SPAN, spans)
         self._write("mark", MARK, marks)
         self.execute(f"CREATE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
-        for name, query, table in (("span", SPAN_QUERY, SPANS), ("mark", MARK_QUERY, MARKS)):
-            files = f"read_parquet({self._files(table)}, hive_partitioning = false)"
-            select = query.format(files=files, expanded=self._written(name))
-            self.execute(f"CREATE VIEW {name} AS {select}")
+        # A cast is faster than a join with `place`: it looks up each key of a file's dictionary.
+        keys = ", ".join(_quoted(batch.key) for batch in self.batches.batches)
+        self.execute(f"CREATE TYPE batch_number AS ENUM ({keys or _quoted('')})")
+        number = "CAST(enum_code(CAST(batch_key AS batch_number)) AS BIGINT)"
+        selected = "WHERE batch_key IN (SELECT batch_key FROM place)"
+        if self._has_all_batches():
+            selected = ""
+        for name, table in (("span", SPANS), ("mark", MARKS)):
+            query = relation_query(
+                table, f"read_parquet({self._files(table)}, hive_partitioning = false)",
+                self._written(name), number=number, place=selected,
+                has_attributes=self._has_attributes,
+            )  # fmt: skip
+            self.execute(f"CREATE VIEW {name} AS {query}")
+
+    def _has_all_batches(self) -> bool:
+        """Return whether `place` has all batches of the files."""
+        [(count,)] = self._run(_UNPLACED.format(files=self._files(BATCHES)))
+        return bool(count == 0)
 
     def arrow(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `span` or `mark`."""
@@ -210,6 +279,14 @@ class DuckDBEngine(SqlEngine):
         """Yield the rows of an expression, in its order."""
         return self._run(self.sql(expression))
 
+    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
+        """Yield the columns of some rows of an expression, in its order; at least one row."""
+        with _errors():
+            rows = self._connection.cursor().sql(self.sql(expression))
+            for batch in rows.to_arrow_reader(_FETCHED):
+                if batch.num_rows:
+                    yield tuple(map(_values, batch.columns))
+
     def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
         with _errors():
             cursor = self._connection.cursor()
@@ -236,6 +313,15 @@ class DuckDBEngine(SqlEngine):
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a relation."""
     return pa.schema([(name, _TYPES[type_]) for name, type_ in schema.items()])
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Return the values of a column."""
+    kind = _FORMATS.get(column.type)
+    if kind is None or column.null_count:
+        values: list[Any] = column.to_pylist()
+        return values
+    return memoryview(column.buffers()[1]).cast(kind)[column.offset :][: len(column)].tolist()
 
 
 def _quoted(text: str) -> str:

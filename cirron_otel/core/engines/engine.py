@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import islice
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import ibis
@@ -31,6 +32,7 @@ MARK: Final[Schema] = {
 value. `is_summarised` is whether its batch contains summaries of steps."""
 PLACE: Final[Schema] = {"batch_key": "string", "number": "int64"}
 """The columns of `place`: the batches whose records the tables have, and their numbers."""
+_AT_ONCE: Final = 10_000
 PLACES: Final = 1 << 24
 """The number of places in a batch: `no` is the number of the batch times this, plus the place."""
 
@@ -86,6 +88,12 @@ class SqlEngine(ABC):
     @abstractmethod
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""
+
+    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
+        """Yield the columns of some rows of an expression, in its order; at least one row."""
+        rows = self.rows(expression)
+        while some := list(islice(rows, _AT_ONCE)):
+            yield tuple(zip(*some, strict=True))
 
     @abstractmethod
     def close(self) -> None:

@@ -73,6 +73,8 @@ def _values(
     placed = placed.mutate(first=placed.until - placed.times)
     chosen = placed.filter(_has_place(placed.first, placed.until, placed.all))
     chosen = engine.store(chosen.select(*keys, "range", "first", "all"))
+    ranges = sorted({number for (number,) in engine.rows(chosen.select("range").distinct())})
+    ranged = ranged.filter(ranged.range.isin(ranges))
     same = [ranged[key].identical_to(chosen[key]) for key in keys]
     few = ranged.inner_join(chosen, [ranged.range == chosen.range, *same])
     few = few.select(

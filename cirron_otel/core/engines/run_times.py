@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -86,8 +86,9 @@ class RankTimes:
         others = self._other_intervals()
         step = self._relations.step
         ordered = step.order_by([ascending(step.rank), step.position])
+        columns = self._engine.columns(ordered.select("rank", "start_ns", "ns"))
         times = groupby(
-            self._engine.rows(ordered.select("rank", "start_ns", "ns")), key=itemgetter(0)
+            chain.from_iterable(zip(*some, strict=True) for some in columns), key=itemgetter(0)
         )
         reports = []
         following = next(times, None)

@@ -24,7 +24,7 @@ from ..columns.schema import (
     TABLES,
     VALUE_FIELDS,
 )
-from .duckdb_engine import MARK_QUERY, SPAN_QUERY, DuckDBEngine
+from .duckdb_engine import DuckDBEngine, relation_query
 from .engine import SqlEngine, Table
 from .spark_sql import ExactSparkCompiler
 
@@ -165,9 +165,7 @@ class SparkEngine(SqlEngine):
                 urls = (f"file://{Path(path).absolute()}" for path in paths[name])
                 self._view("files", reader.parquet(*urls))
                 self._view("expanded", session.createDataFrame(files.expanded(name)))
-                query = (SPAN_QUERY if table == SPANS else MARK_QUERY).format(
-                    files="files", expanded="expanded"
-                )
+                query = relation_query(table, "files", "expanded")
                 [query] = sqlglot.transpile(query, read="duckdb", write="spark")
                 self._view(name, session.sql(query))
 

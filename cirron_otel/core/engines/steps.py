@@ -53,6 +53,8 @@ class StepRelations:
     """The spans that are neither steps nor directly inside one."""
     children: Table
     """The spans directly inside a step, also inside a step in another step."""
+    around: Table
+    """The spans that may have steps inside them: the others, and the children that have some."""
 
 
 def distinct(engine: SqlEngine, records: Table) -> Table:
@@ -81,25 +83,29 @@ def step_relations(engine: SqlEngine, span: Table) -> StepRelations:
     nested = deep.nested_steps()
     step = any_step
     if nested is not None:
-        step = engine.store(any_step.anti_join(nested, "no"))
+        outermost = any_step.anti_join(nested, "no")
+        step = engine.store(outermost.mutate(position=_place(outermost)))
     parts = deep.parts(step, is_reduced=nested is not None)
     phase = _phases(parts)
     if parts[1] is not None:
         phase = engine.store(phase)
-    return StepRelations(span, step, phase, others, children)
+    return StepRelations(span, step, phase, others, children, deep.around)
 
 
 def _is_step(span: Table) -> Any:
     return has_name(span.name, STEP) & span.start_ns.notnull() & span.end_ns.notnull()
 
 
+def _place(step: Table) -> Any:
+    window = ibis.window(group_by=step.rank, order_by=[ascending(step.start_ns), step.no])
+    return ibis.row_number().over(window)
+
+
 def _any_steps(span: Table) -> Table:
     steps = span.filter(_is_step(span))
-    place = ibis.row_number().over(
-        group_by=steps.rank, order_by=[ascending(steps.start_ns), steps.no]
-    )
     return steps.select(
-        "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps), position=place,
+        "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps),
+        end_ns=steps.end_ns, position=_place(steps),
         peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
         phases_are_sums=steps.phases_are_sums,
     )  # fmt: skip
@@ -158,9 +164,12 @@ class _Descent:
         """The spans directly inside steps that have others, or steps, inside them."""
         self._inner = known
         """All spans that have others, or steps, inside them."""
+        self.around = others
+        """The others, and the spans directly inside steps that have some inside them."""
         if engine.count(unknown):
-            of_children = span.semi_join(unknown, span.id == unknown.parent).select("id", "no")
-            of_children = engine.store(of_children)
+            found = engine.store(span.semi_join(unknown, span.id == unknown.parent))
+            self.around = others.union(found)
+            of_children = found.select("id", "no")
             self._top = self._top.union(of_children)
             self._inner = engine.store(known.union(of_children))
         self._top = engine.store(self._top)
