@@ -17,7 +17,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench scale scale-chain fuzz soak kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -35,6 +35,7 @@ help:
 	@echo "               SCALE='--ranks 64' for less, SCALE='--keep DIR' to continue after an interruption"
 	@echo "make scale-chain  simulated ranks through Kafka and 1, 2 and 3 collectors; the cost of each stage"
 	@echo "make bench     the cost of tracing, beside other tools; spans a second; peak memory"
+	@echo "make engines   the report of ENGINE_SPANS=5000000 spans by Python, DuckDB, PostgreSQL and Spark: equality, CPU time"
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go),"
 	@echo "               and Kafka (needs Java and Maven)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
@@ -117,6 +118,9 @@ demo: $(ENVIRONMENT)
 
 bench: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.bench
+
+engines: venv
+	@$(BIN)/python -m tests.engines $(or $(ENGINE_SPANS),5000000)
 
 scale: venv
 	@$(PYTHON) -m tests.backends.build otelcol kafka

@@ -37,6 +37,7 @@ from . import (
     dgrr_cost,
     diagnose_cost,
     digest_cost,
+    engines_cost,
     sampling_cost,
     sdk,
     sklearn_cost,
@@ -57,7 +58,8 @@ from .shapes import SHAPES
 BLOCKS = 7
 SECTIONS = (
     "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
-    "sampling", "stormlog", "traceml", "dgrr", "columns", "diagnose", "storage", "targets",
+    "sampling", "stormlog", "traceml", "dgrr", "columns", "engines", "diagnose", "storage",
+    "targets",
     "collector",
 )  # fmt: skip
 
@@ -320,6 +322,8 @@ def main() -> None:
         dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
     if "columns" in chosen:
         columns_cost.section(columns_cost.TINY if arguments.tiny else columns_cost.Sizes())
+    if "engines" in chosen:
+        engines_cost.section(engines_cost.TINY if arguments.tiny else engines_cost.EngineSizes())
     if "sklearn" in chosen:
         sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
     if "storage" in chosen:

@@ -89,16 +89,33 @@ def against(case: Case, floor: Case, bar: float | None = None) -> str:
 COMMAND = Path(sys.executable).with_name("cirron-otel")
 
 
-def command(arguments: list[str]) -> tuple[float, float, int]:
-    """Wall and CPU seconds of a command, and the largest process's peak memory in bytes."""
+@dataclass(frozen=True)
+class Run:
+    """The cost of a process."""
+
+    wall_s: float
+    cpu_s: float
+    peak: int
+    """The largest process's peak memory, bytes; at least that of its parent."""
+
+
+def run(arguments: Sequence[str | Path], output: Path | None = None) -> Run:
+    """Run a program to its end, with its output in a file; it must succeed."""
     before = time.perf_counter()
-    process = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
+    with (output or Path(os.devnull)).open("wb") as file:
+        process = subprocess.Popen(arguments, stdout=file)
+        _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise AssertionError(f"{arguments} ended with {process.returncode}")
     wall = time.perf_counter() - before
-    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def command(arguments: list[str]) -> tuple[float, float, int]:
+    """Wall and CPU seconds of a command, and the largest process's peak memory in bytes."""
+    done = run([COMMAND, *arguments])
+    return done.wall_s, done.cpu_s, done.peak
 
 
 _LAUNCHER = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from cirron_otel.core.records.step_summaries import INSIDE, inside_rows, text_of
@@ -44,19 +46,25 @@ def random_spool(seed: int, size: int = 120) -> list[tuple[str, bytes]]:
 
 def training(ranks: int, steps: int, seed: int = 0) -> list[tuple[str, bytes]]:
     """The batch files of an ordinary recording: sessions, epochs, steps of four phases, losses."""
+    return list(long_training(ranks, steps, seed=seed))
+
+
+def long_training(
+    ranks: int, steps: int, epochs: int = 2, seed: int = 0
+) -> Iterator[tuple[str, bytes]]:
+    """The files one by one, one of each rank and epoch, with `steps` steps of five spans."""
     chance = random.Random(seed)
-    files = []
     for rank in range(ranks):
-        files += _of_rank(chance, rank, steps)
-    return files
+        yield from _of_rank(chance, rank, steps, epochs)
 
 
-def _of_rank(chance: random.Random, rank: int, steps: int) -> list[tuple[str, bytes]]:
+def _of_rank(
+    chance: random.Random, rank: int, steps: int, epochs: int
+) -> Iterator[tuple[str, bytes]]:
     first = (rank + 1) << 32
     session, number, now = first, first, EPOCH_NS
-    files = []
     fields = {"rank": rank, "pid": 100 + rank}
-    for epoch in range(2):
+    for epoch in range(epochs):
         number += 1
         of_epoch, begun = number, now
         spans, marks = [], []
@@ -74,12 +82,11 @@ def _of_rank(chance: random.Random, rank: int, steps: int) -> list[tuple[str, by
             now += chance.randint(0, 100)
         spans.append(span(of_epoch, session, name="epoch", index=epoch, start_ns=begun, end_ns=now,
                           **fields))  # fmt: skip
-        if epoch:
+        if epoch == epochs - 1:
             spans.append(span(session, name="cirron.session", index=None, start_ns=EPOCH_NS,
                               end_ns=now, **fields))  # fmt: skip
-        batch = made(rank * 10 + epoch, spans=spans, marks=marks)
-        files.append((f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch)))
-    return files
+        batch = made(rank * max(epochs, 10) + epoch, spans=spans, marks=marks)
+        yield f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch)
 
 
 def _span(chance: random.Random, number: int, size: int) -> dict[str, Any]:
@@ -171,3 +178,36 @@ def _make_odd(
     chance.choice(spans).update(id="short")
     chance.choice(marks).update(value=float("inf"))
     chance.choice(marks).update(id=None, name=None)
+
+
+HOSTILE_ID = "x' OR 1=1 --\\\"`${spark.master}${env:HOME}\x00\x01é"
+"""An id that no engine may interpret."""
+
+MARKS_BY_BYTES = ("loss", "Loss", "_loss", "ä\x00loss", "\U0001f600", "\uffee")
+
+
+def hostile() -> list[tuple[str, bytes]]:
+    """The batch files of a recording with texts that SQL, COPY or a collation could change."""
+    files = training(ranks=2, steps=12)
+    names = {
+        "data_load": "B_\\.\n\\.\nb", "forward": "a,\"b\"'c'\\n\x00", "backward": "_Z\t\x01",
+        "optimizer_step": "é{x}:y?%s",
+    }  # fmt: skip
+    changed = []
+    for name, data in files:
+        batch = json.loads(data)
+        for number, each in enumerate(batch["spans"]):
+            each["name"] = names.get(each["name"], each["name"])
+            if each["name"] == "step" and each["index"] == 3:
+                each["otel"] = {"status": {"code": 2, "message": "'; DROP TABLE span; --\x00"}}
+            for key in ("id", "parent_id"):
+                each[key] = each[key] and each[key].replace("00000001", HOSTILE_ID, 1)
+            if number % 7 == 0:
+                each["name"] = each["name"].upper()
+        for number, each in enumerate(batch["marks"]):
+            each["span_id"] = each["span_id"].replace("00000001", HOSTILE_ID, 1)
+            each["name"] = ("loss", "Loss", "_loss", "ä\x00loss", "\U0001f600", "\uffee")[
+                number % 6
+            ]
+        changed.append((name, encoded(batch)))
+    return changed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.engines.spark import PYSPARK
 from tests.environments import SITE_PACKAGES, Environment, EnvironmentUnavailableError
 from tests.stormlog.peers import STORMLOG
 from tests.traceml.peers import TRACEML
@@ -44,8 +45,8 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 
 def main() -> int:
-    """Make every environment, and those of the peers that need no torch of their own."""
-    for name, environment in {**ENVIRONMENTS, **STORMLOG, **TRACEML}.items():
+    """Make every environment, those of the peers that need no torch of their own, and PySpark's."""
+    for name, environment in {**ENVIRONMENTS, **STORMLOG, **TRACEML, "pyspark": PYSPARK}.items():
         try:
             environment.make()
         except EnvironmentUnavailableError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -23,13 +23,17 @@ COMPONENTS: Final[dict[str, Component]] = {
     "scheduler_step": "optimizer",
 }  # fmt: skip
 """The part of a step to which each phase belongs; the loss counts as forward."""
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all",
-                "reduce", "gather", "scatter", "send", "recv", "collective")  # fmt: skip
+COLLECTIVES: Final = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "reduce",
+    "gather", "scatter", "send", "recv", "collective",
+)  # fmt: skip
+"""The beginnings of the names of operations in which ranks wait for each other."""
 
 CHECKPOINT: Final = "checkpoint"
 _FEW = 4
 """The minimum number of steps for a warm-up to be detected."""
-_MOST_WARM_UP = 50
+MOST_WARM_UP: Final = 50
+"""The maximum number of warm-up steps."""
 PHASES: Final = frozenset({
     "data_load", "h2d", "forward", "loss", "backward", OPTIMIZER_STEP, "zero_grad", "clip_grad",
     "scheduler_step", "collective",
@@ -53,7 +57,7 @@ def is_checkpoint(name: str | None) -> bool:
 
 def is_collective(name: str) -> bool:
     """Return whether a scope is an operation in which ranks wait for each other."""
-    return name.startswith(_COLLECTIVES)
+    return name.startswith(COLLECTIVES)
 
 
 def holds_phases(name: str | None) -> bool:
@@ -187,13 +191,7 @@ class Breakdown:
         return self._warm_up
 
     def _count_warm_up(self) -> int:
-        durations = self.steps.durations
-        if len(durations) < _FEW:
-            return 0
-        limit = 2 * self.steps.median_ns
-        max_count = min(len(durations) // 4, _MOST_WARM_UP)
-        slow = itertools.takewhile(lambda ns: ns > limit, durations[:max_count])
-        return sum(1 for _ in slow)
+        return warm_up_of(self.steps, self.steps.durations)
 
     @property
     def steady(self) -> PhaseTimes:
@@ -236,6 +234,16 @@ class Breakdown:
     def share(self, phase: PhaseTimes) -> float:
         """Return the share of a phase in the steps' time, 0 to 1."""
         return phase.total_ns / max(self.steps.total_ns, 1)
+
+
+def warm_up_of(steps: PhaseTimes, first: Sequence[int]) -> int:
+    """Return the number of warm-up steps. `first` has at least the durations of the first 50."""
+    if steps.times < _FEW:
+        return 0
+    limit = 2 * steps.median_ns
+    max_count = min(steps.times // 4, MOST_WARM_UP)
+    slow = itertools.takewhile(lambda ns: ns > limit, first[:max_count])
+    return sum(1 for _ in slow)
 
 
 def break_down(roots: Iterable[TreeNode]) -> Breakdown:

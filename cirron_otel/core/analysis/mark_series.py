@@ -8,12 +8,12 @@ It contains their minimum, median and maximum, so that no outlier is lost.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ..records.rows import number_of
+from ..records.rows import number_of, shown
 from .index import SpoolIndex
 
 MAX_SERIES = 1000
@@ -99,6 +99,34 @@ class MarkSeries:
             if epoch is not None:
                 self._add_to(epoch, number)
 
+    def add_numbers(self, numbers: Sequence[float], epochs: Sequence[str | None]) -> None:
+        """Add the next values, which are all finite numbers; at least one."""
+        if not self.count:
+            self.first = shown(numbers[0])
+        self.last = shown(numbers[-1])
+        self.count += len(numbers)
+        self.numbers += len(numbers)
+        low, high = min(numbers), max(numbers)
+        self.min = low if self.min is None else min(self.min, low)
+        self.max = high if self.max is None else max(self.max, high)
+        place = 0
+        for epoch, same in groupby(epochs):
+            end = place + sum(1 for _ in same)
+            if epoch is not None:
+                self._add_all(epoch, numbers[place:end])
+            place = end
+
+    def _add_all(self, epoch: str, numbers: Sequence[float]) -> None:
+        self._add_to(epoch, numbers[0])
+        last = self.epochs[-1]
+        if last.epoch != epoch:
+            return  # there are too many epochs
+        count, mean = last.count, last.mean
+        for number in numbers[1:]:
+            count += 1
+            mean += (number - mean) / count
+        last.count, last.mean = count, mean
+
     def _add_to(self, epoch: str, number: float) -> None:
         if not self.epochs or self.epochs[-1].epoch != epoch:
             if len(self.epochs) >= MAX_SERIES:
@@ -115,25 +143,39 @@ def mark_series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
     return series_of(index.rows(_MARKS_OF_RUN))
 
 
+class SeriesList:
+    """The series of a run, in order of name and rank: the first 1,000, and how many more there are.
+
+    The marks are added in order of name, rank, whether they are of an evaluation, and time.
+    """
+
+    def __init__(self) -> None:
+        self.series: list[MarkSeries] = []
+        self.left_out = 0
+        self._current: tuple[int | None, str, int] | None = None
+
+    def of(self, rank: int | None, name: str, is_eval: int) -> MarkSeries | None:
+        """Return the series of the next mark; None if it is one of those left out."""
+        if (rank, name, is_eval) != self._current:
+            self._current = (rank, name, is_eval)
+            if len(self.series) < MAX_SERIES:
+                self.series.append(MarkSeries(name, rank, is_eval=bool(is_eval)))
+            else:
+                self.left_out += 1
+        return None if self.left_out else self.series[-1]
+
+
 def series_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[MarkSeries], int]:
     """Return the first 1,000 series, and how many more there are.
 
-    The rows are the marks in order of name, rank, whether they are of an evaluation, and time:
-    (rank, name, is_eval, epoch, value).
+    The rows are the marks in the order of `SeriesList`: (rank, name, is_eval, epoch, value).
     """
-    series: list[MarkSeries] = []
-    current: tuple[str, int | None, int] | None = None
-    left_out = 0
+    listed = SeriesList()
     for rank, name, is_eval, epoch, value in rows:
-        if (name, rank, is_eval) != current:
-            current = (name, rank, is_eval)
-            if len(series) < MAX_SERIES:
-                series.append(MarkSeries(name, rank, is_eval=bool(is_eval)))
-            else:
-                left_out += 1
-        if not left_out:
-            series[-1].add(value, epoch)
-    return series, left_out
+        series = listed.of(rank, name, is_eval)
+        if series is not None:
+            series.add(value, epoch)
+    return listed.series, listed.left_out
 
 
 _STEPS = "SELECT ns, start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no"

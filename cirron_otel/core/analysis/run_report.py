@@ -31,6 +31,7 @@ from .verdicts.diagnosis import Diagnosis
 from .verdicts.reading import diagnose_index
 from .verdicts.thresholds import thresholds_of
 from .verdicts.verdict import Verdict
+from .verdicts.window import WindowSteps
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -222,11 +223,16 @@ def report_run(
     )
 
 
-def diagnosis_of(index: SpoolIndex) -> Diagnosis | None:
-    """Return the verdicts on a run; None if it has neither steps nor a summary of them."""
-    if not index.one("SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"):
+def diagnosis_of(index: SpoolIndex, steps: WindowSteps | None = None) -> Diagnosis | None:
+    """Return the verdicts on a run; None if it has neither steps nor a summary of them.
+
+    `steps` are the aligned steps, if they are not in the index.
+    """
+    if steps is None and not index.one(
+        "SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"
+    ):
         return None
-    return diagnose_index(index, thresholds_of("run"))
+    return diagnose_index(index, thresholds_of("run"), steps=steps)
 
 
 def rank_reports(index: SpoolIndex, *, keeps_durations: bool) -> Iterator[RankReport]:

@@ -86,7 +86,8 @@ def wall_time_of(
 ) -> WallTime:
     """Return the wall time of a rank by row from intervals in order of start: (start, end, kind).
 
-    The kinds are positions in `WORK`, and `SESSION`.
+    The kinds are positions in `WORK`, and `SESSION`. An interval may be several that do not
+    overlap, between which nothing begins or ends; a fourth member is then the time between them.
     """
     if first_ns is None or last_ns is None:
         return WallTime(dict.fromkeys(ROWS, 0))
@@ -107,9 +108,9 @@ class _Sweep:
         self._has_worked = False
 
     def run(self, intervals: Iterable[tuple[Any, ...]]) -> None:
-        """Process intervals (start, end, kind) in order of their start."""
+        """Process intervals in order of their start."""
         has_sessions = False
-        for start, end, kind in intervals:
+        for start, end, kind, *apart in intervals:
             if start is None or end is None:
                 continue
             if kind != SESSION and not has_sessions:
@@ -117,11 +118,26 @@ class _Sweep:
                 self._until[SESSION] = max(self._until[SESSION], start)
             has_sessions = has_sessions or kind == SESSION
             self._advance(min(start, self._last))
-            self._until[kind] = max(self._until[kind], end)
+            if apart and apart[0]:
+                self._pass(start, end, kind, apart[0], in_session=not has_sessions)
+            else:
+                self._until[kind] = max(self._until[kind], end)
         if not has_sessions:
             self._until[SESSION] = self._last
         self._advance(self._last)
         self._leave()
+
+    def _pass(self, start: int, end: int, kind: int, apart: int, *, in_session: bool) -> None:
+        """Advance to the end of several intervals of one kind, with the time between them."""
+        self._until[kind] = max(self._until[kind], end)
+        if end > self._last or any(until > start for until in self._until[:kind]):
+            return  # others cover all of them: nothing else ends between them
+        self.rows["between_steps" if self._has_worked else "set_up"] += self._gap
+        self._gap, self._has_worked = 0, True
+        self.rows[WORK[kind]] += end - start - apart
+        is_between = in_session or self._until[SESSION] > start
+        self.rows["between_steps" if is_between else "pauses"] += apart
+        self._at = end
 
     def _advance(self, to: int) -> None:
         while self._at < to:

@@ -52,18 +52,19 @@ SELECT no, session FROM found
 """
 
 
-def assign_sessions(index: SpoolIndex) -> None:
+def assign_sessions(index: SpoolIndex) -> Sessions:
     """Create and fill the tables `session` and `member` (span number → session number)."""
     index.script(_TABLES)
     index.change(_CLOSED, [(SESSION,)])
     index.change(_OPEN, [_HANG_ON_SESSIONS])
-    known = _Sessions(index)
+    known = Sessions(index)
     index.change("INSERT INTO top VALUES (?, ?)", known.of_tops(index))
     index.change("INSERT INTO session VALUES (?, NULL, 'none', ?, NULL, NULL)", known.added)
     index.change(_MEMBERS, [()])
+    return known
 
 
-class _Sessions:
+class Sessions:
     """Look up sessions by id, or by process and time."""
 
     def __init__(self, index: SpoolIndex) -> None:
@@ -82,10 +83,13 @@ class _Sessions:
     def of_tops(self, index: SpoolIndex) -> Iterator[tuple[int, int]]:
         """Yield (span number, session number) for every topmost recorded span."""
         for number, key, parent, pid, start_ns in index.rows(_TOPS):
-            session = self.numbers.get(key)
-            if session is None or (parent is None and not self._is_root(index, number)):
-                session = self._of_process(pid, start_ns or 0)
-            yield number, session
+            is_session = parent is not None or self._is_root(index, number)
+            yield number, self.of_top(key if is_session else None, pid, start_ns or 0)
+
+    def of_top(self, key: bytes | None, pid: int | None, start_ns: int) -> int:
+        """Return the session with a key, or else that of a process at a time."""
+        session = None if key is None else self.numbers.get(key)
+        return self._of_process(pid, start_ns) if session is None else session
 
     @staticmethod
     def _is_root(index: SpoolIndex, number: int) -> bool:

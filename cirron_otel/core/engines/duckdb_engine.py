@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,42 +17,79 @@ from ... import exactjson
 from ...errors import InputError, TargetError
 from ...semconv import JOB, SESSION
 from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
+from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
 from ..records.step_summaries import INSIDE, STEPS
 from .columnar_batches import ColumnarBatches
-from .engine import MARK, PLACES, SPAN, Schema, SqlEngine, Table
+from .engine import MARK, PLACE, PLACES, REPEATED, SPAN, Schema, SqlEngine, Table
 
 MEMORY_LIMIT: Final = "600MB"
 _FETCHED = 10_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
-_SPAN_VIEW = f"""
-CREATE VIEW span AS
-SELECT place.number * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
+_SPAN_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
     thread_id,
     CASE WHEN status_code = 2 THEN coalesce(nullif(status_message, ''), 'error') END AS error,
-    gpu_ns, memory_peak_bytes AS memory_peak,
+    gpu_ns, memory_peak_bytes AS memory_peak, {{attributes}}, CAST(NULL AS VARCHAR) AS origin
+FROM {{files}} {{place}}
+UNION ALL SELECT * FROM {{expanded}}
+"""  # noqa: S608 - constants
+_SPAN_KEYS: Final = (DEVICE_PEAK, RESERVED_PEAK, PEAK_SAMPLES, PHASES_ARE_SUMS)
+_ATTRIBUTES_OF_SPANS: Final = f"""
     attributes['{DEVICE_PEAK}'].int_value AS device_peak,
     attributes['{RESERVED_PEAK}'].int_value AS reserved_peak,
     list_contains(map_keys(attributes), '{PEAK_SAMPLES}') AS is_peak_sampled,
-    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums,
-    CAST(NULL AS VARCHAR) AS origin
-FROM {{rows}} JOIN place USING (batch_key)
-UNION ALL SELECT * FROM read_parquet({{expanded}})
-"""  # noqa: S608 - constants
-_MARK_VIEW = f"""
-CREATE VIEW mark AS
-SELECT place.number * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
+    list_contains(map_keys(attributes), '{PHASES_ARE_SUMS}') AS phases_are_sums
+"""
+_NO_ATTRIBUTES: Final = """
+    CAST(NULL AS BIGINT) AS device_peak, CAST(NULL AS BIGINT) AS reserved_peak,
+    false AS is_peak_sampled, false AS phases_are_sums
+"""
+_MARK_QUERY: Final = f"""
+SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, ts_ns,
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
     value_bool AS flag, false AS is_summarised
-FROM {{rows}} JOIN place USING (batch_key)
-UNION ALL SELECT * FROM read_parquet({{expanded}})
+FROM {{files}} {{place}}
+UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
+
+
+_KEYS: Final = (
+    f"list_has_any(map_keys(attributes), {list(_SPAN_KEYS)})",
+    "cardinality(attributes) > 0"
+    f" AND len(list_filter(map_keys(attributes), lambda k: starts_with(k, '{PREFIX}'))) > 0",
+)
+"""Whether a span has an attribute that the relation needs, and one that counts drops."""
+
+
+def relation_query(
+    table: str,
+    files: str,
+    expanded: str,
+    *,
+    number: str = "place.number",
+    place: str = "JOIN place USING (batch_key)",
+    has_attributes: bool = True,
+) -> str:
+    """Return the query of the relation `span` or `mark`, by the table that contains its records.
+
+    `files` and `expanded` are the relations with the rows of the table's files, and with those of
+    the batches that are expanded. `number` is the number of a row's batch, and `place` selects the
+    batches. `has_attributes` is whether spans have attributes that the relation needs.
+    """
+    query = _SPAN_QUERY if table == SPANS else _MARK_QUERY
+    attributes = _ATTRIBUTES_OF_SPANS if has_attributes else _NO_ATTRIBUTES
+    return query.format(
+        files=files, expanded=expanded, number=number, place=place, attributes=attributes
+    )
+
+
 _OUTLINES = """
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
     count(*) FILTER (name IN ('step', 'batch'))
@@ -63,6 +101,10 @@ WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batc
 """  # noqa: S608 - constants
 _HEADERS = """
 SELECT batch_key, otel FROM {rows}
+"""
+_UNPLACED = """
+SELECT count(*) FROM {rows} AS r
+ANTI JOIN place USING (batch_key)
 """
 _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
@@ -101,42 +143,50 @@ has of the batch, or it contains several steps in one span."""
 
 
 class DuckDBEngine(SqlEngine):
-    """An in-memory database that reads the files of tables; a context manager that closes it."""
+    """An in-memory database that reads the files of tables.
+
+    It also prepares the relations of the other engines: it finds the odd batches, and has the rows.
+    """
 
     dialect: ClassVar[str] = "duckdb"
-    create: ClassVar[str] = "CREATE TABLE"
 
     def __init__(self, batches: ColumnarBatches, folder: Path) -> None:
         """`folder` is a temporary directory for what does not fit in memory."""
         super().__init__()
-        self._batches, self._folder = batches, folder
+        self.batches, self._folder = batches, folder
+        self._has_attributes = False
+        self.may_have_drops = False
+        """Whether sessions may have counts of drops, after `odd_keys`."""
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
         self.execute("SET preserve_insertion_order = false")
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")
-        repeated = self._write(
-            "repeated", {"file": "string", "batch_key": "string"}, batches.repeated
-        )
-        self.execute(f"CREATE TABLE repeated AS SELECT * FROM read_parquet({repeated})")  # noqa: S608 - a path
+        self._write("repeated", REPEATED, batches.repeated)
+        self.execute(f"CREATE TABLE repeated AS SELECT * FROM {self._written('repeated')}")  # noqa: S608 - a path
 
-    def __enter__(self) -> DuckDBEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Drop all tables."""
         self._connection.close()
 
     def odd_keys(self) -> set[str]:
         """Return the keys of the batches that are odd."""
         keys: set[str] = set()
         for table, condition in _ODD.items():
+            has_attributes, has_drops = _KEYS if table == SPANS else ("false", "false")
             query = f"""
-                SELECT DISTINCT batch_key
+                SELECT batch_key, coalesce(bool_or({condition}), false),
+                    coalesce(bool_or({has_attributes}), false),
+                    coalesce(bool_or({has_drops}), false)
                 FROM {self._rows(table)}
-                WHERE {condition}
+                GROUP BY batch_key
             """  # noqa: S608 - constants
-            keys.update(key for (key,) in self._run(query))
+            for key, is_odd, has_attributes, has_drops in self._run(query):
+                self._has_attributes |= has_attributes
+                self.may_have_drops |= has_drops or is_odd
+                if is_odd:
+                    keys.add(key)
         return keys
 
     def outlines(self) -> dict[str, RunBatchOutline]:
@@ -174,12 +224,38 @@ class DuckDBEngine(SqlEngine):
         `numbers` has the keys and the numbers of the batches whose records the columns have.
         `spans` and `marks` are the rows of the others.
         """
-        place = self._write("place", {"batch_key": "string", "number": "int64"}, numbers)
-        self.execute(f"CREATE TABLE place AS SELECT * FROM read_parquet({place})")  # noqa: S608 - a path
-        expanded = self._write("span", SPAN, spans)
-        self.execute(_SPAN_VIEW.format(rows=self._rows(SPANS), expanded=expanded))
-        expanded = self._write("mark", MARK, marks)
-        self.execute(_MARK_VIEW.format(rows=self._rows(MARKS), expanded=expanded))
+        self._write("place", PLACE, numbers)
+        self._write("span", SPAN, spans)
+        self._write("mark", MARK, marks)
+        self.execute(f"CREATE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
+        # A cast is faster than a join with `place`: it looks up each key of a file's dictionary.
+        keys = ", ".join(_quoted(batch.key) for batch in self.batches.batches)
+        self.execute(f"CREATE TYPE batch_number AS ENUM ({keys or _quoted('')})")
+        number = "CAST(enum_code(CAST(batch_key AS batch_number)) AS BIGINT)"
+        selected = "WHERE batch_key IN (SELECT batch_key FROM place)"
+        if self._has_all_batches():
+            selected = ""
+        for name, table in (("span", SPANS), ("mark", MARKS)):
+            query = relation_query(
+                table, self._rows(table), self._written(name), number=number, place=selected,
+                has_attributes=self._has_attributes,
+            )  # fmt: skip
+            self.execute(f"CREATE VIEW {name} AS {query}")
+
+    def _has_all_batches(self) -> bool:
+        """Return whether `place` has all batches of the files."""
+        [(count,)] = self._run(_UNPLACED.format(rows=self._rows(BATCHES)))
+        return bool(count == 0)
+
+    def arrow(self, name: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `span` or `mark`."""
+        with _errors():
+            rows = self._connection.sql(f"SELECT * FROM {name}")  # noqa: S608 - a constant
+            yield from rows.to_arrow_reader(_FETCHED)
+
+    def expanded(self, name: str) -> pa.Table:
+        """Return the rows of `place` or `repeated`, or those of `span` or `mark` without columns."""
+        return pq.read_table(self._folder / f"{name}.parquet")
 
     def attributes_of_marks(
         self, names: Iterable[str]
@@ -191,6 +267,10 @@ class DuckDBEngine(SqlEngine):
         for number, ordinal, entries in self._run(query, [sorted(names)]):
             yield number, ordinal, {key: _value(entry) for key, entry in entries.items()}
 
+    def create(self, name: str, query: str) -> None:
+        """Create a table from a query."""
+        self.execute(f"CREATE TABLE {name} AS {query}")
+
     def execute(self, statement: str) -> None:
         """Run a statement."""
         with _errors():
@@ -199,6 +279,14 @@ class DuckDBEngine(SqlEngine):
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""
         return self._run(self.sql(expression))
+
+    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
+        """Yield the columns of some rows of an expression, in its order; at least one row."""
+        with _errors():
+            rows = self._connection.cursor().sql(self.sql(expression))
+            for batch in rows.to_arrow_reader(_FETCHED):
+                if batch.num_rows:
+                    yield tuple(map(_values, batch.columns))
 
     def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
         with _errors():
@@ -209,8 +297,8 @@ class DuckDBEngine(SqlEngine):
 
     def _rows(self, table: str) -> str:
         """Return the relation of the rows of a table that count, each once."""
-        files = f"[{', '.join(map(_quoted, self._batches.files(table)))}]"
-        if not self._batches.repeated:
+        files = f"[{', '.join(map(_quoted, self.batches.files(table)))}]"
+        if not self.batches.repeated:
             return f"read_parquet({files}, hive_partitioning = false)"
         return (
             "(SELECT * EXCLUDE (filename)"  # noqa: S608 - paths
@@ -219,16 +307,33 @@ class DuckDBEngine(SqlEngine):
             " AND parse_filename(r.filename) = repeated.file)"
         )
 
-    def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> str:
-        """Write rows into a temporary file; return its path, quoted."""
-        path = self._folder / f"{name}.parquet"
+    def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write rows into a temporary file."""
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         arrays = [
-            pa.array(values, _TYPES[type_])
-            for values, type_ in zip(columns, schema.values(), strict=True)
+            pa.array(values, type_)
+            for values, type_ in zip(columns, arrow_schema(schema).types, strict=True)
         ]
-        pq.write_table(pa.table(arrays, names=list(schema)), path)
-        return _quoted(str(path))
+        pq.write_table(pa.table(arrays, names=list(schema)), self._folder / f"{name}.parquet")
+
+    def _written(self, name: str) -> str:
+        return f"read_parquet({_quoted(str(self._folder / f'{name}.parquet'))})"
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a relation."""
+    return pa.schema([(name, _TYPES[type_]) for name, type_ in schema.items()])
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Return the values of a column."""
+    is_whole = column.null_count == 0
+    if is_whole and column.type in (pa.int64(), pa.float64()):
+        code = "q" if column.type == pa.int64() else "d"
+        values = array(code, memoryview(column.buffers()[1]).cast("B").tobytes())
+        return values[column.offset : column.offset + len(column)].tolist()
+    some: list[Any] = column.to_pylist()
+    return some
 
 
 def _quoted(text: str) -> str:

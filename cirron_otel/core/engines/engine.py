@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import islice
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import ibis
 
@@ -28,6 +30,11 @@ MARK: Final[Schema] = {
 }  # fmt: skip
 """The columns of a mark. At most one of `text`, `number`, `integer` and `flag` is not null: the
 value. `is_summarised` is whether its batch contains summaries of steps."""
+REPEATED: Final[Schema] = {"file": "string", "batch_key": "string"}
+"""The columns of batches that an earlier group has: the name of a group's file, and the key."""
+PLACE: Final[Schema] = {"batch_key": "string", "number": "int64"}
+"""The columns of `place`: the batches whose records the tables have, and their numbers."""
+_AT_ONCE: Final = 10_000
 PLACES: Final = 1 << 24
 """The number of places in a batch: `no` is the number of the batch times this, plus the place."""
 
@@ -35,25 +42,31 @@ PLACES: Final = 1 << 24
 class SqlEngine(ABC):
     """A connection to an SQL engine, with the relations `span` and `mark`.
 
-    Methods raise InputError if the engine cannot read the relations, and TargetError if it has too
-    little disk space.
+    A context manager that closes it. Methods raise InputError if the engine cannot read the
+    relations, TargetError if it has too little disk space, EndpointError if a server fails, and
+    NeedsPythonError if the engine cannot represent a record.
     """
 
     dialect: ClassVar[str]
-    """The name of the engine's dialect in Ibis."""
-    create: ClassVar[str] = "CREATE TEMPORARY TABLE"
+    """The name of the engine's compiler in Ibis."""
 
     def __init__(self) -> None:
         self.span: Table = ibis.table(SPAN, name="span")
         self.mark: Table = ibis.table(MARK, name="mark")
         self._stored = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def store(self, expression: Table) -> Table:
         """Compute a table expression into a temporary table, and return that table."""
         self._stored += 1
         name = f"part_{self._stored}"
         schema = expression.schema()
-        self.execute(f"{self.create} {name} AS {self.sql(expression)}")
+        self.create(name, self.sql(expression))
         return ibis.table(schema, name=name)
 
     def count(self, expression: Table) -> int:
@@ -63,12 +76,27 @@ class SqlEngine(ABC):
 
     def sql(self, expression: Table) -> str:
         """Return the SQL of an expression."""
-        return str(ibis.to_sql(expression, dialect=self.dialect, pretty=False))
+        compiler = self.compiler()
+        return str(compiler.to_sqlglot(expression).sql(dialect=compiler.dialect))
+
+    def compiler(self) -> Any:
+        """Return the compiler of Ibis, which needs no driver."""
+        return import_module(f"ibis.backends.sql.compilers.{self.dialect}").compiler
 
     @abstractmethod
-    def execute(self, statement: str) -> None:
-        """Run a statement."""
+    def create(self, name: str, query: str) -> None:
+        """Create a temporary table from a query."""
 
     @abstractmethod
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""
+
+    def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
+        """Yield the columns of some rows of an expression, in its order; at least one row."""
+        rows = self.rows(expression)
+        while some := list(islice(rows, _AT_ONCE)):
+            yield tuple(zip(*some, strict=True))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop the relations and the temporary tables, and close the connection."""

@@ -8,6 +8,7 @@ from typing import Any
 import ibis
 
 from ..analysis.bound import bound_of
+from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import ENDED, failures_of
 from ..analysis.mark_series import MAX_SERIES
 from ..analysis.memory_series import memory_report
@@ -26,6 +27,7 @@ from .reduced_index import ReducedIndex
 from .run_times import RankTimes, device_times
 from .series import mark_series_of
 from .source import OpenedRun
+from .step_window import EngineSteps
 from .steps import StepRelations
 
 _MOST_LEVELS = 64
@@ -38,16 +40,23 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
     if the engine cannot read the run, and TargetError if there is no disk space.
     """
     engine, relations, mark = run.engine, run.relations, run.mark
-    reduced = ReducedIndex(engine, run.batches, run.index, relations, mark)
-    reduced.fill(thresholds_of("run"))
+    reduced = ReducedIndex(engine, run.files, run.index, relations, mark)
+    reduced.fill()
     index = reduced.index
+    if run.paths is not None:
+        add_open_scopes(index, run.paths)
+    steps = None
+    if engine.count(relations.step.limit(1)):
+        steps = EngineSteps(engine, relations, index, thresholds_of("run"))
     ranks = RankTimes(engine, relations).reports()
-    assign_sessions(index)
+    assigned = assign_sessions(index)
+    if steps is not None:
+        steps.add_sessions(index, assigned)
     sessions = sessions_of(index)
     if run.paths is not None:
         sessions = with_processes(sessions, run.paths, adds=run.is_complete)
     _add_for_failures(reduced, relations, mark, sessions)
-    marks, left_out = mark_series_of(engine, relations.span, mark, index)
+    marks, left_out = mark_series_of(engine, relations, mark, index)
     bound, straggler = bound_of(ranks)
     summarised = 0
     if index.has_summaries:
@@ -61,11 +70,11 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
         left_out,
         _device_times(run),
         failures_of(index, run.batches, sessions),
-        drops_of(index, run.batches, sessions),
+        drops_of(index, run.batches, sessions) if run.files.may_have_drops else [],
         bound,
         straggler,
         memory_report(index),
-        diagnosis_of(index),
+        diagnosis_of(index, steps),
         summarised,
         None,
     )
@@ -88,22 +97,22 @@ def _slowest(run: OpenedRun, count: int) -> Iterator[SlowStep]:
     for number, name, ns in engine.rows(phases.order_by("no").select("step", "name", "ns")):
         of_step = totals.setdefault(number, {})
         of_step[name] = of_step.get(name, 0) + ns
-    rows = list(engine.rows(slow.order_by([descending(slow.ns), slow.no])))
+    columns = ("no", "id", "parent", "rank", "idx", "start_ns", "ns")
+    rows = list(engine.rows(slow.order_by([descending(slow.ns), slow.no]).select(*columns)))
     epochs = _epochs_above(run, {row[2] for row in rows if row[2] is not None})
-    for number, span_id, parent, rank, _, idx, start_ns, ns, _ in rows:
+    for number, span_id, parent, rank, idx, start_ns, ns in rows:
         yield SlowStep(span_id, rank, epochs.get(parent), idx, start_ns, ns, totals.get(number, {}))
 
 
 def _epochs_above(run: OpenedRun, parents: set[str]) -> dict[str | None, str | None]:
     """Return the index of the epoch that each parent is, or is in."""
-    span = run.relations.span
+    scope = run.relations.around.select("id", "name", "idx", "parent")
     above = {parent: parent for parent in parents}
     epochs: dict[str | None, str | None] = {}
     for _ in range(_MOST_LEVELS):
         if not above:
             break
-        wanted = span.filter(span.id.isin(sorted(set(above.values()))))
-        rows = run.engine.rows(wanted.select("id", "name", "idx", "parent"))
+        rows = run.engine.rows(scope.filter(scope.id.isin(sorted(set(above.values())))))
         scopes = {id_: (name, idx, parent) for id_, name, idx, parent in rows}
         higher: dict[str, str] = {}
         for parent, id_ in above.items():

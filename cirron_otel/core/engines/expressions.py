@@ -22,6 +22,11 @@ def non_negative(value: Value) -> Value:
     return ibis.ifelse(value < 0, 0, value)
 
 
+def as_number(flag: Value) -> Value:
+    """Return 1 if a flag is true, or else 0; not all engines cast booleans."""
+    return ibis.ifelse(flag, 1, 0)
+
+
 def larger(one: Value, other: Value) -> Value:
     """Return the larger number; NULL if one is NULL."""
     return ibis.cases((one < other, other), (one >= other, one))

@@ -9,7 +9,7 @@ from ...errors import MissingExtraError
 _PACKAGES = ("duckdb", "ibis", "pyarrow")
 
 
-def require() -> None:
+def require(engine: str) -> None:
     """Raise MissingExtraError, which names the install command, if a package is missing."""
     if not all(map(find_spec, _PACKAGES)):
-        raise MissingExtraError("sql", "--engine duckdb")
+        raise MissingExtraError("sql", f"--engine {engine}")

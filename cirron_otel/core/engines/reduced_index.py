@@ -14,14 +14,13 @@ from typing import Any, Final
 import ibis
 
 from ...semconv import OOM
+from ..analysis.breakdown import STEP
 from ..analysis.index import SpoolIndex, id_of, key_of
-from ..analysis.verdicts.thresholds import Thresholds
 from ..records.memory_marks import KIND_BY_NAME, STORMLOG_ERROR, memory_mark
 from ..records.rows import shown
-from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, SqlEngine, Table
-from .expressions import FALSE, descending, has_name, named
+from .expressions import FALSE, named
 from .steps import MAX_LEVELS, StepRelations
 
 READINGS: Final = (
@@ -30,7 +29,6 @@ READINGS: Final = (
 MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _AT_ONCE: Final = 1000
-_EPOCH_LEVELS: Final = 65
 _ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
 _ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9})"  # noqa: S608 - constants
 _ADD_FILE: Final = "INSERT OR IGNORE INTO file VALUES (?, ?, 0, NULL, 0)"
@@ -45,8 +43,6 @@ CREATE TABLE step (
 CREATE TABLE phase (
     no INTEGER PRIMARY KEY, step INTEGER, name TEXT, ns INTEGER, gpu_ns INTEGER
 );
-CREATE INDEX step_rank ON step (rank);
-CREATE INDEX phase_step ON phase (step);
 """
 _MISSING: Final = """
 SELECT DISTINCT parent FROM span
@@ -59,42 +55,42 @@ class ReducedIndex:
 
     def __init__(
         self,
-        engine: DuckDBEngine,
-        batches: ColumnarBatches,
+        engine: SqlEngine,
+        files: DuckDBEngine,
         index: SpoolIndex,
         relations: StepRelations,
         mark: Table,
     ) -> None:
         """`index` has the odd batches; `mark` has each mark once."""
         self.engine, self.index = engine, index
-        self._batches, self._relations, self._mark = batches, relations, mark
+        self._files, self._relations, self._mark = files, relations, mark
         self._searched: set[bytes] = set()
 
-    def fill(self, limits: Thresholds) -> None:
+    def fill(self) -> None:
         """Add the records that all reports need."""
         index, engine, relations = self.index, self.engine, self._relations
         span = relations.span
-        window = window_of(engine, relations, limits)
         marks = engine.store(self._wanted_marks())
-        numbers = [
-            relations.others.select("no"),
-            span.filter(span.error.notnull()).select("no"),
-            *self._extents(),
-            *self._peaks(),
-            window,
-        ]
+        numbers = [span.filter(span.error.notnull()).select("no"), *self._peaks()]
         chosen = engine.store(ibis.union(*numbers, distinct=True))
         index.script(_TABLES)
         index.change(
             _ADD_FILE,
-            [(number, shown(batch.name)) for number, batch in enumerate(self._batches.batches)],
+            [
+                (number, shown(batch.name))
+                for number, batch in enumerate(self._files.batches.batches)
+            ],
         )
-        self._add_spans(span.semi_join(chosen, "no"))
-        self._add_spans(span.semi_join(marks, span.id == marks.span))
+        self._add_spans(relations.others)
+        chosen = engine.store(chosen.anti_join(relations.others, "no"))
+        if engine.count(chosen):
+            self._add_spans(span.semi_join(chosen, "no"))
+        self._add_extents()
+        if engine.count(marks):
+            self._add_spans(span.semi_join(marks, span.id == marks.span))
         self._add_marks(marks)
         self._add_memory()
         self.add_ancestors()
-        self._add_steps(window)
 
     def add_marks_of(self, marks: Table) -> None:
         """Add marks, and the spans that they are on."""
@@ -126,20 +122,28 @@ class ReducedIndex:
             mark.name.isin(names).fill_null(FALSE) | mark.text.isin(_NON_FINITE).fill_null(FALSE)
         )
 
-    def _extents(self) -> Iterator[Table]:
-        """Yield the steps and scopes that determine the extents and processes of sessions."""
-        step, children = self._relations.step, self._relations.children
+    def _add_extents(self) -> None:
+        """Add the steps and scopes that determine the extents and processes of sessions."""
+        span, step, children = self._relations.span, self._relations.step, self._relations.children
         groups = step.group_by("parent", "rank", "pid").agg(
             first=step.no.argmin(step.start_ns),
             last=step.no.argmax(step.start_ns + step.ns),
             latest=step.no.argmax(step.position),
         )
         groups = self.engine.store(groups)
-        for name in ("first", "last", "latest"):
-            yield groups.select(no=groups[name])
         wide = self.engine.store(children.filter(children.is_wider).select("no", "step"))
-        yield wide.select("no")
-        yield wide.select(no=wide.step)
+        numbers = [groups.select(no=groups[name]) for name in ("first", "last", "latest")]
+        numbers.append(wide.select(no=wide.step))
+        chosen = self.engine.store(ibis.union(*numbers, distinct=True))
+        # Their other columns have no effect on extents, and failed steps are added completely.
+        columns = {name: ibis.null(SPAN[name]) for name in SPAN if name not in step.columns}
+        columns["name"] = ibis.literal(STEP)
+        columns["phases_are_sums"] = step.phases_are_sums
+        self._add_spans(step.semi_join(chosen, "no").select(
+            *(columns[name].name(name) if name in columns else step[name] for name in SPAN)
+        ))  # fmt: skip
+        if self.engine.count(wide):
+            self._add_spans(span.semi_join(wide, "no"))
 
     def _peaks(self) -> Iterator[Table]:
         span = self._relations.span
@@ -163,7 +167,7 @@ class ReducedIndex:
         """Add what the attributes of marks about memory contain."""
         attributes = {
             number * PLACES + ordinal: values
-            for number, ordinal, values in self.engine.attributes_of_marks(MEMORY_NAMES)
+            for number, ordinal, values in self._files.attributes_of_marks(MEMORY_NAMES)
         }
         marks = self._mark.filter(self._mark.name.isin(MEMORY_NAMES))
         marks = marks.select("no", "name", "text", "number", "integer", "flag")
@@ -174,72 +178,6 @@ class ReducedIndex:
                 kind, device, *sizes, detail = memory
                 rows.append((*divmod(no, PLACES), kind, shown(device), *sizes, shown(detail)))
         self.index.change(_ADD_SAMPLE, rows)
-
-    def _add_steps(self, window: Table) -> None:
-        step, phase = self._relations.step, self._relations.phase
-        columns = ("no", "id", "parent", "rank", "idx", "start_ns", "ns")
-        steps = self.engine.rows(step.semi_join(window, "no").select(*columns))
-        self.index.change(
-            "INSERT INTO step VALUES (?, ?, ?, ?, ?, ?, ?)",
-            ((no, key_of(id_), key_of(parent), *rest) for no, id_, parent, *rest in steps),
-        )
-        phases = phase.semi_join(window, phase.step == window.no)
-        self.index.change(
-            "INSERT INTO phase VALUES (?, ?, ?, ?, ?)",
-            self.engine.rows(phases.select("no", "step", "name", "ns", "gpu_ns")),
-        )
-
-
-def window_of(engine: SqlEngine, relations: StepRelations, limits: Thresholds) -> Table:
-    """Return the numbers of the steps in the window of the verdicts, as `AlignedSteps` finds them,
-    and the first step of each rank without one.
-    """
-    step = relations.step
-    epochs = epochs_of(engine, relations)
-    joined = step.left_join(epochs, step.parent == epochs.parent)
-    lap = joined.select(
-        no=step.no, rank=step.rank, idx=step.idx, start_ns=step.start_ns, position=step.position,
-        epoch=epochs.epoch,
-    )  # fmt: skip
-    turn = ibis.row_number().over(group_by=[lap.rank, lap.epoch, lap.idx], order_by=[lap.position])
-    lap = engine.store(lap.mutate(turn=turn))
-    ranks = engine.count(lap.select(rank=lap.rank.fill_null(-1)).distinct())
-    keys = lap.group_by("epoch", "idx", "turn").agg(
-        ranks=lap.count(), start=lap.start_ns.max(), no=lap.no.min()
-    )
-    keys = keys.filter(keys.ranks == ranks)
-    keys = keys.order_by([descending(keys.start), ibis.desc(keys.no)])
-    keys = engine.store(keys.limit(round(limits["window.steps"])))
-    same = [
-        lap.epoch.identical_to(keys.epoch), lap.idx.identical_to(keys.idx), lap.turn == keys.turn
-    ]  # fmt: skip
-    window = engine.store(lap.semi_join(keys, same).select("no", "rank"))
-    first = lap.group_by("rank").agg(no=lap.no.argmin(lap.position))
-    first = first.anti_join(window, first.rank.identical_to(window.rank))
-    return engine.store(window.select("no").union(first.select("no")))
-
-
-def epochs_of(engine: SqlEngine, relations: StepRelations) -> Table:
-    """Return the parents of steps with the number of the epoch that is, or contains, each."""
-    span, step = relations.span, relations.step
-    parents = step.filter(step.parent.notnull()).select("parent").distinct()
-    above = engine.store(parents.mutate(id=parents.parent))
-    found: Table | None = None
-    for _ in range(_EPOCH_LEVELS):
-        if not engine.count(above):
-            break
-        around = above.inner_join(span, above.id == span.id)
-        around = engine.store(
-            around.select(parent=above.parent, name=span.name, idx=span.idx, up=span.parent)
-        )
-        is_epoch = has_name(around.name, "epoch")
-        epochs = around.filter(is_epoch).select("parent", epoch=around.idx)
-        found = epochs if found is None else found.union(epochs)
-        rest = around.filter(~is_epoch & around.up.notnull())
-        above = engine.store(rest.select("parent", id=rest.up))
-    if found is None:
-        found = above.select("parent", epoch=ibis.null("string"))
-    return engine.store(found)
 
 
 def value_of(text: str | None, number: float | None, integer: int | None, flag: bool | None) -> Any:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import ibis
 
 from ...semconv import SESSION as SESSION_NAME
-from ..analysis.breakdown import CHECKPOINT, STEP, Breakdown, PhaseFigures, PhaseTimes
+from ..analysis.breakdown import (
+    CHECKPOINT,
+    MOST_WARM_UP,
+    STEP,
+    UNATTRIBUTED,
+    Breakdown,
+    PhaseTimes,
+    warm_up_of,
+)
 from ..analysis.run_time import SESSION, WORK, RankReport, Row, wall_time_of
 from .engine import SqlEngine, Table
-from .expressions import ascending, duration, has_name, non_negative
+from .expressions import FALSE, ascending, duration, has_name, non_negative
+from .figures import figures_of
 from .steps import StepRelations
 
 _EVAL, _RECOMPUTE = "eval", "recompute"
+_STEADY: Final = "steady"
 _KIND: Final[dict[Row, int]] = {row: number for number, row in enumerate(WORK)}
 
-Interval = tuple[int | None, int | None, int]
-"""A start, an end, and a kind of `wall_time_of`."""
+Interval: TypeAlias = tuple[Any, ...]
+"""A start, an end, a kind, and the time without work, of `wall_time_of`."""
 
 
 class RankTimes:
@@ -32,6 +42,16 @@ class RankTimes:
         """Compute what grows with the number of steps."""
         self._engine, self._relations = engine, relations
         self._phases = phase_figures(engine, relations.phase)
+        self._first = self._first_steps()
+        step = relations.step
+        self._figures: defaultdict[int | None, dict[str, PhaseTimes]] = defaultdict(dict)
+        self._add_figures(STEP, step.select("rank", "ns"))
+        self._warm_up = {
+            rank: warm_up_of(figures[STEP], [ns for _, ns in self._first[rank]])
+            for rank, figures in self._figures.items()
+        }
+        self._add_figures(_STEADY, step.filter(~self._is_warm_up(step)).select("rank", "ns"))
+        self._add_figures(UNATTRIBUTED, _unattributed(engine, relations))
 
     def reports(self) -> list[RankReport]:
         """Return the report of each rank, in order of rank."""
@@ -42,47 +62,70 @@ class RankTimes:
             .sum().cast("int64"),
         ).order_by(ascending(ibis._.rank))  # fmt: skip
         rows = list(self._engine.rows(ranks))
-        steps = self._steps()
         others = self._other_intervals()
-        return [self._report(row, steps.get(row[0], ([], [], [])), others[row[0]]) for row in rows]
+        step = self._relations.step
+        ordered = step.order_by([ascending(step.rank), step.position])
+        columns = self._engine.columns(ordered.select("rank", "start_ns", "ns"))
+        times = groupby(
+            chain.from_iterable(zip(*some, strict=True) for some in columns), key=itemgetter(0)
+        )
+        reports = []
+        following = next(times, None)
+        for row in rows:
+            steps: Iterable[tuple[Any, ...]] = ()
+            if following is not None and following[0] == row[0]:
+                steps = following[1]
+            reports.append(self._report(row, steps, others[row[0]]))
+            if steps:
+                following = next(times, None)
+        return reports
 
     def _report(
-        self, row: tuple[Any, ...], steps: tuple[list[int], ...], others: list[Interval]
+        self, row: tuple[Any, ...], steps: Iterable[tuple[Any, ...]], others: list[Interval]
     ) -> RankReport:
         rank, spans, first_ns, last_ns, recompute_ns = row
-        starts, durations, unattributed = steps
-        breakdown = Breakdown(
-            PhaseTimes(STEP, durations),
-            self._phases.get(rank, []),
-            PhaseTimes("unattributed", unattributed),
+        warm_up, first = self._warm_up.get(rank, 0), self._first.get(rank, [])
+        all_steps, steady, unattributed = (
+            self._figures[rank].get(name) or PhaseTimes(name)
+            for name in (STEP, _STEADY, UNATTRIBUTED)
         )
-        warm_up = breakdown.warm_up
+        phases = self._phases.get(rank, [])
+        breakdown = Breakdown(all_steps, phases, unattributed, warm_up, steady)
         steady_ns = first_ns
         if warm_up:
-            steady_ns = starts[warm_up] if warm_up < len(starts) else None
+            steady_ns = first[warm_up][0] if warm_up < len(first) else None
         limit = last_ns if steady_ns is None else steady_ns
-        of_steps = (
-            (start, start + ns, _KIND["warm_up" if start < limit else "steps"])
-            for start, ns in zip(starts, durations, strict=True)
-        )
-        intervals = heapq.merge(of_steps, others, key=_start_and_end)
+        intervals = intervals_of(steps, others, limit or 0, last_ns or 0)
         time = wall_time_of(intervals, first_ns, last_ns)
         return RankReport(rank, spans, first_ns, last_ns, breakdown, time, int(recompute_ns or 0))
 
-    def _steps(self) -> dict[int | None, tuple[list[int], list[int], list[int]]]:
-        """Return the starts, durations and unattributed times of the steps of each rank."""
-        step, phase = self._relations.step, self._relations.phase
-        covered = phase.group_by("step").agg(covered=phase.ns.sum().cast("int64"))
-        joined = step.left_join(covered, step.no == covered.step)
-        rows = joined.select(
-            rank=step.rank, position=step.position, start_ns=step.start_ns, ns=step.ns,
-            rest=step.ns - covered.covered.fill_null(0),
-        ).order_by([ascending(ibis._.rank), ibis._.position])  # fmt: skip
-        steps: dict[int | None, tuple[list[int], list[int], list[int]]] = {}
-        for rank, group in groupby(self._engine.rows(rows), key=itemgetter(0)):
-            _, _, starts, durations, unattributed = zip(*group, strict=True)
-            steps[rank] = list(starts), list(durations), list(map(int, unattributed))
-        return steps
+    def _first_steps(self) -> defaultdict[int | None, list[tuple[int, int]]]:
+        """Return the starts and the durations of the first steps of each rank."""
+        step = self._relations.step
+        few = step.filter(step.position <= MOST_WARM_UP)
+        rows = few.order_by([ascending(few.rank), few.position]).select("rank", "start_ns", "ns")
+        first: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
+        for rank, start_ns, ns in self._engine.rows(rows):
+            first[rank].append((start_ns, ns))
+        return first
+
+    def _add_figures(self, name: str, durations: Table) -> None:
+        """Add the figures of the column `ns` of each rank."""
+        for (rank,), figures in figures_of(self._engine, durations, ["rank"], name).items():
+            self._figures[rank][name] = figures
+
+    def _is_warm_up(self, step: Table) -> Any:
+        ranks: defaultdict[int, list[int | None]] = defaultdict(list)
+        for rank, warm_up in self._warm_up.items():
+            if warm_up:
+                ranks[warm_up].append(rank)
+        is_warm_up = FALSE
+        for warm_up, some in ranks.items():
+            is_one = step.rank.isin([rank for rank in some if rank is not None]).fill_null(FALSE)
+            if None in some:
+                is_one = is_one | step.rank.isnull()
+            is_warm_up = is_warm_up | (is_one & (step.position < warm_up))
+        return is_warm_up
 
     def _other_intervals(self) -> defaultdict[int | None, list[Interval]]:
         """Return the checkpoints, evaluations and sessions of each rank, in order of start."""
@@ -101,12 +144,49 @@ class RankTimes:
         return intervals
 
 
+def intervals_of(
+    steps: Iterable[tuple[Any, ...]], others: list[Interval], steady_ns: int, last_ns: int
+) -> Iterator[Interval]:
+    """Yield the intervals of a rank's steps (rank, start, duration) and the others, by their start.
+
+    The steps before `steady_ns` are warm-up. Consecutive steps of one kind are one interval, with
+    the time between them, if no step overlaps them, and nothing else begins or ends during them.
+    A step without a duration is an interval of its own.
+    """
+    times = {time for begin, end, *_ in others for time in (begin, end) if time is not None}
+    joined = _joined(steps, iter(sorted({*times, last_ns})), steady_ns)
+    return heapq.merge(joined, others, key=_start_and_end)
+
+
+def _joined(
+    steps: Iterable[tuple[Any, ...]], times: Iterator[int], steady_ns: int
+) -> Iterator[Interval]:
+    until = start = end = latest = -_NEVER
+    kind, apart, is_alone = -1, 0, True
+    for _, begin, ns in steps:
+        of_step = _KIND["warm_up" if begin < steady_ns else "steps"]
+        if of_step == kind and not is_alone and ns and end <= begin and begin + ns <= until:
+            apart += begin - end
+            latest = end = begin + ns
+            continue
+        if kind >= 0:
+            yield start, end, kind, apart
+        start, end, kind, apart = begin, begin + ns, of_step, 0
+        is_alone = begin < latest or not ns  # an earlier one still runs, or it is no work
+        latest = max(latest, end)
+        while until < begin:
+            until = next(times, _NEVER)
+    if kind >= 0:
+        yield start, end, kind, apart
+
+
+_NEVER: Final = 1 << 64
 _ASCII_LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 """The letters that SQLite's LIKE compares without their case."""
 
 
 def _start_and_end(interval: Interval) -> tuple[Any, ...]:
-    start, end, _ = interval
+    start, end, *_ = interval
     return start is not None, start or 0, end is not None, end or 0
 
 
@@ -114,62 +194,42 @@ def steps_of_all(
     engine: SqlEngine, relations: StepRelations, ranks: Sequence[RankReport]
 ) -> Breakdown:
     """Return the breakdown of the steps of all ranks."""
-    phase = relations.phase.mutate(rank=ibis.literal(0))
-    figures = {each.name: each for each in phase_figures(engine, phase).get(0, [])}
-    names = dict.fromkeys(each.name for rank in ranks for each in rank.steps.phases)
-    steps = chain.from_iterable(rank.steps.steps.durations for rank in ranks)
-    unattributed = chain.from_iterable(rank.steps.unattributed.durations for rank in ranks)
-    return Breakdown(
-        PhaseTimes(STEP, list(steps)),
-        [figures[name] for name in names],
-        PhaseTimes("unattributed", list(unattributed)),
+    figures = figures_of(engine, relations.phase.select("name", "ns"), ["name"])
+    names = dict.fromkeys(phase.name for rank in ranks for phase in rank.steps.phases)
+    tables = {STEP: relations.step, UNATTRIBUTED: _unattributed(engine, relations)}
+    steps, unattributed = (
+        figures_of(engine, table.select("ns", name=ibis.literal(name)), ["name"])[name,]
+        for name, table in tables.items()
     )
+    return Breakdown(steps, [figures[name,] for name in names], unattributed)
+
+
+def _unattributed(engine: SqlEngine, relations: StepRelations) -> Table:
+    """Return the time of each step that no phase covers."""
+    step, phase = relations.step, relations.phase
+    covered = phase.group_by("step").agg(covered=phase.ns.sum().cast("int64"))
+    joined = step.left_join(covered, step.no == covered.step)
+    rest = joined.select(rank=step.rank, ns=step.ns - covered.covered.fill_null(0))
+    return engine.store(rest)
 
 
 def phase_figures(engine: SqlEngine, phase: Table) -> dict[int | None, list[PhaseTimes]]:
-    """Return the phases of each rank in the order of their first occurrence.
-
-    The medians and the 95th percentiles are exact: the engine selects the durations there.
-    """
-    groups = engine.store(
-        phase.group_by("rank", "name").agg(
-            total=phase.ns.sum().cast("int64"), position=phase.position.min()
-        )
-    )
+    """Return the phases of each rank in the order of their first occurrence."""
+    groups = engine.store(phase.group_by("rank", "name").agg(position=phase.position.min()))
     same = [
         phase.rank.identical_to(groups.rank), phase.name == groups.name,
         phase.position == groups.position,
     ]  # fmt: skip
     firsts = phase.inner_join(groups, same).select(
-        rank=groups.rank, name=groups.name, total=groups.total, position=groups.position,
-        no=phase.no,
-    )  # fmt: skip
-    firsts = firsts.group_by("rank", "name", "total", "position").agg(no=firsts.no.min())
-    window = ibis.window(group_by=[phase.rank, phase.name], order_by=[phase.ns])
-    whole = ibis.window(group_by=[phase.rank, phase.name])
-    placed = phase.select(
-        "rank", "name", "ns", place=ibis.row_number().over(window), times=phase.count().over(whole)
+        rank=groups.rank, name=groups.name, position=groups.position, no=phase.no
     )
-    times = placed.times
-    p95 = (times * 95 + 99) // 100 - 1
-    places = [(times - 1) // 2, times // 2, p95, times - 1]
-    chosen = placed.filter(placed.place.isin(places)).order_by("place")
-    values: defaultdict[tuple[int | None, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for rank, name, ns, place, count in engine.rows(chosen):
-        values[rank, name].append((place, ns, count))
+    firsts = firsts.group_by("rank", "name", "position").agg(no=firsts.no.min())
+    values = figures_of(engine, phase.select("rank", "name", "ns"), ["rank", "name"])
     order = firsts.order_by([ascending(firsts.rank), firsts.position, firsts.no])
     figures: defaultdict[int | None, list[PhaseTimes]] = defaultdict(list)
-    for rank, name, total, _, _ in engine.rows(order):
-        figures[rank].append(_figures(name, int(total), values[rank, name]))
+    for rank, name, _, _ in engine.rows(order):
+        figures[rank].append(values[rank, name])
     return figures
-
-
-def _figures(name: str, total_ns: int, values: list[tuple[int, int, int]]) -> PhaseFigures:
-    count = values[0][2]
-    by_place = {place: ns for place, ns, _ in values}
-    middle = by_place[(count - 1) // 2], by_place[count // 2]
-    p95 = by_place[(count * 95 + 99) // 100 - 1]
-    return PhaseFigures(name, count, total_ns, middle, p95, by_place[count - 1])
 
 
 def device_times(engine: SqlEngine, span: Table) -> Iterator[tuple[int | None, str, int, int, int]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final, TypeAlias
 
 import ibis
 
@@ -20,21 +21,26 @@ from ..spool.paths import SpoolPaths
 from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
-from .engine import Table
-from .expressions import TRUE
+from .engine import SqlEngine, Table
+from .expressions import TRUE, as_number
 from .reduced_index import expanded_rows
 from .steps import StepRelations, distinct, step_relations
 from .unsupported import NeedsPythonError
 
-_MOST_NS = 1 << 61
-"""Times beyond it may overflow in an engine."""
+_MOST_NS: Final = 1 << 61
+"""Times and sums beyond it may overflow in an engine."""
+
+Connect: TypeAlias = Callable[[DuckDBEngine], SqlEngine]
+"""Connects to another engine, and creates the relations there."""
 
 
 @dataclass(slots=True)
 class OpenedRun:
     """The records of a run in an engine."""
 
-    engine: DuckDBEngine
+    engine: SqlEngine
+    files: DuckDBEngine
+    """The files of the tables; it is the engine if no other is wanted."""
     batches: ColumnarBatches
     relations: StepRelations
     mark: Table
@@ -50,21 +56,25 @@ class OpenedRun:
 
 @contextlib.contextmanager
 def opened_run(
-    batches: ColumnarBatches, wanted: str | None = ALL, paths: SpoolPaths | None = None
+    batches: ColumnarBatches,
+    wanted: str | None = ALL,
+    paths: SpoolPaths | None = None,
+    connect: Connect | None = None,
 ) -> Iterator[OpenedRun]:
     """Open the batches of a run, which `wanted` names as in `choose_run`.
 
-    `paths` is the spool that the batches are from, if there is one.
+    `paths` is the spool that the batches are from, if there is one. `connect` returns the engine
+    with the relations of these files; None for DuckDB.
 
-    Raises NeedsPythonError, UsageError if no run matches, InputError and TargetError.
+    Raises NeedsPythonError, UsageError if no run matches, InputError, TargetError and
+    EndpointError.
     """
-    with (
-        temporary_folder() as folder,
-        DuckDBEngine(batches, Path(folder)) as engine,
-        SpoolIndex() as index,
-    ):
-        odd = engine.odd_keys()
-        chosen, names = _chosen(engine, batches, odd, wanted, paths)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        files = stack.enter_context(DuckDBEngine(batches, Path(folder)))
+        index = stack.enter_context(SpoolIndex())
+        odd = files.odd_keys()
+        chosen, names = _chosen(files, batches, odd, wanted, paths)
         places = [
             (batch.key, number)
             for number, batch in enumerate(batches.batches)
@@ -74,7 +84,8 @@ def opened_run(
             index.files = number
             index.add(batch)
         index.ready()
-        engine.open([place for place in places if place[0] not in odd], *expanded_rows(index))
+        files.open([place for place in places if place[0] not in odd], *expanded_rows(index))
+        engine = files if connect is None else stack.enter_context(connect(files))
         _check(engine)
         span, mark = engine.span, engine.mark
         if index.has_summaries:
@@ -82,12 +93,12 @@ def opened_run(
         mark = distinct(engine, mark)
         relations = step_relations(engine, distinct(engine, span))
         yield OpenedRun(
-            engine, batches, relations, mark, index, paths, chosen, is_complete=names is None
+            engine, files, batches, relations, mark, index, paths, chosen, is_complete=names is None
         )
 
 
 def _chosen(
-    engine: DuckDBEngine,
+    files: DuckDBEngine,
     batches: ColumnarBatches,
     odd: set[str],
     wanted: str | None,
@@ -96,7 +107,7 @@ def _chosen(
     """Return the wanted run, and the names of its batches; None for all batches."""
     if wanted == ALL:
         return ChosenRun(None, 0), None
-    outlines = engine.outlines()
+    outlines = files.outlines()
 
     def outlined() -> Iterator[OutlinedBatch]:
         for number, batch in enumerate(batches.batches):
@@ -110,17 +121,24 @@ def _chosen(
     return chosen, chosen.run.batches if is_limited and chosen.run is not None else None
 
 
-def _check(engine: DuckDBEngine) -> None:
+def _check(engine: SqlEngine) -> None:
+    """Raise NeedsPythonError if the records do not fit the integers of an engine."""
     mark, span = engine.mark, engine.span
     digests = mark.name.startswith(PREFIX) & (mark.name.length() > len(PREFIX))
     if engine.count(mark.filter(digests | (mark.name == TRACE_STEP)).limit(1)):
         raise NeedsPythonError("the run has digests")
     times = (span.start_ns, span.end_ns, span.gpu_ns)
     is_far = ibis.or_(*(~each.between(-_MOST_NS, _MOST_NS).fill_null(TRUE) for each in times))
-    if engine.count(span.filter(is_far).limit(1)):
+    start, end, device = (each.cast("float64") for each in times)
+    ranks = span.group_by("rank").agg(
+        far=as_number(is_far).max(), wall=(end - start).abs().sum(), device=device.abs().sum()
+    )
+    rows = list(engine.rows(ranks))
+    if any(row[1] for row in rows):
         raise NeedsPythonError("the run has times after the year 2043")
-    odd_ranks = (span.rank == -1, span.rank.isnull())
-    if all(engine.count(span.filter(each).limit(1)) for each in odd_ranks):
+    if any((total or 0) > _MOST_NS for row in rows for total in row[2:]):
+        raise NeedsPythonError("the durations of a rank are more than 70 years in total")
+    if {-1, None} <= {row[0] for row in rows}:
         raise NeedsPythonError("the run has spans of rank -1, and spans without a rank")
 
 

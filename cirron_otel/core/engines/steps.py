@@ -18,6 +18,7 @@ from .engine import SqlEngine, Table
 from .expressions import (
     FALSE,
     TRUE,
+    as_number,
     ascending,
     duration,
     ends_closure,
@@ -32,6 +33,7 @@ from .expressions import (
 _PART: Final = ("no", "name", "start_ns", "ns", "gpu_ns", "step", "rank", "position", "is_phase",
                 "phase")  # fmt: skip
 MAX_LEVELS: Final = 1000
+_FEW_NAMES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class StepRelations:
     """The spans, each once."""
     step: Table
     """The outermost steps: no, id, parent, rank, pid, idx, start_ns, ns, and `position`, the
-    place of the step among those of its rank in order of start."""
+    place of the step among those of its rank in order of start; the peak of the device's memory,
+    and whether it is a summary, and has phases that are sums."""
     phase: Table
     """The phases of these steps, each without the phases inside it: no, step, name, ns, gpu_ns, and
     the rank and the position of the step."""
@@ -50,10 +53,16 @@ class StepRelations:
     """The spans that are neither steps nor directly inside one."""
     children: Table
     """The spans directly inside a step, also inside a step in another step."""
+    around: Table
+    """The spans that may have steps inside them: the others, and the children that have some."""
 
 
 def distinct(engine: SqlEngine, records: Table) -> Table:
     """Return the records, of which the first one counts if several have the same id."""
+    hashes = records.aggregate(ids=records.id.count(), hashes=records.id.hash().nunique())
+    [(count, different)] = engine.rows(hashes)
+    if count == different:  # different hashes are those of different ids
+        return records
     ids = records.filter(records.id.notnull())
     counted = ids.group_by("id").agg(first=ids.no.min(), times=ids.count())
     repeated = engine.store(counted.filter(counted.times > 1).select("id", "first"))
@@ -67,51 +76,71 @@ def distinct(engine: SqlEngine, records: Table) -> Table:
 def step_relations(engine: SqlEngine, span: Table) -> StepRelations:
     """Find the steps and their phases among `span`, which has each span once."""
     any_step = engine.store(_any_steps(span))
-    children = engine.store(_children(span, any_step))
-    others = engine.store(_others(span, any_step))
+    scope = engine.store(_scopes(span, any_step))
+    children = scope.filter(scope.step.notnull())
+    others = engine.store(_others(engine, span, scope))
     deep = _Descent(engine, span, any_step, children, others)
     nested = deep.nested_steps()
     step = any_step
     if nested is not None:
-        step = engine.store(any_step.anti_join(nested, "no"))
+        outermost = any_step.anti_join(nested, "no")
+        step = engine.store(outermost.mutate(position=_place(outermost)))
     parts = deep.parts(step, is_reduced=nested is not None)
-    phase = engine.store(_phases(parts))
-    return StepRelations(span, step, phase, others, children)
+    phase = _phases(parts)
+    if parts[1] is not None:
+        phase = engine.store(phase)
+    return StepRelations(span, step, phase, others, children, deep.around)
 
 
 def _is_step(span: Table) -> Any:
     return has_name(span.name, STEP) & span.start_ns.notnull() & span.end_ns.notnull()
 
 
+def _place(step: Table) -> Any:
+    window = ibis.window(group_by=step.rank, order_by=[ascending(step.start_ns), step.no])
+    return ibis.row_number().over(window)
+
+
 def _any_steps(span: Table) -> Table:
     steps = span.filter(_is_step(span))
-    place = ibis.row_number().over(
-        group_by=steps.rank, order_by=[ascending(steps.start_ns), steps.no]
-    )
     return steps.select(
-        "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps), position=place
-    )
+        "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps),
+        end_ns=steps.end_ns, position=_place(steps),
+        peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
+        phases_are_sums=steps.phases_are_sums,
+    )  # fmt: skip
 
 
-def _children(span: Table, step: Table) -> Table:
-    """Return the spans directly inside a step; `is_wider` if the step's extent is not theirs."""
-    joined = span.inner_join(step, [span.parent == step.id, span.no != step.no])
+def _scopes(span: Table, step: Table) -> Table:
+    """Return the spans directly inside a step, and, with no `step`, the others that are no step.
+
+    `is_wider` if the step's extent is not theirs.
+    """
+    joined = span.left_join(step, [span.parent == step.id, span.no != step.no])
     is_inside = (
         span.rank.identical_to(step.rank)
         & span.pid.identical_to(step.pid)
         & (span.start_ns >= step.start_ns).fill_null(TRUE)
         & (span.end_ns <= step.start_ns + step.ns).fill_null(TRUE)
     )
-    return joined.select(
+    return joined.filter(step.no.notnull() | ~_is_step(span)).select(
         no=span.no, name=span.name, start_ns=span.start_ns, ns=duration(span),
         gpu_ns=non_negative(span.gpu_ns), step=step.no, rank=step.rank, position=step.position,
         is_wider=~is_inside,
     )  # fmt: skip
 
 
-def _others(span: Table, step: Table) -> Table:
-    rest = span.filter(~_is_step(span))
-    return rest.anti_join(step, rest.parent == step.id)
+def _others(engine: SqlEngine, span: Table, scope: Table) -> Table:
+    """Return the spans that are neither steps nor directly inside one.
+
+    The search for their names comes first: an engine skips the other columns of most spans.
+    """
+    rest = scope.filter(scope.step.isnull())
+    names = [name for (name,) in engine.rows(rest.select("name").distinct().limit(_FEW_NAMES + 1))]
+    named_so = span
+    if len(names) <= _FEW_NAMES and None not in names:
+        named_so = span.filter(span.name.isin(sorted(names)))
+    return named_so.semi_join(rest, "no")
 
 
 class _Descent:
@@ -124,18 +153,35 @@ class _Descent:
         self._children, self._others = children, others
         parents = others.select("parent").union(any_step.select("parent"), distinct=True)
         parents = engine.store(parents.filter(parents.parent.notnull()))
-        inner = span.semi_join(parents, span.id == parents.parent)
-        self._inner = engine.store(inner.select("id", "no"))
-        """The ids of the spans that have others, or steps, inside them."""
+        self._direct = engine.store(children.filter(_is_timed_step(children)).select("no"))
+        """The numbers of the steps directly inside steps."""
+        of_others = others.semi_join(parents, others.id == parents.parent).select("id", "no")
+        of_steps = any_step.semi_join(parents, any_step.id == parents.parent).select("id", "no")
+        of_steps = engine.store(of_steps)
+        known = engine.store(of_others.union(of_steps))
+        unknown = engine.store(parents.anti_join(known, parents.parent == known.id))
+        self._top = of_steps.semi_join(self._direct, "no")
+        """The spans directly inside steps that have others, or steps, inside them."""
+        self._inner = known
+        """All spans that have others, or steps, inside them."""
+        self.around = others
+        """The others, and the spans directly inside steps that have some inside them."""
+        if engine.count(unknown):
+            found = engine.store(span.semi_join(unknown, span.id == unknown.parent))
+            self.around = others.union(found)
+            of_children = found.select("id", "no")
+            self._top = self._top.union(of_children)
+            self._inner = engine.store(known.union(of_children))
+        self._top = engine.store(self._top)
+        self._has_inner = engine.count(self._top) > 0
         self._far: Table | None = None
 
     def nested_steps(self) -> Table | None:
         """Return the numbers of the steps inside other steps; None if there are none."""
         engine = self._engine
+        nested = self._direct
         steps = self._steps.select("no", "parent")
-        direct = steps.semi_join(self._children, "no").select("no")
-        nested = engine.store(direct)
-        around = engine.store(self._inner.semi_join(self._children, "no"))
+        around = self._top
         for _ in range(MAX_LEVELS):
             if not engine.count(around):
                 break
@@ -145,8 +191,7 @@ class _Descent:
             around = engine.store(self._inner.semi_join(inside, "no"))
         if not engine.count(nested):
             return None
-        far = nested.anti_join(self._children, "no")
-        self._far = engine.store(far)
+        self._far = engine.store(nested.anti_join(self._direct, "no"))
         return nested
 
     def parts(self, step: Table, *, is_reduced: bool) -> tuple[Table, Table | None]:
@@ -161,6 +206,8 @@ class _Descent:
         no_phase = ibis.null("int64")
         first = first.mutate(is_phase=~has_name(first.name, MICRO_STEP), phase=no_phase)
         first = first.select(*_PART)
+        if not self._has_inner:
+            return first, None
         below = self._below()
         level, deep = self._holders(first), None
         for _ in range(MAX_LEVELS):
@@ -188,6 +235,10 @@ class _Descent:
         holders = parts.filter((is_micro & ~parts.is_phase) | holds_phases(parts.name))
         joined = holders.inner_join(self._inner, holders.no == self._inner.no)
         return self._engine.store(joined.select(*(holders[name] for name in _PART), self._inner.id))
+
+
+def _is_timed_step(scope: Table) -> Any:
+    return has_name(scope.name, STEP) & scope.ns.notnull()
 
 
 def _inside(level: Table, below: Table) -> Table:
@@ -218,7 +269,7 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
     nested = ordered.group_by("phase").agg(
         taken=ordered.ns.sum().cast("int64"),
         gpu_taken=ordered.gpu_ns.sum().cast("int64"),
-        has_closure=has_name(ordered.name, "backward").cast("int64").max(),
+        has_closure=as_number(has_name(ordered.name, "backward")).max(),
         ended=(ordered.start_ns + ordered.ns).max(),
         gaps=gap.sum().cast("int64"),
     )

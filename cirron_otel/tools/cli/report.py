@@ -90,7 +90,7 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
-        computed = engine_report(source, source_format, run, slowest, is_text=not as_json)
+        computed = engine_report(engine, source, source_format, run, slowest, is_text=not as_json)
         if computed is not None:
             _show(source, *computed[:3], as_json=as_json, no_pager=no_pager)
             return max(computed.code, _drops(computed.report))

@@ -7,19 +7,31 @@ the index on disk; memory holds one duration for each step of the window.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 from ..breakdown import COMPONENTS, is_collective
 from ..epochs import create_epoch_table
 from ..index import SpoolIndex
 from .thresholds import Thresholds
-from .window import Clock, RankSteps, StepMeans, StepNumber
+from .window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
 
 MAX_SCOPES: Final = 100
 """The most scopes of a rank with a row of their own; the others are summed up."""
 OTHER_SCOPES: Final = "other scopes"
-_WAIT, _SCOPE = "wait", "scope"
+WAIT: Final = "wait"
+"""The component of collectives."""
+SCOPE: Final = "scope"
+"""The component of scopes that are neither compute nor wait."""
+TIMED: Final = ("h2d", "forward", "loss", "backward", "optimizer_step")
+"""The phases that have a device time in a recording with one."""
+
+RankSums: TypeAlias = tuple[int | None, int, tuple[Any, ...]]
+"""The rank, whether its steps are slow, their number, and their totals, ns."""
+ScopeTimes: TypeAlias = tuple[int | None, int, str, float, float]
+"""The rank, whether its steps are slow, the name, and the host's and the device's total, ns."""
+StepGaps: TypeAlias = dict[int | None, dict[int, float]]
+"""The total times after the steps of each rank, by whether these are slow, ns."""
 # A step that occurs again, because the job was restarted, is aligned with the same occurrence of
 # the other ranks.
 _ALIGNED = """
@@ -62,12 +74,12 @@ _PARTS = """
 FROM windowed JOIN step USING (no) LEFT JOIN phase ON phase.step = windowed.no
 LEFT JOIN component_of ON component_of.name = phase.name
 """
-# The phases that have a device time in a recording with one: how many lack it, how many have it.
-_UNTIMED = """
+# How many phases lack a device time that recordings with one have, and how many have it.
+_UNTIMED = f"""
 SELECT count(CASE WHEN phase.gpu_ns IS NULL THEN 1 END), count(phase.gpu_ns)
 FROM windowed CROSS JOIN phase ON phase.step = windowed.no
-WHERE phase.name IN ('h2d', 'forward', 'loss', 'backward', 'optimizer_step')
-"""
+WHERE phase.name IN {TIMED}
+"""  # noqa: S608 - constants
 
 
 _MEANS = """
@@ -92,7 +104,7 @@ def _means_query(clock: Clock) -> str:
     columns = dict.fromkeys(
         ("h2d", "forward", "backward", "optimizer"), "coalesce(phase.gpu_ns, 0)"
     )
-    columns[_SCOPE] = "coalesce(phase.gpu_ns, phase.ns)"
+    columns[SCOPE] = "coalesce(phase.gpu_ns, phase.ns)"
     if clock == "host":
         columns = dict.fromkeys(columns, "phase.ns")
     columns["input"] = "phase.ns"
@@ -107,7 +119,7 @@ def _means_query(clock: Clock) -> str:
 _SCOPES = f"""
 SELECT windowed.rank, windowed.is_slow, phase.name, total(phase.ns),
     total(coalesce(phase.gpu_ns, phase.ns))
-{_PARTS} WHERE component = '{_SCOPE}'
+{_PARTS} WHERE component = '{SCOPE}'
 GROUP BY windowed.rank, windowed.is_slow, phase.name ORDER BY 4 DESC
 """
 
@@ -123,6 +135,26 @@ SELECT rank, is_slow, total(gap) FROM (
     WINDOW following AS (PARTITION BY windowed.rank, member.session ORDER BY step.start_ns)
 ) GROUP BY rank, is_slow
 """
+
+
+# The peak of a step is what torch's allocator reserved, or else what it allocated.
+_STEP_PEAKS = """
+SELECT windowed.rank, count(peak), max(peak), {bands}
+FROM windowed JOIN (
+    SELECT no, coalesce(reserved_peak, device_peak) AS peak FROM span
+) USING (no) WHERE peak IS NOT NULL GROUP BY windowed.rank ORDER BY windowed.rank
+"""
+# The time between a step and the next one of the same session.
+_OUTSIDE = """
+SELECT rank, sum(ns + gap), sum(gap) FROM (
+    SELECT windowed.rank, step.ns, max(coalesce(
+        lead(step.start_ns) OVER following - step.start_ns - step.ns, 0
+    ), 0) AS gap
+    FROM windowed JOIN step USING (no) JOIN member USING (no)
+    WINDOW following AS (PARTITION BY windowed.rank, member.session ORDER BY step.start_ns)
+) GROUP BY rank HAVING count(*) > 1 ORDER BY rank
+"""
+_SUMMARISED = "SELECT count(*) FROM windowed JOIN span USING (no) WHERE span.origin IS NOT NULL"
 
 
 class AlignedSteps:
@@ -161,7 +193,7 @@ class AlignedSteps:
             if name in COMPONENTS:
                 yield name, COMPONENTS[name]
             else:
-                yield name, _WAIT if is_collective(name) else _SCOPE
+                yield name, WAIT if is_collective(name) else SCOPE
 
     def ends(self) -> tuple[StepNumber | None, StepNumber | None]:
         """Return the first and the last step; None if no steps are aligned."""
@@ -180,33 +212,76 @@ class AlignedSteps:
         """
         return next(self.index.rows(query), (None, None))
 
+    def present(self) -> set[int | None]:
+        """Return the ranks with steps."""
+        return {rank for (rank,) in self.index.rows("SELECT DISTINCT rank FROM step")}
+
+    def summarised(self) -> int:
+        """Return the number of summaries among the steps of the window."""
+        return int(self.index.one(_SUMMARISED)) if self.index.has_summaries else 0
+
+    def peaks(self, bands: Sequence[tuple[float, float]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the peaks of each rank with device memory: rank, number, maximum, and the mean of
+        each band of the window.
+        """
+        position = f"(CAST(windowed.position AS REAL) / {max(self.count, 1)})"
+        means = ", ".join(mean_of_band("peak", position, *band) for band in bands)
+        return self.index.rows(_STEP_PEAKS.format(bands=means))
+
+    def outside(self) -> list[OutsideSteps]:
+        """Return each rank's time between the steps of the window."""
+        return [OutsideSteps(*row) for row in self.index.rows(_OUTSIDE)]
+
     def ranks(self) -> list[RankSteps]:
         """Return the mean times of each rank."""
-        scopes = self._scopes()
-        gaps: dict[int | None, dict[int, float]] = {}
+        gaps: StepGaps = {}
         for rank, is_slow, ns in self.index.rows(_GAPS):
             gaps.setdefault(rank, {})[is_slow] = ns
-        sums: dict[int | None, dict[int, tuple[Any, ...]]] = {}
-        for rank, is_slow, *totals in self.index.rows(_means_query(self.clock)):
-            sums.setdefault(rank, {})[is_slow] = tuple(totals)
-        ranks = []
-        for rank, parts in sums.items():
-            of_rank = scopes.get(rank, {}), gaps.get(rank, {})
-            means = _means(parts, *of_rank)
-            typical = None
-            if self.slow and 0 in parts:
-                typical = _means({0: parts[0]}, *of_rank)
-            ranks.append(RankSteps(rank, means, typical))
-        return ranks
+        sums = (
+            (rank, is_slow, tuple(totals))
+            for rank, is_slow, *totals in self.index.rows(_means_query(self.clock))
+        )
+        return rank_steps(sums, self.index.rows(_SCOPES), gaps, self.clock, has_slow=self.slow > 0)
 
-    def _scopes(self) -> dict[int | None, dict[int, dict[str, float]]]:
-        """Return the total times of scopes that are neither compute nor wait."""
-        scopes: dict[int | None, dict[int, dict[str, float]]] = {}
-        for rank, is_slow, name, ns, device_ns in self.index.rows(_SCOPES):
-            times = scopes.setdefault(rank, {}).setdefault(is_slow, {})
-            key = name if len(times) < MAX_SCOPES or name in times else OTHER_SCOPES
-            times[key] = times.get(key, 0.0) + (ns if self.clock == "host" else device_ns)
-        return scopes
+
+def mean_of_band(value: str, position: str, low: float, high: float) -> str:
+    """Return the SQL of the mean of a value over a band of the window."""
+    return f"avg(CASE WHEN {position} > {low} AND {position} <= {high} THEN {value} END)"
+
+
+def rank_steps(
+    sums: Iterable[RankSums],
+    scopes: Iterable[ScopeTimes],
+    gaps: StepGaps,
+    clock: Clock,
+    *,
+    has_slow: bool,
+) -> list[RankSteps]:
+    """Return the mean times of each rank from its sums, in their order."""
+    others = _by_rank(scopes, clock)
+    parts: dict[int | None, dict[int, tuple[Any, ...]]] = {}
+    for rank, is_slow, totals in sums:
+        parts.setdefault(rank, {})[is_slow] = totals
+    ranks = []
+    for rank, of_rank in parts.items():
+        more = others.get(rank, {}), gaps.get(rank, {})
+        typical = None
+        if has_slow and 0 in of_rank:
+            typical = _means({0: of_rank[0]}, *more)
+        ranks.append(RankSteps(rank, _means(of_rank, *more), typical))
+    return ranks
+
+
+def _by_rank(
+    rows: Iterable[ScopeTimes], clock: Clock
+) -> dict[int | None, dict[int, dict[str, float]]]:
+    """Return the total times of scopes that are neither compute nor wait."""
+    scopes: dict[int | None, dict[int, dict[str, float]]] = {}
+    for rank, is_slow, name, ns, device_ns in rows:
+        times = scopes.setdefault(rank, {}).setdefault(is_slow, {})
+        key = name if len(times) < MAX_SCOPES or name in times else OTHER_SCOPES
+        times[key] = times.get(key, 0.0) + (ns if clock == "host" else device_ns)
+    return scopes
 
 
 def _means(

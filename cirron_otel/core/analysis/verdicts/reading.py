@@ -10,13 +10,12 @@ from ..sessions import assign_sessions
 from ..step_tables import create_step_tables
 from .aligned_steps import AlignedSteps
 from .diagnosis import Diagnosis, diagnose
-from .readings import StateReadings, outside_steps, rank_memory
+from .readings import StateReadings, rank_memory
 from .summary_window import summary_window
 from .thresholds import Thresholds
-from .window import Stall, StepWindow
+from .window import Stall, StepWindow, WindowSteps
 
 _MOST_MISSING = 1000
-_SUMMARISED = "SELECT count(*) FROM windowed JOIN span USING (no) WHERE span.origin IS NOT NULL"
 
 
 def diagnose_batches(
@@ -37,14 +36,15 @@ def diagnose_index(
     limits: Thresholds,
     world_size: int | None = None,
     stalls: list[Stall] | None = None,
+    steps: WindowSteps | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of the run in an index; call it at most once per index.
 
     `create_step_tables` and `assign_sessions` must have been applied to the index. `world_size` is
-    the number of ranks that the run should have, if it is known. Raises TargetError if there is no
-    disk space.
+    the number of ranks that the run should have, if it is known. `steps` are the aligned steps, if
+    they are not in the index. Raises TargetError if there is no disk space.
     """
-    return diagnose(read_window(index, limits, world_size, stalls), limits)
+    return diagnose(read_window(index, limits, world_size, stalls, steps), limits)
 
 
 def read_window(
@@ -52,13 +52,14 @@ def read_window(
     limits: Thresholds,
     world_size: int | None = None,
     stalls: list[Stall] | None = None,
+    steps: WindowSteps | None = None,
 ) -> StepWindow:
     """Return the window of the last aligned steps of an index, or of a summary without steps."""
-    if index.one("SELECT 1 FROM step LIMIT 1") is None:
+    if steps is None and index.one("SELECT 1 FROM step LIMIT 1") is None:
         window = summary_window(index, limits.policy)
         if window is not None:
             return window
-    steps = AlignedSteps(index, limits)
+    steps = AlignedSteps(index, limits) if steps is None else steps
     first, last = steps.ends()
     begin_ns, end_ns = steps.times()
     readings = StateReadings(index)
@@ -72,20 +73,19 @@ def read_window(
         first=first,
         last=last,
         slow_steps=steps.slow,
-        summarised=index.one(_SUMMARISED) if index.has_summaries else 0,
-        missing_ranks=_missing(index, world_size),
+        summarised=steps.summarised(),
+        missing_ranks=_missing(steps.present(), world_size),
         memory=rank_memory(index, steps, round(limits["memory.steps"])),
         cpu=readings.cpu(),
         gpu=readings.gpu(),
         temperature=readings.temperature(),
         non_finite=readings.non_finite(),
-        outside=outside_steps(index),
+        outside=steps.outside(),
         stalls=stalls or [],
     )
 
 
-def _missing(index: SpoolIndex, world_size: int | None) -> list[int]:
+def _missing(present: set[int | None], world_size: int | None) -> list[int]:
     """Return the ranks of the job without a step, at most 1,000."""
-    present = {rank for (rank,) in index.rows("SELECT DISTINCT rank FROM step")}
     ranks = range(min(world_size or 0, len(present) + _MOST_MISSING))
     return [rank for rank in ranks if rank not in present] if present else []

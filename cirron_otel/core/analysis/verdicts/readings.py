@@ -7,19 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..index import SpoolIndex
-from .aligned_steps import AlignedSteps
-from .window import NonFinite, OutsideSteps, RankMemory, Utilization
+from .aligned_steps import mean_of_band
+from .window import NonFinite, RankMemory, Utilization, WindowSteps
 
 MAX_ROWS: Final = 1000
 _BANDS: Final = ((0.15, 0.25), (0.45, 0.55), (0.90, 1.0))
 
-# The peak of a step is what torch's allocator reserved, or else what it allocated.
-_STEP_PEAKS = """
-SELECT windowed.rank, count(peak), max(peak), {bands}
-FROM windowed JOIN (
-    SELECT no, coalesce(reserved_peak, device_peak) AS peak FROM span
-) USING (no) WHERE peak IS NOT NULL GROUP BY windowed.rank ORDER BY windowed.rank
-"""
 # Without peaks of the steps: the samples. A rank's memory is that of its fullest device.
 _SAMPLES = """
 SELECT span.rank, sample.device, max(coalesce(reserved, allocated)) AS peak, {bands}
@@ -46,16 +39,6 @@ WHERE mark.value IN ('nan', 'inf', '-inf') AND mark.name IS NOT NULL
     AND mark.ts_ns BETWEEN ?1 AND ?2
 GROUP BY mark.name, span.rank ORDER BY min(mark.ts_ns) LIMIT ?3
 """
-# The time between a step and the next one of the same session.
-_OUTSIDE = """
-SELECT rank, sum(ns + gap), sum(gap) FROM (
-    SELECT windowed.rank, step.ns, max(coalesce(
-        lead(step.start_ns) OVER following - step.start_ns - step.ns, 0
-    ), 0) AS gap
-    FROM windowed JOIN step USING (no) JOIN member USING (no)
-    WINDOW following AS (PARTITION BY windowed.rank, member.session ORDER BY step.start_ns)
-) GROUP BY rank HAVING count(*) > 1 ORDER BY rank
-"""
 _ALL_TIME: Final = (-(2**63), 2**63 - 1)
 
 
@@ -68,21 +51,15 @@ def finite_number(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _mean_of_band(value: str, position: str, low: float, high: float) -> str:
-    return f"avg(CASE WHEN {position} > {low} AND {position} <= {high} THEN {value} END)"
-
-
-def rank_memory(index: SpoolIndex, steps: AlignedSteps, need: int) -> list[RankMemory]:
+def rank_memory(index: SpoolIndex, steps: WindowSteps, need: int) -> list[RankMemory]:
     """Return the device memory of each rank over the window; empty if none is recorded.
 
     The peaks of the steps are used if at least `need` steps have one, else the samples.
     """
     capacity = dict(index.rows(_CAPACITY))
-    position = f"(CAST(windowed.position AS REAL) / {max(steps.count, 1)})"
-    bands = ", ".join(_mean_of_band("peak", position, *band) for band in _BANDS)
     exact = [
         RankMemory(rank, count, peak, capacity.get(rank), _course(means))
-        for rank, count, peak, *means in index.rows(_STEP_PEAKS.format(bands=bands))
+        for rank, count, peak, *means in steps.peaks(_BANDS)
     ]
     if exact and min(each.steps for each in exact) >= need:
         return exact
@@ -90,14 +67,14 @@ def rank_memory(index: SpoolIndex, steps: AlignedSteps, need: int) -> list[RankM
 
 
 def _sampled(
-    index: SpoolIndex, steps: AlignedSteps, capacity: dict[int | None, int]
+    index: SpoolIndex, steps: WindowSteps, capacity: dict[int | None, int]
 ) -> Iterator[RankMemory]:
     first_ns, last_ns = steps.times()
     if first_ns is None or last_ns is None:
         return
     position = f"(CAST(mark.ts_ns - {first_ns} AS REAL) / {max(last_ns - first_ns, 1)})"
     value = "coalesce(reserved, allocated)"
-    bands = ", ".join(_mean_of_band(value, position, *band) for band in _BANDS)
+    bands = ", ".join(mean_of_band(value, position, *band) for band in _BANDS)
     fullest = {row[0]: row for row in index.rows(_SAMPLES.format(bands=bands), first_ns, last_ns)}
     for rank, _, peak, *means in fullest.values():
         yield RankMemory(rank, steps.count, peak, capacity.get(rank), _course(means))
@@ -144,8 +121,3 @@ class StateReadings:
         """Return the marks with values that are not finite, in order of their first one."""
         rows = self._index.rows(_NON_FINITE, *self._times, MAX_ROWS)
         return [NonFinite(*row) for row in rows]
-
-
-def outside_steps(index: SpoolIndex) -> list[OutsideSteps]:
-    """Return each rank's time between the steps of the window."""
-    return [OutsideSteps(*row) for row in index.rows(_OUTSIDE)]

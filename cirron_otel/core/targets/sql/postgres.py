@@ -60,6 +60,18 @@ _REFUSED = ("22", "23", "54")
 """The classes of invalid data, violated constraints and exceeded limits."""
 
 
+def connected(location: Location, *, autocommit: bool = True) -> psycopg.Connection[Any]:
+    """Return a new connection. Raises psycopg.Error."""
+    return psycopg.connect(
+        make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
+        autocommit=autocommit,
+        client_encoding="UTF8",
+        # A connection pool may use a different connection for each transaction, without the
+        # prepared statements.
+        prepare_threshold=None,
+    )
+
+
 class PostgresDatabase:
     """A connection to a PostgreSQL database. Implements Database."""
 
@@ -72,14 +84,7 @@ class PostgresDatabase:
         self._is_interrupted = False
         self._days = Days(self)
         with self._guarded():
-            self._connection = psycopg.connect(
-                make_conninfo(**(_DEFAULTS | conninfo_to_dict(location.url))),
-                autocommit=True,
-                client_encoding="UTF8",
-                # A connection pool may use a different connection for each transaction, without
-                # the prepared statements.
-                prepare_threshold=None,
-            )
+            self._connection = connected(location)
             # `serialize` must see what other transactions have committed meanwhile.
             self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
