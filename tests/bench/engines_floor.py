@@ -13,6 +13,8 @@ from pathlib import Path
 
 import duckdb
 
+from cirron_otel.core.engines.duckdb_engine import MEMORY_LIMIT
+
 QUERY = """
 WITH span AS (
     SELECT id, parent_id, name, rank, end_ns - start_ns AS ns
@@ -37,6 +39,7 @@ def main() -> None:
     """Print the aggregates."""
     files = [str(path) for path in Path(sys.argv[1], "spans").rglob("*.parquet")]
     connection = duckdb.connect()
+    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")  # that of the engine
     connection.execute("SET preserve_insertion_order = false")
     for row in connection.execute(QUERY, {"files": files}).fetchall():
         print(*row, sep="\t")

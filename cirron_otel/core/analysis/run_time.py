@@ -116,8 +116,8 @@ class _Sweep:
     def _pass(self, start: int, end: int, kind: int, apart: int, *, in_session: bool) -> None:
         """Advance to the end of several intervals of one kind, with the time between them."""
         self._until[kind] = max(self._until[kind], end)
-        if any(until > start for until in self._until[:kind]):
-            return  # until the end: nothing else ends between them
+        if end > self._last or any(until > start for until in self._until[:kind]):
+            return  # others cover all of them: nothing else ends between them
         self.rows["between_steps" if self._has_worked else "set_up"] += self._gap
         self._gap, self._has_worked = 0, True
         self.rows[WORK[kind]] += end - start - apart

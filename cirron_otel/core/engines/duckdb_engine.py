@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -28,7 +29,6 @@ _FETCHED = 10_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
-_FORMATS: Final = {pa.int64(): "q", pa.float64(): "d"}
 _SPAN_QUERY: Final = f"""
 SELECT {{number}} * {PLACES} + ordinal AS no, CAST(ordinal AS BIGINT) AS position, id,
     parent_id AS parent, name, CAST("index" AS VARCHAR) AS idx, start_ns, end_ns, pid, rank,
@@ -317,11 +317,13 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def _values(column: pa.Array) -> Sequence[Any]:
     """Return the values of a column."""
-    kind = _FORMATS.get(column.type)
-    if kind is None or column.null_count:
-        values: list[Any] = column.to_pylist()
-        return values
-    return memoryview(column.buffers()[1]).cast(kind)[column.offset :][: len(column)].tolist()
+    is_whole = column.null_count == 0
+    if is_whole and column.type in (pa.int64(), pa.float64()):
+        code = "q" if column.type == pa.int64() else "d"
+        values = array(code, memoryview(column.buffers()[1]).cast("B").tobytes())
+        return values[column.offset : column.offset + len(column)].tolist()
+    some: list[Any] = column.to_pylist()
+    return some
 
 
 def _quoted(text: str) -> str:

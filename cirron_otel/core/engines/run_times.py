@@ -177,6 +177,7 @@ def intervals_of(
 
     The steps before `steady_ns` are warm-up. Consecutive steps of one kind are one interval, with
     the time between them, if no step overlaps them, and nothing else begins or ends during them.
+    A step without a duration is an interval of its own.
     """
     times = {time for begin, end, *_ in others for time in (begin, end) if time is not None}
     joined = _joined(steps, iter(sorted({*times, last_ns})), steady_ns)
@@ -190,14 +191,14 @@ def _joined(
     kind, apart, is_alone = -1, 0, True
     for _, begin, ns in steps:
         of_step = _KIND["warm_up" if begin < steady_ns else "steps"]
-        if of_step == kind and not is_alone and end <= begin and begin + ns <= until:
+        if of_step == kind and not is_alone and ns and end <= begin and begin + ns <= until:
             apart += begin - end
             latest = end = begin + ns
             continue
         if kind >= 0:
             yield start, end, kind, apart
         start, end, kind, apart = begin, begin + ns, of_step, 0
-        is_alone = begin < latest  # an earlier one still runs
+        is_alone = begin < latest or not ns  # an earlier one still runs, or it is no work
         latest = max(latest, end)
         while until < begin:
             until = next(times, _NEVER)

@@ -84,7 +84,8 @@ def _ordered(engine: SqlEngine, relations: StepRelations, mark: Table) -> Table:
     listed = mark.filter(_is_listed(mark.name))
     step, around = relations.step, relations.around
     columns = ("id", "parent", "idx", "rank", "name")
-    known = step.mutate(name=ibis.literal(STEP)).select(*columns).union(around.select(*columns))
+    known = step.mutate(name=ibis.literal(STEP)).select(*columns)
+    known = known.union(relations.others.select(*columns))
     rows = engine.store(_placed(listed, _scopes(known, around)))
     rest = engine.store(rows.filter(rows.is_unknown).select("no"))
     if engine.count(rest):

@@ -77,7 +77,7 @@ class EngineSteps:
         self.slow = 0
         if not durations:
             return None
-        limit = math.floor(limits["few_steps.factor"] * statistics.median(durations))
+        limit: int = math.floor(limits["few_steps.factor"] * statistics.median(durations))
         slow = sum(1 for ns in durations if ns > limit)
         if not slow or slow > limits["few_steps.share"] * len(durations):
             return None
