@@ -23,8 +23,8 @@ pytestmark = pytest.mark.xdist_group("engines-spark")
 CLI = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
 CASES: dict[str, list[Files]] = {
     "recordings": [files_of(SPOOLS / name) for name in NAMES] + [files_of(RECORDING)],
-    "oddities": [random_spool(5)],
-    "summaries": [random_spool(9)],
+    "oddities": [random_spool(5, 60)],
+    "summaries": [random_spool(9, 60)],
     "texts": [hostile()],
     "training": [training(ranks=3, steps=40)],
 }
