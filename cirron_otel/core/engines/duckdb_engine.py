@@ -254,7 +254,7 @@ class DuckDBEngine(SqlEngine):
             yield from rows.to_arrow_reader(_FETCHED)
 
     def expanded(self, name: str) -> pa.Table:
-        """Return the rows of `place` or `repeated`, or those of `span` or `mark` without columns."""
+        """Return the rows of `place`, of `repeated`, or the expanded ones of `span` or `mark`."""
         return pq.read_table(self._folder / f"{name}.parquet")
 
     def attributes_of_marks(
