@@ -41,7 +41,7 @@ _INTERVALS = """
 SELECT start_ns, end_ns, kind FROM interval WHERE rank IS ?1
 UNION ALL SELECT start_ns, start_ns + ns, CASE WHEN start_ns < ?2 THEN 2 ELSE 3 END
     FROM step WHERE rank IS ?1
-ORDER BY 1, 2
+ORDER BY 1, 2, 3
 """
 _STEADY = "SELECT start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no LIMIT 1 OFFSET ?"
 

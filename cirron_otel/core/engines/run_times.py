@@ -140,7 +140,7 @@ class RankTimes:
                 kind = _KIND["evaluation"] if name == _EVAL else SESSION
                 intervals[rank].append((start, end, kind))
         for each in intervals.values():
-            each.sort(key=_start_and_end)
+            each.sort(key=_order_of)
         return intervals
 
 
@@ -155,7 +155,7 @@ def intervals_of(
     """
     times = {time for begin, end, *_ in others for time in (begin, end) if time is not None}
     joined = _joined(steps, iter(sorted({*times, last_ns})), steady_ns)
-    return heapq.merge(joined, others, key=_start_and_end)
+    return heapq.merge(joined, others, key=_order_of)
 
 
 def _joined(
@@ -185,9 +185,9 @@ _ASCII_LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)
 """The letters that SQLite's LIKE compares without their case."""
 
 
-def _start_and_end(interval: Interval) -> tuple[Any, ...]:
-    start, end, *_ = interval
-    return start is not None, start or 0, end is not None, end or 0
+def _order_of(interval: Interval) -> tuple[Any, ...]:
+    start, end, kind, *_ = interval
+    return start is not None, start or 0, end is not None, end or 0, kind
 
 
 def steps_of_all(
