@@ -198,7 +198,8 @@ def steps_of_all(
     names = dict.fromkeys(phase.name for rank in ranks for phase in rank.steps.phases)
     tables = {STEP: relations.step, UNATTRIBUTED: _unattributed(engine, relations)}
     steps, unattributed = (
-        figures_of(engine, table.select("ns", name=ibis.literal(name)), ["name"])[name,]
+        figures_of(engine, table.select("ns", name=ibis.literal(name)), ["name"]).get((name,))
+        or PhaseTimes(name)
         for name, table in tables.items()
     )
     return Breakdown(steps, [figures[name,] for name in names], unattributed)
