@@ -112,6 +112,7 @@ class Sending:
                 target.close()
                 self._progress(sent, round(self._job.seconds))
                 await_stored(self._url, sent.batches, _STORED_S)
+                self._usage.look(is_last=True)
                 self._keep_costs()
         finally:
             self._agent.stop()
