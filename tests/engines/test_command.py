@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cirron_otel.core.columns.layout import EMPTY_GROUP
@@ -142,6 +144,22 @@ def test_a_batch_in_several_groups_counts_once(report: Report, tmp_path: Path) -
             shutil.copy(columns / table / group.path, columns / table / again.path)
     done = report(*arguments)
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("key", [None, "f" * 64])
+def test_spans_of_a_batch_that_is_missing(report: Report, tmp_path: Path, key: str | None) -> None:
+    columns = tmp_path / "columns"
+    subprocess.run([COMMAND, "convert", RECORDING, f"parquet:{columns}"], check=True)
+    file = max((columns / "spans").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    rows = pq.read_table(file, partitioning=None)
+    number = rows.schema.get_field_index("batch_key")
+    keys = [*rows["batch_key"].to_pylist()[:-1], key]
+    field = rows.schema.field(number).with_nullable(True)
+    pq.write_table(rows.set_column(number, field, pa.array(keys, field.type)), file)
+    done = report(f"parquet:{columns}", "--engine", "duckdb")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "spans of a batch that is not in batches" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_run_that_needs_python(report: Report, tmp_path: Path) -> None:

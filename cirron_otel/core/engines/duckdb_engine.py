@@ -190,14 +190,22 @@ class DuckDBEngine(SqlEngine):
         return keys
 
     def outlines(self) -> dict[str, RunBatchOutline]:
-        """Return the outlines of all batches by their keys; those of odd batches are not exact."""
+        """Return the outlines of all batches by their keys; those of odd batches are not exact.
+
+        Raises InputError for spans of a batch that the tables do not contain.
+        """
         outlines = {
             key: outline_of_otel(None if otel is None else exactjson.loads(otel))
             for key, otel in self._run(_HEADERS.format(rows=self._rows(BATCHES)))
         }
         rows = self._run(_OUTLINES.format(rows=self._rows(SPANS)))
         for key, rank, spans, start_ns, end_ns, steps in rows:
-            outline = outlines[key]
+            outline = outlines.get(key)
+            if outline is None:
+                raise InputError(
+                    f"{self.batches.directory}: spans of a batch that is not in {BATCHES}"
+                    f" ({key}): convert the recording again"
+                )
             outline.spans += spans
             times = (outline.start_ns, start_ns), (outline.end_ns, end_ns)
             outline.start_ns = min((t for t in times[0] if t is not None), default=None)
