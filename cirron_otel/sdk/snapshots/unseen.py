@@ -1,7 +1,7 @@
 """Compute in a way that the program's modes of torch do not see.
 
-FLOP counters, tracers and the default device are modes of the thread, which torch passes each
-operation to.
+FLOP counters, tracers and the default device are modes of a thread. Torch passes each operation of
+the thread to them.
 """
 
 from __future__ import annotations

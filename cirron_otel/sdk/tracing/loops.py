@@ -151,7 +151,7 @@ def _numbered(iterable: Iterable[T], name: str, first: int) -> Iterator[T]:  # n
 
 
 def _checked(index: Any) -> int:
-    """Return the number as an `int`; 0, and report it, if it is not a whole number."""
+    """Return `index` as an `int`. If it is not a whole number, report it and return 0."""
     try:
         return int(operator.index(index))
     except Exception:  # __index__ is the program's code

@@ -115,6 +115,7 @@ def diff(
         )
         comparison = _compared(a, b, tolerance)
     phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
+    left_out = max(each.report.marks_left_out for each in (a, b))
     change = compare_steps(_ranks(a.report), _ranks(b.report), thresholds_of("run"))
     if as_json:
         output.document({
@@ -125,7 +126,7 @@ def diff(
             "verdict": change.to_json(),
             "phases": [_phase_json(*pair) for pair in phases],
             "marks": [_mark_json(*pair) for pair in marks],
-            "marks_left_out": max(each.report.marks_left_out for each in (a, b)),
+            "marks_left_out": left_out,
         })  # fmt: skip
     else:
         _show_side("A", first, a)
@@ -136,7 +137,7 @@ def diff(
         for line in _verdicts(a, b, change):
             output.result(line)
         _show(phases, marks)
-        if left_out := max(each.report.marks_left_out for each in (a, b)):
+        if left_out:
             output.result(f"and up to {left_out:,} more series of marks")
     if _has_failed(fail_on, comparison, change):
         return FAILED_VERDICT
