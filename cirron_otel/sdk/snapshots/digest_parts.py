@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from ...core.records.digest_marks import number_size
+from .digest_plan import PlanKey
+from .digest_sums import readable
 from .tensors import is_flattened
 
 _COMPRESSED = {
@@ -31,27 +36,47 @@ class Unreadable:
         self.error = error
 
 
-@dataclass(slots=True)
-class Subject:
-    """A tensor that is digested, as dense tensors without gradients."""
+class TensorFacts(NamedTuple):
+    """The facts about a tensor that its record depends on."""
 
-    name: str
     description: str
     dtype: str
     """The dtype of its numbers."""
     shape: list[int]
     is_shard: bool = False
     """Whether the tensor is this process's part of a sharded one."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """A tensor that is digested, as dense tensors without gradients."""
+
+    name: str
+    facts: TensorFacts
     parts: dict[str, Any] = field(default_factory=dict)
     """The dense tensors by name, "" for a tensor in one piece. Empty on the meta device."""
 
-    @property
-    def numbers(self) -> Any:
-        """The part of which four numbers are recorded, as real numbers; None if there is none."""
-        if not self.parts:
-            return None
-        part = self.parts.get(VALUES)
-        return real(next(iter(self.parts.values())) if part is None else part)
+    def read(self, *, has_numbers: bool) -> DigestInput:
+        """Return what is summed up; with `has_numbers`, also four numbers."""
+        torch = sys.modules["torch"]
+        views = []
+        for part in self.parts.values():
+            size = part.element_size()
+            views.append(readable(torch, part, part.numel() * size, size))
+        at = list(self.parts).index(VALUES) if VALUES in self.parts else 0
+        size = number_size(self.facts.dtype) if has_numbers and views else None
+        key = PlanKey(tuple([key for key, _ in views]), size or 0, at)
+        device = next((part.device for part in self.parts.values()), torch.device("cpu"))
+        return DigestInput(self.facts, device, key, [view for _, view in views])
+
+
+class DigestInput(NamedTuple):
+    """A tensor as `Summing.sums` reads it."""
+
+    facts: TensorFacts
+    device: Any
+    key: PlanKey
+    sources: list[Any]
 
 
 def subject_of(name: str, tensor: Any) -> Subject:
@@ -70,16 +95,57 @@ def subject_of(name: str, tensor: Any) -> Subject:
         to_wait = getattr(tensor, "wait", None)  # of a collective that has not ended
         tensor = tensor if to_wait is None else to_wait()
     dtype, shape = dtype_of(tensor), list(map(_size, tensor.shape))
-    subject = Subject(name, f"{dtype} {_shape(shape)}", _number_dtype(tensor), shape, is_shard)
+    facts = TensorFacts(f"{dtype} {_shape(shape)}", _number_dtype(tensor.dtype), shape, is_shard)
     if tensor.device.type == "meta":
-        return subject
+        return Subject(name, facts)
     layout, parts = _parts(torch, tensor, 0)
-    subject.parts = parts
+    if layout and not parts:
+        raise NoBytesError(f"{type(tensor).__name__} contains no tensor")
     if layout:
         described = (f"{key} {dtype_of(each)} {_shape(each.shape)}" for key, each in parts.items())
-        subject.description = " ".join([subject.description, layout, *described])
-        subject.dtype = dtype_of(subject.numbers)
-    return subject
+        description = " ".join([facts.description, layout, *described])
+        numbers = parts[VALUES] if VALUES in parts else next(iter(parts.values()))
+        facts = facts._replace(description=description, dtype=_number_dtype(numbers.dtype))
+    return Subject(name, facts, parts)
+
+
+def plain_input(torch: Any, tensor: Any, *, has_numbers: bool) -> DigestInput | None:
+    """Return what `subject_of(…).read(…)` would, sooner, for a usual tensor; None for others.
+
+    A usual tensor is dense and real, on the host or on a CUDA device, and of none but torch's own
+    types. Gradients have to be disabled.
+    """
+    # A subclass, and an instance with attributes of FSDP, may hold something else.
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or is_flattened(tensor):
+        return None
+    is_usual = tensor.layout is torch.strided and (tensor.is_cuda or tensor.is_cpu)
+    if not is_usual or tensor.is_neg():
+        return None
+    known = _plain(tensor.dtype, tensor.shape)
+    if known is None:
+        return None
+    facts, size, item_size, number = known
+    key, view = readable(torch, tensor, size, item_size)
+    return DigestInput(facts, tensor.device, _plan_key(key, number if has_numbers else 0), [view])
+
+
+@lru_cache(1 << 12)
+def _plain(dtype: Any, shape: tuple[int, ...]) -> tuple[TensorFacts, int, int, int] | None:
+    """Return the facts about a dense tensor, and the bytes of it, of an element and of a number.
+
+    None for complex and quantized tensors.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if dtype.is_complex or name.startswith(("qint", "quint")):
+        return None
+    sizes = list(map(int, shape))
+    facts = TensorFacts(f"{name} {_shape(sizes)}", name, sizes)
+    return facts, math.prod(sizes) * dtype.itemsize, dtype.itemsize, number_size(name) or 0
+
+
+@lru_cache(1 << 12)
+def _plan_key(part: int, number: int) -> PlanKey:
+    return PlanKey((part,), number, 0)
 
 
 def _parts(torch: Any, tensor: Any, depth: int) -> tuple[str, dict[str, Any]]:
@@ -128,18 +194,12 @@ def _quantized(torch: Any, tensor: Any) -> dict[str, Any]:
     return {VALUES: tensor.int_repr(), "scales": scales, "zero_points": points}
 
 
-def real(tensor: Any) -> Any:
-    """Return a view of complex numbers as real numbers; other tensors unchanged."""
-    return sys.modules["torch"].view_as_real(tensor) if tensor.dtype.is_complex else tensor
-
-
 def dtype_of(tensor: Any) -> str:
     """Return the name of a tensor's dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _number_dtype(tensor: Any) -> str:
-    dtype = tensor.dtype
+def _number_dtype(dtype: Any) -> str:
     return str(dtype.to_real() if dtype.is_complex else dtype).removeprefix("torch.")
 
 
