@@ -23,7 +23,7 @@ from cirron_otel.core.records.digest_marks import (
 )
 from cirron_otel.sdk.snapshots import digest_weights
 from cirron_otel.sdk.snapshots.digest_capture import DigestCapture, Digester
-from cirron_otel.sdk.snapshots.digest_plan import ON_HOST, PlanKey
+from cirron_otel.sdk.snapshots.digest_plan import ON_HOST, PlanKey, part_key
 from cirron_otel.sdk.snapshots.digest_sums import Summing, readable
 from cirron_otel.sdk.snapshots.digest_weights import ROW, Matrix, Words
 
@@ -133,7 +133,11 @@ def test_large_tensors_in_portions(multiplier: Any, elements: int) -> None:
     strided = flat.view(side, -1).t().contiguous().t()
     tensors = [flat, torch.randn(5), strided]
     parts = [readable(torch, each, each.numel() * 4, 4) for each in tensors]
-    keys = [PlanKey((part,), 0, 0) for part, _ in parts]
+    accesses = [access for access, _ in parts]
+    keys = [
+        PlanKey((part_key(each.numel() * 4, access),), 0, 0)
+        for each, access in zip(tensors, accesses, strict=True)
+    ]
     summing = Summing(CPU, multiplier(CPU))
     sums = summing.sums(keys, [view for _, view in parts]).halves()
     assert sums[0] == sums[2] == _slow_sums(flat)

@@ -199,7 +199,7 @@ def test_a_usual_tensor_is_read_as_any_other(make: Callable[[], torch.Tensor]) -
             expected = subject_of("", tensor).read(has_numbers=has_numbers)
         assert found is not None
         assert found[:3] == expected[:3]
-        (one,), (other,) = found.sources, expected.sources
+        (one,), (other,) = found[3], expected[3]
         assert (one.shape, one.dtype, one.data_ptr()) == (
             other.shape,
             other.dtype,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...core.records.digest_marks import number_size
-from .digest_plan import PlanKey
+from .digest_plan import PlanKey, part_key
 from .digest_sums import readable
 from .tensors import is_flattened
 
@@ -47,6 +47,10 @@ class TensorFacts(NamedTuple):
     """Whether the tensor is this process's part of a sharded one."""
 
 
+DigestInput = tuple[TensorFacts, Any, PlanKey, list[Any]]
+"""A tensor as it is summed up: the facts about it, its device, its key, and its parts, as views."""
+
+
 @dataclass(slots=True)
 class Subject:
     """A tensor that is digested, as dense tensors without gradients."""
@@ -59,24 +63,18 @@ class Subject:
     def read(self, *, has_numbers: bool) -> DigestInput:
         """Return what is summed up; with `has_numbers`, also four numbers."""
         torch = sys.modules["torch"]
-        views = []
+        keys, views = [], []
         for part in self.parts.values():
-            size = part.element_size()
-            views.append(readable(torch, part, part.numel() * size, size))
+            item_size = part.element_size()
+            size = part.numel() * item_size
+            access, view = readable(torch, part, size, item_size)
+            keys.append(part_key(size, access))
+            views.append(view)
         at = list(self.parts).index(VALUES) if VALUES in self.parts else 0
-        size = number_size(self.facts.dtype) if has_numbers and views else None
-        key = PlanKey(tuple([key for key, _ in views]), size or 0, at)
+        number = number_size(self.facts.dtype) if has_numbers and views else None
+        key = PlanKey(tuple(keys), number or 0, at)
         device = next((part.device for part in self.parts.values()), torch.device("cpu"))
-        return DigestInput(self.facts, device, key, [view for _, view in views])
-
-
-class DigestInput(NamedTuple):
-    """A tensor as `Summing.sums` reads it."""
-
-    facts: TensorFacts
-    device: Any
-    key: PlanKey
-    sources: list[Any]
+        return self.facts, device, key, views
 
 
 def subject_of(name: str, tensor: Any) -> Subject:
@@ -116,36 +114,48 @@ def plain_input(torch: Any, tensor: Any, *, has_numbers: bool) -> DigestInput | 
     types. Gradients have to be disabled.
     """
     # A subclass, and an instance with attributes of FSDP, may hold something else.
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or is_flattened(tensor):
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         return None
-    is_usual = tensor.layout is torch.strided and (tensor.is_cuda or tensor.is_cpu)
-    if not is_usual or tensor.is_neg():
+    if (tensor.__dict__ and is_flattened(tensor)) or tensor.layout is not torch.strided:
         return None
-    known = _plain(tensor.dtype, tensor.shape)
+    if not (tensor.is_cuda or tensor.is_cpu) or tensor.is_neg():
+        return None
+    known = _plain(tensor.dtype, tensor.shape, has_numbers)
     if known is None:
         return None
-    facts, size, item_size, number = known
-    key, view = readable(torch, tensor, size, item_size)
-    return DigestInput(facts, tensor.device, _plan_key(key, number if has_numbers else 0), [view])
+    access, view = readable(torch, tensor, known.size, known.item_size)
+    key = known.keys.get(access)
+    if key is None:
+        parts = (part_key(known.size, access),)
+        key = known.keys[access] = PlanKey(parts, known.number_size, 0)
+    return known.facts, tensor.device, key, [view]
+
+
+class _Plain(NamedTuple):
+    """The facts about dense tensors of a dtype and a shape."""
+
+    facts: TensorFacts
+    size: int
+    """The bytes of all elements."""
+    item_size: int
+    number_size: int
+    """The bytes of each number that is read; 0 if none is."""
+    keys: dict[int, PlanKey]
+    """The tensors' keys by the access to them."""
 
 
 @lru_cache(1 << 12)
-def _plain(dtype: Any, shape: tuple[int, ...]) -> tuple[TensorFacts, int, int, int] | None:
-    """Return the facts about a dense tensor, and the bytes of it, of an element and of a number.
-
-    None for complex and quantized tensors.
-    """
+def _plain(dtype: Any, shape: tuple[int, ...], has_numbers: bool) -> _Plain | None:
+    """Return the facts about a dense tensor; None if it is complex or quantized."""
     name = str(dtype).removeprefix("torch.")
     if dtype.is_complex or name.startswith(("qint", "quint")):
         return None
     sizes = list(map(int, shape))
     facts = TensorFacts(f"{name} {_shape(sizes)}", name, sizes)
-    return facts, math.prod(sizes) * dtype.itemsize, dtype.itemsize, number_size(name) or 0
-
-
-@lru_cache(1 << 12)
-def _plan_key(part: int, number: int) -> PlanKey:
-    return PlanKey((part,), number, 0)
+    number = number_size(name) if has_numbers else None
+    size = math.prod(sizes) * dtype.itemsize
+    return _Plain(facts, size, dtype.itemsize, number or 0, {})
 
 
 def _parts(torch: Any, tensor: Any, depth: int) -> tuple[str, dict[str, Any]]:

@@ -41,18 +41,18 @@ ON_DEVICE = Sizes(
 each portion costs the thread several launches. A staging area of 8,192 rows has 32 MB."""
 
 STRIDED: Final = 0
-"""The width of a part whose elements are not in row-major order."""
+"""The access to a part whose elements are not in row-major order. That to another part is the width
+of the integers as which it is copied: 1, 2 or 4 bytes."""
+ALIGNED: Final = 8
+"""Added to the access to a part whose address is a multiple of `ALIGNMENT`."""
 ALIGNMENT: Final = 16
-"""Rows are multiplied where they are if their address is a multiple of this."""
-_ALIGNED, _BITS = 8, 4
+"""Rows are multiplied where they are only if their address is a multiple of this."""
+_BITS = 4
 
 
-def part_key(size: int, width: int, *, is_aligned: bool = False) -> int:
-    """Return the key of a part of `size` bytes, copied as integers of `width` bytes.
-
-    Only a part whose address is a multiple of `ALIGNMENT` may be multiplied where it is.
-    """
-    return size << _BITS | width | (_ALIGNED if is_aligned else 0)
+def part_key(size: int, access: int) -> int:
+    """Return the key of a part of `size` bytes."""
+    return size << _BITS | access
 
 
 class PlanKey(NamedTuple):
@@ -197,8 +197,8 @@ def _parts(keys: Sequence[PlanKey]) -> Iterator[_Part]:
     for owner, key in enumerate(keys):
         first = 0
         for each in key.parts:
-            size, width = each >> _BITS, each & _ALIGNED - 1
-            yield _Part(number, owner, first, size, width, bool(each & _ALIGNED))
+            size, width = each >> _BITS, each & ALIGNED - 1
+            yield _Part(number, owner, first, size, width, bool(each & ALIGNED))
             number += 1
             first += _rows(size)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .arrival import Arrival, ResultMemory
 from .digest_plan import (
+    ALIGNED,
     ALIGNMENT,
     ON_DEVICE,
     ON_HOST,
@@ -20,7 +21,6 @@ from .digest_plan import (
     RowSegment,
     Sizes,
     kinds,
-    part_key,
 )
 from .digest_weights import ROW, Matrix, Words, multiplier, row_weights
 from .stream_order import StreamOrder
@@ -33,13 +33,13 @@ _MOST_PLANS = 32
 
 
 def readable(torch: Any, tensor: Any, size: int, item_size: int) -> tuple[int, Any]:
-    """Return the key of a dense tensor of `size` bytes, and a view for `Summing.sums`.
+    """Return the access to a dense tensor of `size` bytes, and a view for `Summing.sums`.
 
     The view has integers of the greatest width that its size and its place in memory allow. A
     tensor whose elements are not in row-major order is returned unchanged.
     """
     if not size or not tensor.is_contiguous():
-        return part_key(size, STRIDED), tensor
+        return STRIDED, tensor
     if size == item_size:  # the stride of a single element may be any
         flat = tensor.as_strided((1,), (1,))
     else:
@@ -48,11 +48,9 @@ def readable(torch: Any, tensor: Any, size: int, item_size: int) -> tuple[int, A
     at = size | address
     if item_size < 4:
         at |= tensor.storage_offset() * item_size
-    if at & 1:
-        return part_key(size, 1), flat.view(torch.int8)
-    if at & 3:
-        return part_key(size, 2), flat.view(torch.int16)
-    return part_key(size, 4, is_aligned=not address % ALIGNMENT), flat.view(torch.int32)
+    if not at & 3:
+        return (4 if address & ALIGNMENT - 1 else 4 | ALIGNED), flat.view(torch.int32)
+    return (1, flat.view(torch.int8)) if at & 1 else (2, flat.view(torch.int16))
 
 
 class Summing:
