@@ -23,7 +23,8 @@ from cirron_otel.core.records.digest_marks import (
 )
 from cirron_otel.sdk.snapshots import digest_weights
 from cirron_otel.sdk.snapshots.digest_capture import DigestCapture, Digester
-from cirron_otel.sdk.snapshots.digest_sums import ON_HOST, Part, Summing
+from cirron_otel.sdk.snapshots.digest_plan import ON_HOST, PlanKey, part_key
+from cirron_otel.sdk.snapshots.digest_sums import Summing, readable
 from cirron_otel.sdk.snapshots.digest_weights import ROW, Matrix, Words
 
 from . import recompute
@@ -35,6 +36,7 @@ FULL = ON_HOST.staged[-1] * ROW
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # the stride of a single element may be any
     return bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
 
 
@@ -84,6 +86,8 @@ DENSE: dict[str, Callable[[], torch.Tensor]] = {
         bytearray(range(50)), dtype=torch.bfloat16, offset=2
     )[1:],
     "empty": lambda: torch.empty(0, 4),
+    "one element with a stride": lambda: torch.randn(9)[::9],
+    "one column of one row": lambda: torch.randn(8, 3, dtype=torch.float64)[:1, ::3],
     "a row and a word": lambda: torch.randn(1025),
     "transposed": lambda: torch.randn(60, 50).t(),
     "permuted": lambda: torch.randn(8, 9, 10).permute(2, 0, 1),
@@ -127,10 +131,16 @@ def test_large_tensors_in_portions(multiplier: Any, elements: int) -> None:
     flat = torch.randint(-(2**31), 2**31, (elements,), dtype=torch.int32)
     side = next(each for each in range(int(elements**0.5), 0, -1) if elements % each == 0)
     strided = flat.view(side, -1).t().contiguous().t()
+    tensors = [flat, torch.randn(5), strided]
+    parts = [readable(torch, each, each.numel() * 4, 4) for each in tensors]
+    accesses = [access for access, _ in parts]
+    keys = [
+        PlanKey((part_key(each.numel() * 4, access),), 0, 0)
+        for each, access in zip(tensors, accesses, strict=True)
+    ]
     summing = Summing(CPU, multiplier(CPU))
-    sums = summing.sums([[Part(flat)], [Part(torch.randn(5))], [Part(strided)]])
-    assert torch.equal(sums[0], sums[2])
-    assert sums[0].tolist() == _slow_sums(flat)
+    sums = summing.sums(keys, [view for _, view in parts]).halves()
+    assert sums[0] == sums[2] == _slow_sums(flat)
 
 
 def _slow_sums(words: torch.Tensor) -> list[int]:

@@ -46,11 +46,14 @@ def test_nothing_waits(
             torch.use_deterministic_algorithms(False)
         assert capture.failed == []
         assert waits.found == []
-        ((places, arrival),) = capture.sums
+        ((places, sums),) = capture.sums
         assert places == list(range(len(tensors)))
-        assert (arrival.values.shape, arrival.values.device.type) == ((len(tensors), 2), "cpu")
-        assert arrival._arrived is not None
-        assert sorted(size for _, size, _ in capture.numbers) == [1, 2, 4, 8]
+        assert [len(each.starts) for each in sums.numbers] == [4] * (len(tensors) - 1) + [0]
+        sizes = [each.size for each in sums.numbers if each.starts]
+        assert sizes == [4, 2, 4, 8, 4, 1, 1]
+        size = 16 * (len(tensors) + 1) + 4 * sum(sizes)
+        assert (sums.arrival.values.shape, sums.arrival.values.device.type) == ((size,), "cpu")
+        assert sums.arrival._arrived is not None
 
 
 class _Stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import pickle
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _MIB = 2**20
 _SHARE = 8
 """The failing step asks for this many times the device's memory."""
 _HISTORY = "memory_snapshot.pickle"
+_PATIENCE_S = 30
 
 
 class Hungry(nn.Linear):
@@ -59,6 +61,7 @@ def out_of_memory(machine: Machine) -> None:
         torch.cuda.memory._record_memory_history(max_entries=1000)
     try:
         with traced(sample_interval=0.05) as session:
+            _await_sample()
             with_us = _retried(machine, net, x, too_much)
             expect(ci.flush(), "the bundle was not written in time")
             files = _bundle(Path(session.profiler.config.output_dir))
@@ -73,13 +76,21 @@ def out_of_memory(machine: Machine) -> None:
     expect(abs(asked - too_much) <= too_much / 100, f"the mark has {asked}, not {too_much}")
     expect(node.record["otel"]["status"]["code"] == 2, "the phase has no ERROR")
     custom = files["metadata.json"]["custom_metadata"]
+    kinds = {event["event_type"] for event in files["events.json"]}
+    expect({"sample", "error"} <= kinds, f"the events are {kinds}")
     if machine.is_gpu:
         expect(mark["attrs"]["backend"] == "cuda", f"the mark has {mark['attrs']}")
         statistics = custom["allocator_statistics"][f"cuda:{torch.cuda.current_device()}"]
         expect(statistics["num_ooms"] >= 1, "the statistics count no error")
         expect(bool(files[_HISTORY]["segments"]), "the memory history is empty")
-        kinds = {event["event_type"] for event in files["events.json"]}
-        expect({"sample", "error"} <= kinds, f"the events are {kinds}")
+
+
+def _await_sample() -> None:
+    """Wait until the sampler's thread, which the flush thread starts, has taken a sample."""
+    until = time.monotonic() + _PATIENCE_S
+    while not ci.health()["sampling"]["samples"]:
+        expect(time.monotonic() < until, f"no sample within {_PATIENCE_S} s")
+        time.sleep(0.01)
 
 
 def _too_much(machine: Machine) -> int:

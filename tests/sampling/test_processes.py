@@ -16,6 +16,7 @@ import pytest
 
 import cirron_otel as ci
 from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.config.options import Config
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.sdk.sampling import sampler as sampler_module
 from cirron_otel.sdk.sampling.sample import SampleReader
@@ -214,6 +215,60 @@ def test_a_thread_that_ends_is_replaced_and_given_up_after_three_times(
     assert ci.flush()
     ci.shutdown()
     assert read_spool(tmp_path).session.one("work")
+
+
+_Thread = threading.Thread
+
+
+class _Slow(_Thread):
+    """A thread whose start takes so long that another thread wants to start it, too."""
+
+    meanwhile: Any = None
+
+    def start(self) -> None:
+        other = _Thread(target=type(self).meanwhile)
+        other.start()
+        other.join()
+        super().start()
+
+
+class _Ended(_Thread):
+    """A thread that ends, because its session is over, just before it is asked about it."""
+
+    at_end: Any = None
+
+    def is_alive(self) -> bool:
+        type(self).at_end()
+        return False
+
+
+def _sampler() -> sampler_module.Sampler:
+    return sampler_module.Sampler(Config(sample_interval=60.0), {}, "CIRRON_RUN")
+
+
+def test_two_threads_start_one_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = _sampler()
+    started: list[bool] = []
+    monkeypatch.setattr(_Slow, "meanwhile", lambda: started.append(
+        sampler.ensure_running(is_torch_hooked=False)
+    ))  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", _Slow)
+        assert sampler.ensure_running(is_torch_hooked=False)
+    assert started == [False]
+    until(lambda: sampler.samples == 1)
+    sampler.stop()
+    assert sampler.restarts == 0
+
+
+def test_a_thread_that_ended_with_its_session_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampler = _sampler()
+    monkeypatch.setattr(_Ended, "at_end", sampler.abandon)
+    sampler._thread = _Ended()
+    assert not sampler.ensure_running(is_torch_hooked=False)
+    assert sampler.restarts == 0
 
 
 def test_the_end_does_not_wait_for_a_reading_that_blocks(

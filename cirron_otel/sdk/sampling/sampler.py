@@ -58,6 +58,7 @@ class Sampler:
         self._training = TrainingThread(threading.get_ident())
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._pid = os.getpid()
         self._is_over = False
         self._deaths: deque[float] = deque(maxlen=DEATHS)
@@ -72,13 +73,22 @@ class Sampler:
     def ensure_running(self, *, is_torch_hooked: bool) -> bool:
         """Start the thread if samples are wanted, or start it again if it has ended.
 
-        Return whether it was started for the first time.
+        Return whether it was started for the first time. The thread that opens the session calls
+        this, and the flush thread; while one of them does, the other has nothing to do.
         """
-        thread = self._thread
-        is_wanted = not self._is_auto or self._is_under_run or is_torch_hooked
-        if self.interval is None or self._is_over or os.getpid() != self._pid:
+        if not self._starting.acquire(blocking=False):
             return False
+        try:
+            return self._start(is_wanted=not self._is_auto or self._is_under_run or is_torch_hooked)
+        finally:
+            self._starting.release()
+
+    def _start(self, *, is_wanted: bool) -> bool:
+        thread = self._thread
         if (thread is None and not is_wanted) or (thread is not None and thread.is_alive()):
+            return False
+        # After the thread: if that has ended because all is over, this is known here.
+        if self.interval is None or self._is_over or os.getpid() != self._pid:
             return False
         try:
             if thread is not None and not self._may_restart():

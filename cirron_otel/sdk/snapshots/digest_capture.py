@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ...core.records.digest_marks import DIGEST_BYTES, NUMBERS, number_size, positions
+from ...core.records.digest_marks import DIGEST_BYTES, NUMBERS, number_size
 from ...core.spool.snapshot_files import can_store, copied
 from ..tracing.device_scalar import await_arrival
-from .arrival import Arrival
-from .digest_parts import Subject, dtype_of, subject_of
-from .digest_sums import Part, Summing
+from .digest_parts import Subject, TensorFacts, plain_input, subject_of
+from .digest_plan import PlanKey
+from .digest_sums import PendingSums, Summing
 from .digest_weights import to_device
 
 _ACCELERATORS = frozenset({"cpu", "cuda"})
@@ -44,28 +44,26 @@ class Digester:
         torch = sys.modules["torch"]
         with torch.no_grad():
             capture = DigestCapture()
-            subjects = _subjects(capture, named)
+            by_device = _inputs(torch, capture, named, has_numbers, is_copied=room is not None)
             if room is not None:
-                capture.copy(subjects, room)
-            by_device: dict[Any, list[tuple[int, list[Part]]]] = {}
-            for number, subject in enumerate(subjects):
-                parts = [Part(each) for each in subject.parts.values()]
-                device = parts[0].tensor.device if parts else torch.device("cpu")
-                by_device.setdefault(device, []).append((number, parts))
-            for device, entries in by_device.items():
-                self._sum_up(capture, device, entries)
-            if has_numbers:
-                _add_numbers(capture, subjects)
+                capture.copy(room)
+            for device, inputs in by_device.items():
+                summing = self._summing.get(device)
+                if summing is None:
+                    summing = self._summing[device] = Summing(device)
+                sums = summing.sums(inputs.keys, inputs.sources)
+                capture.sums.append((inputs.places, sums))
         return capture
 
-    def _sum_up(
-        self, capture: DigestCapture, device: Any, entries: list[tuple[int, list[Part]]]
-    ) -> None:
-        summing = self._summing.get(device)
-        if summing is None:
-            summing = self._summing[device] = Summing(device)
-        sums = summing.sums([parts for _, parts in entries])
-        capture.sums.append(([number for number, _ in entries], Arrival(sums)))
+
+class _Inputs:
+    """The tensors on one device."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        """Their places among all tensors."""
+        self.keys: list[PlanKey] = []
+        self.sources: list[Any] = []
 
 
 class DigestCapture:
@@ -73,37 +71,47 @@ class DigestCapture:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.descriptions: list[str] = []
-        self.dtypes: list[str] = []
-        self.shapes: list[list[int]] = []
-        self.is_sharded = False
-        """Whether one of the tensors is this process's part of a sharded one."""
+        self.facts: list[TensorFacts] = []
         self.failed: list[str] = []
         """The tensors that could not be read, and why."""
-        self.sums: list[tuple[list[int], Arrival]] = []
-        self.numbers: list[tuple[list[int], int, Arrival]] = []
-        """For each group of tensors: their places, the bytes of a number, and the numbers."""
+        self.sums: list[tuple[list[int], PendingSums]] = []
+        """For the tensors of each device: their places, and their sums and numbers."""
+        self.subjects: list[Subject] = []
+        """The tensors to copy."""
         self.copies: dict[str, Any] | None = None
         """Copies of the parts in host memory, if they were requested."""
         self.copied_bytes = 0
         self.not_copied: str | None = None
         """The reason why requested copies were not made."""
 
-    def add(self, subject: Subject) -> None:
-        """Add a tensor."""
-        self.names.append(subject.name)
-        self.descriptions.append(subject.description)
-        self.dtypes.append(subject.dtype)
-        self.shapes.append(subject.shape)
-        self.is_sharded = self.is_sharded or subject.is_shard
+    @property
+    def dtypes(self) -> list[str]:
+        """The dtype of each tensor's numbers."""
+        return [each.dtype for each in self.facts]
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        """The shape of each tensor."""
+        return [each.shape for each in self.facts]
+
+    @property
+    def descriptions(self) -> list[str]:
+        """The description of each tensor."""
+        return [each.description for each in self.facts]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether one of the tensors is this process's part of a sharded one."""
+        return any(each.is_shard for each in self.facts)
 
     @property
     def is_one_number(self) -> bool:
         """Whether there is one tensor, dense and real, with one element that has been read."""
-        if len(self.names) != 1 or not self.numbers or math.prod(self.shapes[0]) != 1:
+        if len(self.facts) != 1 or math.prod(self.facts[0].shape) != 1:
             return False
-        dtype, *more = self.descriptions[0].split(" ")
-        return dtype == self.dtypes[0] and len(more) == 1
+        ((_, sums),) = self.sums
+        dtype, *more = self.facts[0].description.split(" ")
+        return bool(sums.numbers[0].starts) and dtype == self.facts[0].dtype and len(more) == 1
 
     def without_tensors(self) -> DigestCapture:
         """Return a capture of no tensor, with the same failures."""
@@ -115,10 +123,11 @@ class DigestCapture:
         """Record that a tensor is left out."""
         self.failed.append(f"{name}: {type(error).__name__}: {error}"[:_TEXT])
 
-    def copy(self, subjects: list[Subject], room: int) -> None:
-        """Copy the parts; copies from a device wait for it."""
+    def copy(self, room: int) -> None:
+        """Copy the parts of `subjects`; copies from a device wait for it."""
         torch = sys.modules["torch"]
         parts: dict[str, Any] = {}
+        subjects, self.subjects = self.subjects, []
         for subject in subjects:
             for key, part in subject.parts.items():
                 name = f"{subject.name}#{key}" if key else subject.name
@@ -134,15 +143,15 @@ class DigestCapture:
 
     def wait(self) -> None:
         """Wait until everything has arrived. Raises TimeoutError if it does not."""
-        for arrival in [*(each[1] for each in self.sums), *(each[2] for each in self.numbers)]:
-            await_arrival(lambda arrival=arrival: arrival.is_here)  # type: ignore[misc]
+        for _, sums in self.sums:
+            await_arrival(lambda sums=sums: sums.arrival.is_here)  # type: ignore[misc]
 
     def digests(self) -> list[bytes]:
         """Return the digests of the tensors; call `wait` first."""
         digests = [b""] * len(self.names)
-        for places, arrival in self.sums:
-            for place, sums in zip(places, arrival.values.tolist(), strict=True):
-                seeds = _seeds(self.descriptions[place])
+        for places, pending in self.sums:
+            for place, sums in zip(places, pending.halves(), strict=True):
+                seeds = _seeds(self.facts[place].description)
                 digests[place] = b"".join(
                     [
                         (seed + total & _MASK).to_bytes(8, "little")
@@ -153,37 +162,50 @@ class DigestCapture:
 
     def records(self, digests: list[bytes]) -> list[bytes]:
         """Return the digests with the bits of four numbers; call `wait` first."""
-        empty = [bytes(NUMBERS * (number_size(dtype) or 0)) for dtype in self.dtypes]
-        records = [digest + numbers for digest, numbers in zip(digests, empty, strict=True)]
-        for places, size, arrival in self.numbers:
-            data = _bytes_of(arrival)
-            for at, place in enumerate(places):
-                start = at * NUMBERS * size
-                records[place] = digests[place] + data[start : start + NUMBERS * size]
+        records = list(digests)
+        for places, sums in self.sums:
+            for place, bits in zip(places, sums.bits(), strict=True):
+                missing = NUMBERS * (number_size(self.facts[place].dtype) or 0) - len(bits)
+                records[place] += bits + bytes(missing)
         return records
 
 
-def _bytes_of(arrival: Arrival) -> bytes:
-    torch = sys.modules["torch"]
-    return bytes(arrival.values.view(-1).view(torch.uint8).tolist())
-
-
-def _subjects(capture: DigestCapture, named: Iterable[tuple[str, Any]]) -> list[Subject]:
-    subjects: list[Subject] = []
+def _inputs(
+    torch: Any, capture: DigestCapture, named: Iterable[tuple[str, Any]], has_numbers: bool, *,
+    is_copied: bool,
+) -> dict[Any, _Inputs]:  # fmt: skip
+    """Add the tensors to the capture, except those that fail; return them by their devices."""
+    by_device: dict[Any, _Inputs] = {}
     entries = iter(named)
     while True:
         name = "tensors"
         try:
             name, tensor = next(entries)
-            subject = subject_of(name, tensor)
-            _bring_together(subject)
         except StopIteration:
-            return subjects
+            return by_device
         except Exception as error:
             capture.fail(name, error)
             continue
-        subjects.append(subject)
-        capture.add(subject)
+        try:
+            found = None if is_copied else plain_input(torch, tensor, has_numbers=has_numbers)
+            if found is None:
+                subject = subject_of(name, tensor)
+                _bring_together(subject)
+                found = subject.read(has_numbers=has_numbers)
+                if is_copied:
+                    capture.subjects.append(subject)
+        except Exception as error:
+            capture.fail(name, error)
+            continue
+        facts, device, key, sources = found
+        inputs = by_device.get(device)
+        if inputs is None:
+            inputs = by_device[device] = _Inputs()
+        inputs.places.append(len(capture.names))
+        inputs.keys.append(key)
+        inputs.sources += sources
+        capture.names.append(name)
+        capture.facts.append(facts)
 
 
 def _bring_together(subject: Subject) -> None:
@@ -197,42 +219,6 @@ def _bring_together(subject: Subject) -> None:
             subject.parts[key] = part.cpu()
         elif part.device != target:
             subject.parts[key] = to_device(part, target)
-
-
-def _add_numbers(capture: DigestCapture, subjects: list[Subject]) -> None:
-    """Read four numbers of each tensor, those of a device and size together."""
-    torch = sys.modules["torch"]
-    groups: dict[tuple[Any, int], tuple[list[int], list[Any]]] = {}
-    for place, subject in enumerate(subjects):
-        numbers = subject.numbers
-        if numbers is None or not numbers.numel() or number_size(dtype_of(numbers)) is None:
-            continue
-        places, views = groups.setdefault((numbers.device, numbers.element_size()), ([], []))
-        places.append(place)
-        views.append(_four(torch, numbers))
-    for (_, size), (places, views) in groups.items():
-        capture.numbers.append((places, size, Arrival(torch.cat(views))))
-
-
-def _four(torch: Any, numbers: Any) -> Any:
-    """Return four numbers as integers of the same size: a view, if their places allow it."""
-    integers = (torch.int8, torch.int16, torch.int32, torch.int64)
-    kind = integers[numbers.element_size().bit_length() - 1]
-    numbers = numbers.view(kind)
-    count = numbers.numel()
-    places = positions(count)
-    if numbers.is_contiguous() and (count == 1 or count >= NUMBERS):
-        apart = places[1] - places[0]
-        return numbers.as_strided((NUMBERS,), (apart,), numbers.storage_offset())
-    return torch.stack([numbers[_index(numbers.shape, place)] for place in places])
-
-
-def _index(shape: Any, place: int) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        place, at = divmod(place, size)
-        index.append(at)
-    return tuple(reversed(index))
 
 
 @lru_cache(1 << 14)

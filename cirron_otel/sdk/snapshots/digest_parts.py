@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from ...core.records.digest_marks import number_size
+from .digest_plan import PlanKey, part_key
+from .digest_sums import readable
 from .tensors import is_flattened
 
 _COMPRESSED = {
@@ -31,27 +36,45 @@ class Unreadable:
         self.error = error
 
 
-@dataclass(slots=True)
-class Subject:
-    """A tensor that is digested, as dense tensors without gradients."""
+class TensorFacts(NamedTuple):
+    """The facts about a tensor that its record depends on."""
 
-    name: str
     description: str
     dtype: str
     """The dtype of its numbers."""
     shape: list[int]
     is_shard: bool = False
     """Whether the tensor is this process's part of a sharded one."""
+
+
+DigestInput = tuple[TensorFacts, Any, PlanKey, list[Any]]
+"""A tensor as it is summed up: the facts about it, its device, its key, and its parts, as views."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """A tensor that is digested, as dense tensors without gradients."""
+
+    name: str
+    facts: TensorFacts
     parts: dict[str, Any] = field(default_factory=dict)
     """The dense tensors by name, "" for a tensor in one piece. Empty on the meta device."""
 
-    @property
-    def numbers(self) -> Any:
-        """The part of which four numbers are recorded, as real numbers; None if there is none."""
-        if not self.parts:
-            return None
-        part = self.parts.get(VALUES)
-        return real(next(iter(self.parts.values())) if part is None else part)
+    def read(self, *, has_numbers: bool) -> DigestInput:
+        """Return what is summed up; with `has_numbers`, also four numbers."""
+        torch = sys.modules["torch"]
+        keys, views = [], []
+        for part in self.parts.values():
+            item_size = part.element_size()
+            size = part.numel() * item_size
+            access, view = readable(torch, part, size, item_size)
+            keys.append(part_key(size, access))
+            views.append(view)
+        at = list(self.parts).index(VALUES) if VALUES in self.parts else 0
+        number = number_size(self.facts.dtype) if has_numbers and views else None
+        key = PlanKey(tuple(keys), number or 0, at)
+        device = next((part.device for part in self.parts.values()), torch.device("cpu"))
+        return self.facts, device, key, views
 
 
 def subject_of(name: str, tensor: Any) -> Subject:
@@ -70,16 +93,69 @@ def subject_of(name: str, tensor: Any) -> Subject:
         to_wait = getattr(tensor, "wait", None)  # of a collective that has not ended
         tensor = tensor if to_wait is None else to_wait()
     dtype, shape = dtype_of(tensor), list(map(_size, tensor.shape))
-    subject = Subject(name, f"{dtype} {_shape(shape)}", _number_dtype(tensor), shape, is_shard)
+    facts = TensorFacts(f"{dtype} {_shape(shape)}", _number_dtype(tensor.dtype), shape, is_shard)
     if tensor.device.type == "meta":
-        return subject
+        return Subject(name, facts)
     layout, parts = _parts(torch, tensor, 0)
-    subject.parts = parts
+    if layout and not parts:
+        raise NoBytesError(f"{type(tensor).__name__} contains no tensor")
     if layout:
         described = (f"{key} {dtype_of(each)} {_shape(each.shape)}" for key, each in parts.items())
-        subject.description = " ".join([subject.description, layout, *described])
-        subject.dtype = dtype_of(subject.numbers)
-    return subject
+        description = " ".join([facts.description, layout, *described])
+        numbers = parts[VALUES] if VALUES in parts else next(iter(parts.values()))
+        facts = facts._replace(description=description, dtype=_number_dtype(numbers.dtype))
+    return Subject(name, facts, parts)
+
+
+def plain_input(torch: Any, tensor: Any, *, has_numbers: bool) -> DigestInput | None:
+    """Return what `subject_of(…).read(…)` would, sooner, for a usual tensor; None for others.
+
+    A usual tensor is dense and real, on the host or on a CUDA device, and of none but torch's own
+    types. Gradients have to be disabled.
+    """
+    # A subclass, and an instance with attributes of FSDP, may hold something else.
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        return None
+    if (tensor.__dict__ and is_flattened(tensor)) or tensor.layout is not torch.strided:
+        return None
+    if not (tensor.is_cuda or tensor.is_cpu) or tensor.is_neg():
+        return None
+    known = _plain(tensor.dtype, tensor.shape, has_numbers)
+    if known is None:
+        return None
+    access, view = readable(torch, tensor, known.size, known.item_size)
+    key = known.keys.get(access)
+    if key is None:
+        parts = (part_key(known.size, access),)
+        key = known.keys[access] = PlanKey(parts, known.number_size, 0)
+    return known.facts, tensor.device, key, [view]
+
+
+class _Plain(NamedTuple):
+    """The facts about dense tensors of a dtype and a shape."""
+
+    facts: TensorFacts
+    size: int
+    """The bytes of all elements."""
+    item_size: int
+    number_size: int
+    """The bytes of each number that is read; 0 if none is."""
+    keys: dict[int, PlanKey]
+    """The tensors' keys by the access to them."""
+
+
+@lru_cache(1 << 12)
+def _plain(dtype: Any, shape: tuple[int, ...], has_numbers: bool) -> _Plain | None:
+    """Return the facts about a dense tensor; None if it is complex or quantized."""
+    name = str(dtype).removeprefix("torch.")
+    if dtype.is_complex or name.startswith(("qint", "quint")):
+        return None
+    sizes = list(map(int, shape))
+    facts = TensorFacts(f"{name} {_shape(sizes)}", name, sizes)
+    number = number_size(name) if has_numbers else None
+    size = math.prod(sizes) * dtype.itemsize
+    return _Plain(facts, size, dtype.itemsize, number or 0, {})
 
 
 def _parts(torch: Any, tensor: Any, depth: int) -> tuple[str, dict[str, Any]]:
@@ -128,18 +204,12 @@ def _quantized(torch: Any, tensor: Any) -> dict[str, Any]:
     return {VALUES: tensor.int_repr(), "scales": scales, "zero_points": points}
 
 
-def real(tensor: Any) -> Any:
-    """Return a view of complex numbers as real numbers; other tensors unchanged."""
-    return sys.modules["torch"].view_as_real(tensor) if tensor.dtype.is_complex else tensor
-
-
 def dtype_of(tensor: Any) -> str:
     """Return the name of a tensor's dtype, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _number_dtype(tensor: Any) -> str:
-    dtype = tensor.dtype
+def _number_dtype(dtype: Any) -> str:
     return str(dtype.to_real() if dtype.is_complex else dtype).removeprefix("torch.")
 
 
