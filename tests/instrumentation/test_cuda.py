@@ -144,6 +144,56 @@ def test_the_methods_come_back(source: Cuda) -> None:
     assert dict(vars(Graph)) == before
 
 
+class Event:
+    """The part of `torch.cuda.Event` that events are made of."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.streams: list[Any] = []
+
+    def record(self, stream: Any = None) -> None:
+        self.streams.append(stream)
+
+
+def test_an_event_is_recorded_on_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[dict[str, int]] = []
+
+    def stream(**options: int) -> int:
+        created.append(options)
+        return options["stream_id"]
+
+    current, device = 7, 0
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentStream", lambda index: (current, index, 1), raising=False
+    )
+    source = Cuda()
+    one, other = source.event(), source.event()
+    one.record()
+    other.record()
+    current, device = 9, 1
+    one.record()
+    current, device = 7, 0
+    one.record()
+    assert (one.streams, other.streams) == ([7, 9, 7], [7])
+    assert created == [
+        {"stream_id": 7, "device_index": 0, "device_type": 1},
+        {"stream_id": 9, "device_index": 1, "device_type": 1},
+    ]
+
+
+def test_without_the_function_of_torch_events_are_those_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentStream", raising=False)
+    event = Cuda().event()
+    event.record()
+    assert (type(event), event.streams) == (Event, [None])
+
+
 def test_torch_has_what_is_hooked_and_called() -> None:
     for name in ("capture_begin", "capture_end"):
         assert callable(getattr(torch.cuda.CUDAGraph, name))

@@ -20,6 +20,9 @@ PHASE = "phase"
 """The value of the option `cuda_memory` that also records the peaks of phases."""
 Peaks = tuple[int, int]
 """The peaks of allocated and of reserved bytes."""
+Stream = tuple[int, int, int]
+"""The number of a stream in torch, and the index and the type of its device."""
+_MOST_STREAMS = 1_000
 PEAK = "cuda.memory_peak_bytes"
 RESERVED_PEAK = "cuda.memory_reserved_peak_bytes"
 
@@ -30,7 +33,7 @@ class Cuda:
     def __init__(self) -> None:
         import torch  # noqa: PLC0415
 
-        self._event = torch.cuda.Event
+        self._event = _event_type(torch)
         self._is_initialized: Callable[[], bool] = torch.cuda.is_initialized
         self._is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._is_up = False
@@ -86,6 +89,34 @@ class Cuda:
 
         patches.replace(owner, "capture_begin", capture_begin)
         patches.replace(owner, "capture_end", capture_end)
+
+
+def _event_type(torch: Any) -> Any:
+    """Return the type of events, which are recorded on the current stream.
+
+    `torch.cuda.Event.record` creates an object for that stream each time, which takes far longer
+    than the recording.
+    """
+    found = getattr(torch._C, "_cuda_getCurrentStream", None)
+    if found is None:
+        return torch.cuda.Event
+    current: Callable[[int], Stream] = found
+    device, stream_type, streams = torch.cuda.current_device, torch.cuda.Stream, dict[Stream, Any]()
+
+    class CurrentStreamEvent(torch.cuda.Event):  # type: ignore[misc]
+        def record(self) -> None:
+            key = current(device())
+            stream = streams.get(key)
+            if stream is None:
+                if len(streams) >= _MOST_STREAMS:
+                    streams.clear()
+                number, of_device, kind = key
+                stream = streams[key] = stream_type(
+                    stream_id=number, device_index=of_device, device_type=kind
+                )
+            super().record(stream)
+
+    return CurrentStreamEvent
 
 
 class Memory:
