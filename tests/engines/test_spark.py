@@ -12,7 +12,7 @@ from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
-from tests.columns.helpers import add
+from tests.columns.helpers import add, add_with_killed_compaction
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.spark import Cluster
 from tests.engines.test_report import Files, files_of, in_python
@@ -21,12 +21,15 @@ from tests.spool.recorded import NAMES, SPOOLS
 pytestmark = pytest.mark.xdist_group("engines-spark")
 
 CLI = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
+KILLED = "killed compaction"
+"""The tables that a compaction has left when it was killed."""
 CASES: dict[str, list[Files]] = {
     "recordings": [files_of(SPOOLS / name) for name in NAMES] + [files_of(RECORDING)],
     "oddities": [random_spool(5, 60)],
     "summaries": [random_spool(9, 60)],
     "texts": [hostile()],
     "training": [training(ranks=3, steps=40)],
+    KILLED: [training(ranks=2, steps=20, seed=1)],
 }
 """The recordings are one: an application needs a second for each query, however small it is."""
 
@@ -36,7 +39,10 @@ def test_the_reports_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
     for name, parts in CASES.items():
         files = [file for part in parts for file in part]
         folder = tmp_path / "odd %20 é" / name
-        add(folder, files, WriterLimits())
+        if name == KILLED:
+            add_with_killed_compaction(folder, files)
+        else:
+            add(folder, files, WriterLimits())
         expected[name] = in_python(files, tmp_path / "s" / name)
     folders = [tmp_path / "odd %20 é" / name for name in CASES]
     done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *folders)
