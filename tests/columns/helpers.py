@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from cirron_otel import exactjson
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.columns.packed import arrow_rows, pack, unpack
@@ -95,3 +98,30 @@ def of_run(number: int, run: Any = "r", records: int = 3, **changes: Any) -> tup
 def visible(directory: Path) -> list[Path]:
     """The files that a query of the tables finds."""
     return [path for path in directory.glob("*/run=*/**/*") if path.is_file()]
+
+
+def flip_bit(path: Path, column: str) -> None:
+    """Change a bit of a column's pages, so that a reader without checksums reads other values."""
+    data = path.read_bytes()
+    with pq.ParquetFile(path) as file:
+        values = file.read(columns=[column])
+        group = file.metadata.row_group(0)
+    chunks = map(group.column, range(group.num_columns))
+    [chunk] = [each for each in chunks if each.path_in_schema == column]
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    for place in reversed(range(start, start + chunk.total_compressed_size)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[place] ^= 1 << bit
+            if _changes(bytes(changed), column, values):
+                path.write_bytes(changed)
+                return
+    raise AssertionError("no bit that changes values")
+
+
+def _changes(data: bytes, column: str, values: pa.Table) -> bool:
+    try:
+        read = pq.read_table(pa.BufferReader(data), columns=[column])
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return read.num_rows == values.num_rows and not read.equals(values)

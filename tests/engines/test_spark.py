@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
-from tests.columns.helpers import add, add_with_killed_compaction
+from tests.columns.helpers import add, add_with_killed_compaction, flip_bit
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.spark import Cluster
 from tests.engines.test_report import Files, files_of, in_python
@@ -72,11 +73,16 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
 
     odd = tmp_path / "all*"
     add(odd, training(ranks=1, steps=2))
+    damaged = tmp_path / "damaged"
+    add(damaged, training(ranks=1, steps=20), WriterLimits())
+    [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
+    flip_bit(file, "start_ns")
     [closed] = free_endpoints(1)
     for engine, variables, code, message in (
         (spark_cluster.url, {"source": f"parquet:{odd}"}, 2, "expected a path without *"),
         (f"spark://{closed}", {}, 5, "cannot be reached"),
         (f"spark://u:secret@{closed}", {}, 2, "use spark://HOST:PORT"),
+        (spark_cluster.url, {"source": f"parquet:{damaged}"}, 3, file.name),
         (spark_cluster.url, {"JAVA_HOME": "/nonexistent"}, 2, "install Java 17"),
     ):
         done = report(engine, **variables)

@@ -50,6 +50,7 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.variable.substitute": "false",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
 }
 """Settings on which the figures and the meaning of texts depend; the driver has no pages."""
 _GLOB: Final = frozenset("*?[]{}\\")
