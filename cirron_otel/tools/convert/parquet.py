@@ -168,7 +168,9 @@ def open_target(
     require()
     from ...core.columns.writing import ColumnsWriter  # noqa: PLC0415 - pyarrow
 
-    with ColumnsWriter(place.path) as writer:
+    with undamaged_target():
+        writer = ColumnsWriter(place.path)
+    with writer:
         yield ParquetTarget(writer, report)
         with undamaged_target():
             writer.flush()
