@@ -172,6 +172,12 @@ NAN = {"value": None, "value_nonfinite": "nan"}
         ([True, False], [True, False]),
         ([True, 1], ["true", "1"]),
         (["best", 1.5], ["best", "1.5"]),
+        (["5", "6"], ["5", "6"]),
+        (["0.5", None], ["0.5", None]),
+        (["true", "false"], ["true", "false"]),
+        (["nan", "Infinity"], ["nan", "Infinity"]),
+        (["5", 6], ["5", "6"]),
+        ([NAN, "inf"], ["nan", "inf"]),
         ([None, None], [None, None]),
     ],
 )
