@@ -28,7 +28,8 @@ _NON_FINITE: Final = {
     "-Infinity": "-inf",
 }  # fmt: skip
 _BOOLS: Final = {"true": True, "false": False}
-# Each scope with a mark, and the step that it is, or is in.
+# Each scope with a mark, and the step that it is, or is in. A report lists phases without a name
+# as `?`, together with those of this name; here both have columns.
 _TABLES: Final = f"""
 CREATE TABLE step_of_scope (span BLOB PRIMARY KEY, step INTEGER, is_eval INTEGER) WITHOUT ROWID;
 INSERT OR IGNORE INTO step_of_scope
@@ -41,16 +42,18 @@ WITH RECURSIVE above (span, id, is_eval, level) AS (
     AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = above.id)
 )
 SELECT above.span, step.no, is_eval FROM above JOIN step ON step.id = above.id;
+UPDATE phase SET name = ''
+WHERE name = '?' AND (SELECT name FROM span WHERE span.no = phase.no) IS NOT '?';
 CREATE TABLE step_mark (
     step INTEGER, name TEXT, is_eval INTEGER, value TEXT, is_text INTEGER, no INTEGER,
     PRIMARY KEY (step, name, is_eval)
 ) WITHOUT ROWID;
 INSERT INTO step_mark
 SELECT step, name, is_eval, value, is_text, no FROM (
-    SELECT step, coalesce(nullif(mark.name, ''), '?') AS name, is_eval, mark.value,
+    SELECT step, coalesce(mark.name, '') AS name, is_eval, mark.value,
         mark.is_text, mark.no,
         row_number() OVER (
-            PARTITION BY step, coalesce(nullif(mark.name, ''), '?'), is_eval
+            PARTITION BY step, coalesce(mark.name, ''), is_eval
             ORDER BY mark.ts_ns DESC, mark.no DESC
         ) AS place
     FROM step_of_scope JOIN mark USING (span) WHERE {IS_LISTED}
