@@ -253,6 +253,27 @@ def test_what_is_not_a_directory_of_tables(
         assert message in found
 
 
+def test_tables_without_the_prefix_are_recognised(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back = str(tmp_path / "back")
+    for arguments in (["convert", str(tables), back], ["report", str(tables)]):
+        assert run_command(arguments) == 3
+        assert f"contains columnar tables: name them parquet:{tables}\n" in capsys.readouterr().err
+    file = tmp_path / "steps.parquet"
+    file.write_bytes(b"PAR1")
+    for arguments in (["report", str(file)], ["convert", str(file), back]):
+        assert run_command(arguments) == 2
+        found = capsys.readouterr().err
+        assert f"{file} is a single Parquet file" in found
+        assert "as parquet:DIR" in found
+        assert found.count("\n") == 1
+    (tables / "spool").mkdir()
+    (tables / "spool" / FILES[0][0]).write_bytes(FILES[0][1])
+    assert run_command(["convert", str(tables), back]) == 0
+    assert list(batches(tmp_path / "back")) == [FILES[0][0]]
+
+
 def test_tables_of_another_version_are_not_written(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
