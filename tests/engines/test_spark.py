@@ -92,6 +92,73 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
         assert "secret" not in done.stderr
 
 
+# A command that waits for an executor for some seconds.
+IMPATIENT = f"""
+from cirron_otel.core.engines import spark_engine
+spark_engine._WORKERS_S = 3
+{CLI}
+"""
+
+# A command whose executors are killed when they have the rows of three intermediate tables.
+KILLING = f"""
+import os, signal
+from pathlib import Path
+from cirron_otel.core.engines.spark_engine import SparkEngine
+
+create, created = SparkEngine.create, []
+
+def create_and_kill(engine, name, query):
+    create(engine, name, query)
+    created.append(name)
+    if len(created) == 3:
+        application = engine._session.sparkContext.applicationId.encode()
+        killed = 0
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = path.read_bytes().split(b"\\0") if path.exists() else []
+            if b"--executor-id" in words and application in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                killed += 1
+        assert killed, "no executor"
+
+SparkEngine.create = create_and_kill
+{CLI}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "executor", "messages"),
+    [
+        (IMPATIENT, "64g", ("has not started an executor for 3 s", "free cores and memory")),
+        (KILLING, None, ("report: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]", "run it again")),
+    ],
+    ids=["none", "killed"],
+)
+def test_without_executors_is_one_line(
+    program: str,
+    executor: str | None,
+    messages: tuple[str, ...],
+    spark_cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    add(tmp_path / "tables", training(ranks=2, steps=20), WriterLimits())
+    variables = {}
+    if executor is not None:
+        settings = (spark_cluster.folder / "conf" / "spark-defaults.conf").read_text()
+        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf" / "spark-defaults.conf").write_text(
+            f"{settings}spark.executor.memory {executor}\n"
+        )
+        variables["SPARK_CONF_DIR"] = str(tmp_path / "conf")
+    done = spark_cluster.run(
+        "-c", program, "report", f"parquet:{tmp_path}/tables", "--engine", spark_cluster.url,
+        variables=variables,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    for message in messages:
+        assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_without_the_extra_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [COMMAND, "report", RECORDING, "--engine", "spark://localhost:7077"], check=False,

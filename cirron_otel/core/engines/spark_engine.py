@@ -29,7 +29,7 @@ from .engine import SqlEngine, Table
 from .spark_sql import ExactSparkCompiler
 
 try:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -67,6 +67,7 @@ _TYPES: Final = {
     STRING: "string", INT32: "int", INT64: "bigint", DOUBLE: "double", BOOL: "boolean",
 }  # fmt: skip
 _ERROR: Final = re.compile(r"(?:ERROR|WARN) (.*)|^(?:Caused by: )?[\w.]+(?:Exception|Error): .*")
+_JAVA_CLASS: Final = re.compile(r"^: (?:[\w.$]+: )?")
 _LONGEST: Final = 300
 _COMPILER: Final = ExactSparkCompiler()
 
@@ -231,11 +232,18 @@ def _errors() -> Iterator[None]:
             raise InputError(
                 f"Spark's workers cannot read the tables: {text}; each needs the same paths"
             ) from None
-        raise EndpointError(f"Spark cannot compute the report: {text}") from None
+        raise EndpointError(
+            f"Spark cannot compute the report: {text}; run it again if an executor was lost, or see"
+            " the logs of the workers"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:
-    line = next((each for each in str(error).splitlines() if each.strip()), type(error).__name__)
+    """Return the first line of a message; that of Java without the call and the class."""
+    lines = [each for each in str(error).splitlines() if each.strip()] or [type(error).__name__]
+    line = lines[0]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        line = _JAVA_CLASS.sub("", lines[1])
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 
