@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ...core.analysis.run_selection import ALL, LAST
 from ...core.columns.extra import require
 from ...core.columns.layout import RUN_PREFIX, SUFFIX
 from ...core.columns.schema import BATCHES
@@ -35,7 +36,8 @@ class ParquetSource(BatchSource):
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
         """Store the path; `batches` reads it. Raises MissingExtraError."""
         require()
-        self._path, self._run = place.path, context.run
+        self._path = place.path
+        self._run = None if context.run in (ALL, LAST) else context.run
 
     def batches(
         self,
