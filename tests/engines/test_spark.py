@@ -73,16 +73,11 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
 
     odd = tmp_path / "all*"
     add(odd, training(ranks=1, steps=2))
-    damaged = tmp_path / "damaged"
-    add(damaged, training(ranks=1, steps=20), WriterLimits())
-    [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
-    flip_bit(file, "start_ns")
     [closed] = free_endpoints(1)
     for engine, variables, code, message in (
         (spark_cluster.url, {"source": f"parquet:{odd}"}, 2, "expected a path without *"),
         (f"spark://{closed}", {}, 5, "cannot be reached"),
         (f"spark://u:secret@{closed}", {}, 2, "use spark://HOST:PORT"),
-        (spark_cluster.url, {"source": f"parquet:{damaged}"}, 3, file.name),
         (spark_cluster.url, {"JAVA_HOME": "/nonexistent"}, 2, "install Java 17"),
     ):
         done = report(engine, **variables)
@@ -90,6 +85,18 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert "secret" not in done.stderr
+
+
+def test_a_changed_bit_is_an_error(spark_cluster: Cluster, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    add(damaged, training(ranks=1, steps=20), WriterLimits())
+    [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
+    flip_bit(file, "start_ns")
+    done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, damaged)
+    assert (done.returncode, done.stdout) == (1, "")
+    message = done.stderr.splitlines()[-1]
+    assert "InputError: Spark's workers cannot read the tables: [FAILED_READ_FILE" in message
+    assert file.name in message
 
 
 # A command that waits for an executor for some seconds.

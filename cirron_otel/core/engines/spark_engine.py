@@ -68,6 +68,7 @@ _TYPES: Final = {
 }  # fmt: skip
 _ERROR: Final = re.compile(r"(?:ERROR|WARN) (.*)|^(?:Caused by: )?[\w.]+(?:Exception|Error): .*")
 _JAVA_CLASS: Final = re.compile(r"^: (?:[\w.$]+: )?")
+_UNREAD_FILE: Final = re.compile(r"\[FAILED_READ_FILE.*")
 _LONGEST: Final = 300
 _COMPILER: Final = ExactSparkCompiler()
 
@@ -228,9 +229,12 @@ def _errors() -> Iterator[None]:
         if not isinstance(error, Py4JError | PySparkException | OSError):
             raise
         text = _first_line(error)
-        if "FileNotFoundException" in str(error) or "FAILED_READ_FILE" in str(error):
+        unread = _UNREAD_FILE.search(str(error))
+        if unread is not None or "FileNotFoundException" in str(error):
+            text = text if unread is None else unread[0][:_LONGEST]
             raise InputError(
-                f"Spark's workers cannot read the tables: {text}; each needs the same paths"
+                f"Spark's workers cannot read the tables: {text}; each needs the same"
+                " paths, and files without damage"
             ) from None
         raise EndpointError(
             f"Spark cannot compute the report: {text}; run it again if an executor was lost, or see"
