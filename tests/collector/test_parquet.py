@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import random
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
@@ -20,6 +22,10 @@ from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.places import open_tables
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import BATCHES
+from cirron_otel.core.columns.target import ColumnsTarget
+from cirron_otel.core.delivery.batch_target import SealedBatch
+from cirron_otel.core.delivery.errors import MisconfiguredError
+from cirron_otel.core.targets.sql.ownership import DEFAULT_CONTEXT
 from tests.backends.versitygw import Versitygw, versitygw
 from tests.columns.helpers import add, of_run, stored
 from tests.spool.made import EPOCH_NS
@@ -250,3 +256,60 @@ def test_what_is_wrong_with_the_place(tmp_path: Path) -> None:
     log = here.log.read_text()
     assert "file cannot be written: Not a directory" in log
     assert "1 batches are not delivered to parquet" in log
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def of_another_version(path: Path) -> None:
+    rows = pq.ParquetFile(path).read()
+    pq.write_table(rows.replace_schema_metadata({"cirron.columns": "9"}), path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(cut, "magic bytes"), (of_another_version, "format version 9")]
+)
+@pytest.mark.parametrize("is_first", [True, False], ids=["at the start", "later"])
+def test_damaged_tables_are_an_error_of_the_configuration(
+    damage: Callable[[Path], None], message: str, *, is_first: bool, tmp_path: Path
+) -> None:
+    place = tmp_path / "tables"
+    files = [of_run(1, batch_id=f"{n:032x}") for n in range(3)]
+    add(place, files[:1])
+    target = ColumnsTarget(str(place), 1 << 20, lambda _: DEFAULT_CONTEXT)
+    if is_first:
+        path = place / "batches" / EMPTY_GROUP.path
+    else:
+        target.send([SealedBatch(*of_run(2, "other"))])
+        path = next((place / "batches" / "run=r").rglob("*.parquet"))
+    intact = path.read_bytes()
+    damage(path)
+    for _ in range(2):
+        with pytest.raises(MisconfiguredError, match=f"{path} cannot be read: .*{message}"):
+            target.send([SealedBatch(*files[1])])
+    path.write_bytes(intact)
+    target.send([SealedBatch(*files[1])])
+    assert files[1][0] in [name for name, _ in stored(place)]
+
+
+def metrics(here: Serving) -> str:
+    """The samples of failed deliveries."""
+    with urllib.request.urlopen(f"{here.http}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return "\n".join(line for line in lines if "export_failures" in line)
+
+
+def test_a_collector_reports_damaged_tables(tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    add(place, [of_run(1)])
+    path = place / "batches" / EMPTY_GROUP.path
+    cut(path)
+    arguments = configured(tmp_path, str(place), drain_s=1)
+    with serving(tmp_path / "data", *arguments) as here:
+        send(here, request()[0])
+        until(lambda: f"{path} cannot be read" in here.log.read_text())
+        until(lambda: 'reason="misconfigured"' in metrics(here))
+        assert 'reason="unreachable"' not in metrics(here)
+        assert here.end() == 7
+    assert "1 batches are not delivered to parquet" in here.log.read_text()

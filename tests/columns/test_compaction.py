@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.integration.spools import batches
 from tests.spool.made import EPOCH_NS, encoded, made, span
 
-from .helpers import add, assert_stored, of_run, stored
+from .helpers import add, assert_stored, flip_bit, of_run, stored
 from .test_columns_doc import SQL
 
 pytestmark = pytest.mark.timeout(1800)
@@ -178,17 +179,32 @@ def test_the_view_of_the_documentation_counts_once(tmp_path: Path) -> None:
     assert engine.execute(both).fetchall() == [(9,)]
 
 
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "Parquet magic bytes not found"),
+        (lambda path: flip_bit(path, "start_ns"), "CRC checksum verification failed"),
+    ],
+    ids=["cut", "bit"],
+)
 def test_a_partition_that_cannot_be_read_stays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    damage: Callable[[Path], None],
+    message: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = str(tmp_path / "tables")
     add_singly(place, files())
     add_singly(place, [of_run(2, "other", batch_id=f"{n:032x}") for n in range(3)])
     damaged = sorted((tmp_path / "tables" / "spans" / "run=r").rglob("*.parquet"))[3]
-    damaged.write_bytes(damaged.read_bytes()[:-30])
+    damage(damaged)
     before = sorted((tmp_path / "tables" / "spans" / "run=r").rglob("*.parquet"))
     assert compact(place) == 3
-    assert "Parquet magic bytes not found" in caplog.text
+    assert message in caplog.text
     assert sorted((tmp_path / "tables" / "spans" / "run=r").rglob("*.parquet")) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from cirron_otel.core.columns.directory import DirectoryTables
 from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import RECORD_TABLES, TABLES
+from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.main import run as run_command
 from tests.integration.spools import batches
 from tests.spool.made import encoded, made, mark, span
 
-from .helpers import add, of_run, stored
+from .helpers import add, flip_bit, of_run, stored
 
 FILES = [of_run(1), of_run(2, "s")]
 
@@ -105,6 +107,55 @@ def test_damage_is_reported_and_the_rest_is_read(
     assert code == 1
     assert message in found
     assert list(batches(tmp_path / "back")) == [FILES[1][0]]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("spans", "start_ns"), ("spans", "thread_id"), ("marks", "value_float"), ("batches", "marks")],
+)
+def test_a_flipped_bit_of_a_number_is_an_error(
+    table: str,
+    column: str,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = [next((tables / table / run).rglob("*.parquet")) for run in ("run=r", "run=s")]
+    flip_bit(paths[0], column)
+    code, found = converted(f"parquet:{tables}", tmp_path, capsys)
+    assert (code, list(batches(tmp_path / "back"))) == (1, [FILES[1][0]])
+    assert f"{paths[0]} cannot be read" in found
+    assert "CRC checksum verification failed" in found
+    flip_bit(paths[1], column)
+    for arguments in (
+        ["convert", f"parquet:{tables}", str(tmp_path / "none")],
+        ["report", f"parquet:{tables}"],
+    ):
+        assert run_command(arguments) == 3
+        found = capsys.readouterr().err
+        assert f"{paths[0]} cannot be read" in found
+        assert found.count("\n") == 1
+    with pytest.raises(InputError, match=f"{paths[0]} cannot be read.*checksum"):
+        ColumnsReader(tables).rows(table)
+
+
+def test_every_page_has_a_checksum(tables: Path, tmp_path: Path) -> None:
+    """Also those of dictionaries: no bit in the pages changes values that are read."""
+    path = file_of(tables, "spans")
+    data, rows = path.read_bytes(), stored(tables)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    chance = random.Random(3)
+    found = 0
+    for place in range(4, footer):
+        changed = bytearray(data)
+        changed[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(changed)
+        try:
+            assert stored(tables) == rows, place
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017
+            found += 1
+    assert found > (footer - 4) / 2
 
 
 def spoil_key(path: Path) -> None:
@@ -200,6 +251,27 @@ def test_what_is_not_a_directory_of_tables(
         assert code == 3
         assert found.count("\n") == 1
         assert message in found
+
+
+def test_tables_without_the_prefix_are_recognised(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back = str(tmp_path / "back")
+    for arguments in (["convert", str(tables), back], ["report", str(tables)]):
+        assert run_command(arguments) == 3
+        assert f"contains columnar tables: name them parquet:{tables}\n" in capsys.readouterr().err
+    file = tmp_path / "steps.parquet"
+    file.write_bytes(b"PAR1")
+    for arguments in (["report", str(file)], ["convert", str(file), back]):
+        assert run_command(arguments) == 2
+        found = capsys.readouterr().err
+        assert f"{file} is a single Parquet file" in found
+        assert "as parquet:DIR" in found
+        assert found.count("\n") == 1
+    (tables / "spool").mkdir()
+    (tables / "spool" / FILES[0][0]).write_bytes(FILES[0][1])
+    assert run_command(["convert", str(tables), back]) == 0
+    assert list(batches(tmp_path / "back")) == [FILES[0][0]]
 
 
 def test_tables_of_another_version_are_not_written(

@@ -21,6 +21,7 @@ from cirron_otel.core.columns.schema import TABLES, TIME_OF_TABLE
 from cirron_otel.core.columns.writing import ColumnsWriter, WriterLimits
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.errors import InputError, TargetError
+from cirron_otel.tools.cli.main import run as run_command
 from cirron_otel.tools.convert import workers
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.integration.spools import RECORDED, assert_same, batches, recorded
@@ -268,6 +269,29 @@ def test_convert_reads_only_the_files_of_a_run(tmp_path: Path) -> None:
     assert (report.exit_code, list(batches(tmp_path / "by id"))) == (0, [files[0][0]])
     report = convert(ConvertRequest(source, str(tmp_path / "by part of it"), run="aaa"))
     assert (report.exit_code, list(batches(tmp_path / "by part of it"))) == (1, [files[0][0]])
+
+
+@pytest.mark.parametrize("command", ["report", "diagnose", "diff"])
+def test_commands_read_only_the_files_of_a_run(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(tmp_path, [of_run(1, "aaaa"), of_run(2, "bbbb")])
+    [other] = (tmp_path / "spans" / "run=bbbb").rglob("*.parquet")
+    _spoil(other)
+    sources = [f"parquet:{tmp_path}"] * (2 if command == "diff" else 1)
+    assert run_command([command, *sources, "--run", "aaaa", "--json"]) == 0
+    assert "aaaa" in capsys.readouterr().out
+    assert run_command([command, *sources, "--run", "all", "--json"]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_runs_with_the_names_of_the_options(tmp_path: Path) -> None:
+    """`last` and `all` select runs, also if there are runs with these ids."""
+    files = [of_run(1, "all"), of_run(2, "last"), of_run(3, "z")]
+    add(tmp_path / "tables", files)
+    for run, expected in (("all", files), ("last", files[2:])):
+        convert(ConvertRequest(f"parquet:{tmp_path}/tables", str(tmp_path / run), run=run))
+        assert list(batches(tmp_path / run)) == [name for name, _ in expected]
 
 
 def test_only_some_columns(tmp_path: Path) -> None:

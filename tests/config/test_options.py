@@ -112,6 +112,18 @@ class TestOrder:
             " the default, 1.0, is used",
         )
 
+    @pytest.mark.parametrize(
+        ("variable", "expected"),
+        [
+            ("CIRRON_EXPORT_BUDGET", "a number of spans per second above 0, up to 1e+09, or none"),
+            ("CIRRON_DETAIL_EVERY", "a whole number of at least 1, up to 2^63-1, or none"),
+            ("CIRRON_MARK_CAPACITY", "a whole number of at least 1, up to 2^63-1"),
+        ],
+    )
+    def test_a_number_that_is_too_large(self, place: Place, variable: str, expected: str) -> None:
+        (problem,) = place.resolve(environ={variable: str(10**23)}).problems
+        assert problem.startswith(f"{variable} is '{10**23}': expected {expected};")
+
     @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
     def test_not_given_and_none(self, place: Place, option: Option) -> None:
         variables = {

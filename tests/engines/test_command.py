@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import TABLES
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.cli.conftest import COMMAND, environment
+from tests.columns.helpers import add_with_killed_compaction
 from tests.engines.generated import training
 from tests.spool.recorded import SPOOLS
 
@@ -70,6 +72,16 @@ def test_the_phases_of_several_ranks_are_the_same(report: Report, tmp_path: Path
     done = same(report, written(tmp_path / "s", training(3, 40)))
     _, _, table = done.stdout.partition("The phases of all ranks together:")
     assert re.search(r"forward +240 ", table)
+
+
+def test_batches_in_two_groups_count_once(report: Report, tmp_path: Path) -> None:
+    files = training(ranks=2, steps=20, seed=1)
+    spool = written(tmp_path / "s", files)
+    add_with_killed_compaction(tmp_path / "c", files)
+    of_spool = json.loads(report(spool, "--json").stdout)
+    of_tables = json.loads(same(report, f"parquet:{tmp_path / 'c'}", "--json").stdout)
+    del of_spool["source"], of_tables["source"]
+    assert of_tables == of_spool
 
 
 def test_a_file_that_cannot_be_read_is_reported_in_every_report(

@@ -18,7 +18,7 @@ from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.postgres import PASSWORD, Postgres
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
-from tests.columns.helpers import add
+from tests.columns.helpers import add, add_with_killed_compaction
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.test_report import Files, files_of, in_python
 from tests.spool.recorded import NAMES, SPOOLS
@@ -29,9 +29,13 @@ pytestmark = pytest.mark.xdist_group("engines-postgres")
 
 
 def in_postgres(files: Files, folder: Path, url: str) -> dict[str, Any]:
+    add(folder, files, WriterLimits())
+    return of_tables(folder, url)
+
+
+def of_tables(folder: Path, url: str) -> dict[str, Any]:
     from cirron_otel.core.engines.postgres_engine import postgres
 
-    add(folder, files, WriterLimits())
     with opened_run(ColumnarBatches(folder), connect=postgres(url)) as run:
         return report_of(run, 5).to_json()
 
@@ -73,6 +77,12 @@ def test_recordings_and_what_is_left(postgres_url: str, tmp_path: Path) -> None:
 def test_random_trees(seed: int, postgres_url: str, tmp_path: Path) -> None:
     files = random_spool(seed)
     assert in_postgres(files, tmp_path / "c", postgres_url) == in_python(files, tmp_path / "s")
+
+
+def test_batches_in_two_groups_count_once(postgres_url: str, tmp_path: Path) -> None:
+    files = training(ranks=2, steps=20, seed=1)
+    add_with_killed_compaction(tmp_path / "c", files)
+    assert of_tables(tmp_path / "c", postgres_url) == in_python(files, tmp_path / "s")
 
 
 def test_texts_are_data_and_are_ordered_by_their_bytes(url_in_english: str, tmp_path: Path) -> None:

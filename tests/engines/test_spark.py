@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
-from tests.columns.helpers import add
+from tests.columns.helpers import add, add_with_killed_compaction, flip_bit
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.spark import Cluster
 from tests.engines.test_report import Files, files_of, in_python
@@ -21,12 +22,15 @@ from tests.spool.recorded import NAMES, SPOOLS
 pytestmark = pytest.mark.xdist_group("engines-spark")
 
 CLI = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
+KILLED = "killed compaction"
+"""The tables that a compaction has left when it was killed."""
 CASES: dict[str, list[Files]] = {
     "recordings": [files_of(SPOOLS / name) for name in NAMES] + [files_of(RECORDING)],
     "oddities": [random_spool(5, 60)],
     "summaries": [random_spool(9, 60)],
     "texts": [hostile()],
     "training": [training(ranks=3, steps=40)],
+    KILLED: [training(ranks=2, steps=20, seed=1)],
 }
 """The recordings are one: an application needs a second for each query, however small it is."""
 
@@ -36,7 +40,10 @@ def test_the_reports_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
     for name, parts in CASES.items():
         files = [file for part in parts for file in part]
         folder = tmp_path / "odd %20 é" / name
-        add(folder, files, WriterLimits())
+        if name == KILLED:
+            add_with_killed_compaction(folder, files)
+        else:
+            add(folder, files, WriterLimits())
         expected[name] = in_python(files, tmp_path / "s" / name)
     folders = [tmp_path / "odd %20 é" / name for name in CASES]
     done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *folders)
@@ -78,6 +85,85 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert "secret" not in done.stderr
+
+
+def test_a_changed_bit_is_an_error(spark_cluster: Cluster, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    add(damaged, training(ranks=1, steps=20), WriterLimits())
+    [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
+    flip_bit(file, "start_ns")
+    done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, damaged)
+    assert (done.returncode, done.stdout) == (1, "")
+    message = done.stderr.splitlines()[-1]
+    assert "InputError: Spark's workers cannot read the tables: [FAILED_READ_FILE" in message
+    assert file.name in message
+
+
+# A command that waits for an executor for some seconds.
+IMPATIENT = f"""
+from cirron_otel.core.engines import spark_engine
+spark_engine._WORKERS_S = 3
+{CLI}
+"""
+
+# A command whose executors are killed when they have the rows of three intermediate tables.
+KILLING = f"""
+import os, signal
+from pathlib import Path
+from cirron_otel.core.engines.spark_engine import SparkEngine
+
+create, created = SparkEngine.create, []
+
+def create_and_kill(engine, name, query):
+    create(engine, name, query)
+    created.append(name)
+    if len(created) == 3:
+        application = engine._session.sparkContext.applicationId.encode()
+        killed = 0
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = path.read_bytes().split(b"\\0") if path.exists() else []
+            if b"--executor-id" in words and application in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                killed += 1
+        assert killed, "no executor"
+
+SparkEngine.create = create_and_kill
+{CLI}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "executor", "messages"),
+    [
+        (IMPATIENT, "64g", ("has not started an executor for 3 s", "free cores and memory")),
+        (KILLING, None, ("report: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]", "run it again")),
+    ],
+    ids=["none", "killed"],
+)
+def test_without_executors_is_one_line(
+    program: str,
+    executor: str | None,
+    messages: tuple[str, ...],
+    spark_cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    add(tmp_path / "tables", training(ranks=2, steps=20), WriterLimits())
+    variables = {}
+    if executor is not None:
+        settings = (spark_cluster.folder / "conf" / "spark-defaults.conf").read_text()
+        (tmp_path / "conf").mkdir()
+        (tmp_path / "conf" / "spark-defaults.conf").write_text(
+            f"{settings}spark.executor.memory {executor}\n"
+        )
+        variables["SPARK_CONF_DIR"] = str(tmp_path / "conf")
+    done = spark_cluster.run(
+        "-c", program, "report", f"parquet:{tmp_path}/tables", "--engine", spark_cluster.url,
+        variables=variables,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+    for message in messages:
+        assert message in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_without_the_extra_is_one_line(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cirron_otel.errors import MissingExtraError, TargetError
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from tests.cli.conftest import Run, run
+from tests.columns.helpers import flip_bit
 from tests.convert_rows import places
 from tests.frames.tables import arrow_rows
 from tests.spool.made import encoded, made, mark, span
@@ -33,6 +34,14 @@ def test_parquet_has_the_same_rows_and_types(spool: Path, tmp_path: Path) -> Non
     assert report.exit_code == 0
     assert report.written == 1
     assert report.bytes_written == (tmp_path / "steps.parquet").stat().st_size
+
+
+def test_a_reader_of_parquet_may_verify_checksums(tmp_path: Path) -> None:
+    convert(ConvertRequest(str(RECORDING), f"{tmp_path}/steps.parquet"))
+    flip_bit(tmp_path / "steps.parquet", "duration_ns")
+    pq.read_table(tmp_path / "steps.parquet")
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.read_table(tmp_path / "steps.parquet", page_checksum_verification=True)
 
 
 @pytest.mark.parametrize("spool", [TRAINING, RECORDING], ids=str)

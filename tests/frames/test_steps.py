@@ -172,6 +172,12 @@ NAN = {"value": None, "value_nonfinite": "nan"}
         ([True, False], [True, False]),
         ([True, 1], ["true", "1"]),
         (["best", 1.5], ["best", "1.5"]),
+        (["5", "6"], ["5", "6"]),
+        (["0.5", None], ["0.5", None]),
+        (["true", "false"], ["true", "false"]),
+        (["nan", "Infinity"], ["nan", "Infinity"]),
+        (["5", 6], ["5", "6"]),
+        ([NAN, "inf"], ["nan", "inf"]),
         ([None, None], [None, None]),
     ],
 )
@@ -194,6 +200,18 @@ def test_the_type_of_a_mark_holds_all_its_values(
 def test_a_number_of_a_step_is_an_integer(tmp_path: Path, index: Any, expected: Any) -> None:
     (row,) = steps_of(tmp_path, [span(1, index=index)], [])
     assert row["index"] == expected
+
+
+def test_no_name_and_a_question_mark_are_apart(tmp_path: Path) -> None:
+    names: list[str | None] = ["", "?", None]
+    spans = [span(1), *(span(n, 1, name=name, gpu_ns=n) for n, name in enumerate(names, 2))]
+    marks = [mark(1, 1, name="", value=1), mark(2, 1, name="?", value=2)]
+    (row,) = steps_of(tmp_path, spans, marks)
+    assert {
+        "phase__ns": 1000, "phase_?_ns": 500, "gpu__ns": 2 + 4, "gpu_?_ns": 3, "mark_": 1,
+        "mark_?": 2,
+    }.items() <= row.items()  # fmt: skip
+    assert row["unattributed_ns"] == 500 - 3 * 500
 
 
 def test_names_without_a_column_are_reported(

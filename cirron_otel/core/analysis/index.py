@@ -37,7 +37,7 @@ CREATE TABLE span (
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
-    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT
+    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT, is_text INTEGER
 );
 CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -93,7 +93,7 @@ _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TRACE_STEP = "INSERT INTO trace_step VALUES (?, ?, ?, ?)"
@@ -276,7 +276,7 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         value = mark.value if mark.value is not None else mark.value_nonfinite
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
-            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark),
+            shown(mark.kind), _int64(mark.ts_ns), _device_of(mark), isinstance(mark.value, str),
         )  # fmt: skip
 
 

@@ -28,7 +28,8 @@ _NON_FINITE: Final = {
     "-Infinity": "-inf",
 }  # fmt: skip
 _BOOLS: Final = {"true": True, "false": False}
-# Each scope with a mark, and the step that it is, or is in.
+# Each scope with a mark, and the step that it is, or is in. A report lists phases without a name
+# as `?`, together with those of this name; here both have columns.
 _TABLES: Final = f"""
 CREATE TABLE step_of_scope (span BLOB PRIMARY KEY, step INTEGER, is_eval INTEGER) WITHOUT ROWID;
 INSERT OR IGNORE INTO step_of_scope
@@ -41,15 +42,18 @@ WITH RECURSIVE above (span, id, is_eval, level) AS (
     AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = above.id)
 )
 SELECT above.span, step.no, is_eval FROM above JOIN step ON step.id = above.id;
+UPDATE phase SET name = ''
+WHERE name = '?' AND (SELECT name FROM span WHERE span.no = phase.no) IS NOT '?';
 CREATE TABLE step_mark (
-    step INTEGER, name TEXT, is_eval INTEGER, value TEXT, no INTEGER,
+    step INTEGER, name TEXT, is_eval INTEGER, value TEXT, is_text INTEGER, no INTEGER,
     PRIMARY KEY (step, name, is_eval)
 ) WITHOUT ROWID;
 INSERT INTO step_mark
-SELECT step, name, is_eval, value, no FROM (
-    SELECT step, coalesce(nullif(mark.name, ''), '?') AS name, is_eval, mark.value, mark.no,
+SELECT step, name, is_eval, value, is_text, no FROM (
+    SELECT step, coalesce(mark.name, '') AS name, is_eval, mark.value,
+        mark.is_text, mark.no,
         row_number() OVER (
-            PARTITION BY step, coalesce(nullif(mark.name, ''), '?'), is_eval
+            PARTITION BY step, coalesce(mark.name, ''), is_eval
             ORDER BY mark.ts_ns DESC, mark.no DESC
         ) AS place
     FROM step_of_scope JOIN mark USING (span) WHERE {IS_LISTED}
@@ -78,7 +82,7 @@ _COUNTS: Final = """
 SELECT (SELECT count(DISTINCT name) FROM phase),
     (SELECT count(*) FROM (SELECT 1 FROM step_mark GROUP BY name, is_eval))
 """
-_VALUES: Final = "SELECT name, is_eval, value FROM step_mark"
+_VALUES: Final = "SELECT name, is_eval, value, is_text FROM step_mark"
 
 
 class TableColumn(NamedTuple):
@@ -120,9 +124,12 @@ class _ValueTypes:
     is_double: bool = True
     is_bool: bool = True
 
-    def add(self, value: str | None) -> None:
-        """Exclude the types that do not represent a value."""
+    def add(self, value: str | None, *, is_text: bool) -> None:
+        """Exclude the types that do not represent a value; `is_text` is whether it is a string."""
         if value is None:
+            return
+        if is_text:
+            self.is_bool = self.is_int = self.is_double = False
             return
         self.is_bool = self.is_bool and value in _BOOLS
         self.is_int = self.is_int and _integer(value) is not None
@@ -188,9 +195,9 @@ class StepTable:
 
     def _mark_types(self) -> dict[_MarkKey, str]:
         types = {key: _ValueTypes() for key in self._index.rows(_MARK_NAMES, MAX_NAMES)}
-        for name, is_eval, value in self._index.rows(_VALUES):
+        for name, is_eval, value, is_text in self._index.rows(_VALUES):
             if (each := types.get((name, is_eval))) is not None:
-                each.add(value)
+                each.add(value, is_text=is_text)
         return {(key[0], key[1]): each.type for key, each in types.items()}
 
     def _fixed(self, times: StepTimes, fields: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -59,7 +59,7 @@ def read_table(
     Raises InputError.
     """
     try:
-        with pq.ParquetFile(source, pre_buffer=True) as file:
+        with pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file:
             schema = schema_of(table)
             _check(file.schema_arrow, schema)
             names = schema.names if columns is None else columns
@@ -132,6 +132,7 @@ def _options(columns: tuple[Column, ...]) -> dict[str, Any]:
         "compression": "zstd",
         "use_dictionary": dictionaries,
         "column_encoding": encodings,
+        "write_page_checksum": True,
         "store_schema": False,  # engines read the same types, whoever wrote the file
     }
 

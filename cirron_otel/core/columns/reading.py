@@ -118,11 +118,15 @@ class ColumnsReader:
     ) -> Any:
         """Return the rows of a table as an Arrow table, read from the files that may have some.
 
-        Files are skipped by partition, and row groups by their statistics. Raises InputError.
+        Files are skipped by partition, and row groups by their statistics. Raises InputError, which
+        names the file that is damaged.
         """
         try:
             return self.scan(table, select, columns).to_table()
         except (pa.ArrowException, OSError) as error:
+            for group in self.groups(select):
+                if self._store.has(table, group):
+                    self._read(table, group)
             what = str(error).splitlines()[0]
             raise InputError(f"{self._store.shown}/{table} cannot be read: {what}") from None
 
@@ -148,7 +152,8 @@ class ColumnsReader:
                 rows, schema=_schema_of(table, needed), columns=names, filter=conditions
             )
         files = [self._store.source(table, group) for group in present]
-        dataset = ds.dataset(files, schema=schema_of(table), format="parquet")
+        parquet = ds.ParquetFileFormat(page_checksum_verification=True)
+        dataset = ds.dataset(files, schema=schema_of(table), format=parquet)
         return dataset.scanner(columns=names, filter=conditions)
 
     def _repeated(self, groups: list[BatchGroup]) -> dict[BatchGroup, set[str]]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from ... import exactjson
-from ...errors import InputError, TargetError
+from ...errors import TargetError
 from ..delivery.errors import UnreachableError
 from .arrow import rows_of
 from .batch_rows import batch_of
@@ -58,8 +58,8 @@ class ColumnsWriter:
     """Adds batches to tables, which it creates if needed.
 
     A batch is stored once. `add` keeps batches in memory until their group is large enough;
-    `close` writes all groups. Methods raise TargetError if a file cannot be written, and an
-    EndpointError if a server does not respond or refuses.
+    `close` writes all groups. Methods raise TargetError if a file cannot be written, InputError if
+    the tables are damaged, and an EndpointError if a server does not respond or refuses.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class ColumnsWriter:
         """Exclude other writers of a directory, and remove what dead writers left.
 
         `known` are the batches that an earlier writer of this process has found; the tables are
-        then used as that writer left them. Raises TargetError for tables of another format
-        version, and if another writer has not ended within `wait_s` seconds.
+        then used as that writer left them. Raises InputError for tables of another format
+        version, and TargetError if another writer has not ended within `wait_s` seconds.
         """
         self._store = open_tables(place)
         self._limits = limits
@@ -246,8 +246,6 @@ def _writable(store: TableStore) -> Iterator[None]:
     """Convert the errors of files to TargetErrors."""
     try:
         yield
-    except InputError as error:
-        raise TargetError(f"{error}; name another place") from None
     except (OSError, pa.ArrowException) as error:
         what = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise TargetError(

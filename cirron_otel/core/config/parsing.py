@@ -26,6 +26,7 @@ _UNITS = {"": 1, "b": 1} | {
 }
 _MAX_TEXT = 1000
 _MAX_INTEGER = 2**63 - 1
+_UP_TO_MAX = ", up to 2^63-1"
 # RFC 9110, "Field Values": characters that need no quoting or folding in a header.
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
@@ -117,8 +118,8 @@ def _integer_from(low: int) -> Callable[[object], int]:
 
 
 def integer(low: int) -> Parser:
-    """Return a parser of whole numbers of at least `low`."""
-    return Parser("int", f"a whole number of at least {low}", _integer_from(low))
+    """Return a parser of whole numbers from `low` to 2^63-1."""
+    return Parser("int", f"a whole number of at least {low}{_UP_TO_MAX}", _integer_from(low))
 
 
 def _size(value: object) -> int:
@@ -314,4 +315,4 @@ def _detail(value: object) -> int | None:
     return every or None
 
 
-DETAIL = optional(Parser("int", "a whole number of at least 1", _detail))
+DETAIL = optional(Parser("int", f"a whole number of at least 1{_UP_TO_MAX}", _detail))

@@ -38,7 +38,8 @@ def cached_batches(reader: SpoolReader) -> ColumnarBatches:
 
     Several processes may call this at the same time: one of them writes, and the others wait.
     Files that cannot be read are reported by the reader, as in every pass over a spool. Raises
-    TargetError if the cache cannot be written, and NeedsPythonError if it cannot store a batch.
+    TargetError if the cache cannot be written, InputError if it is damaged, and NeedsPythonError if
+    it cannot store a batch.
     """
     directory = cache_of(reader.paths.spool)
     sizes = dict(_sizes(reader))

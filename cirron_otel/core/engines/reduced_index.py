@@ -30,7 +30,8 @@ MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _AT_ONCE: Final = 1000
 _ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
-_ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9})"  # noqa: S608 - constants
+_ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9}, NULL)"  # noqa: S608 - constants
+"""Reports do not read `is_text`."""
 _ADD_FILE: Final = "INSERT OR IGNORE INTO file VALUES (?, ?, 0, NULL, 0)"
 _ADD_SAMPLE: Final = "INSERT OR IGNORE INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TABLES: Final = """

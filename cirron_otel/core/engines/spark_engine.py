@@ -29,7 +29,7 @@ from .engine import SqlEngine, Table
 from .spark_sql import ExactSparkCompiler
 
 try:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -50,6 +50,7 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.variable.substitute": "false",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
 }
 """Settings on which the figures and the meaning of texts depend; the driver has no pages."""
 _GLOB: Final = frozenset("*?[]{}\\")
@@ -66,6 +67,8 @@ _TYPES: Final = {
     STRING: "string", INT32: "int", INT64: "bigint", DOUBLE: "double", BOOL: "boolean",
 }  # fmt: skip
 _ERROR: Final = re.compile(r"(?:ERROR|WARN) (.*)|^(?:Caused by: )?[\w.]+(?:Exception|Error): .*")
+_JAVA_CLASS: Final = re.compile(r"^: (?:[\w.$]+: )?")
+_UNREAD_FILE: Final = re.compile(r"\[FAILED_READ_FILE.*")
 _LONGEST: Final = 300
 _COMPILER: Final = ExactSparkCompiler()
 
@@ -226,15 +229,25 @@ def _errors() -> Iterator[None]:
         if not isinstance(error, Py4JError | PySparkException | OSError):
             raise
         text = _first_line(error)
-        if "FileNotFoundException" in str(error) or "FAILED_READ_FILE" in str(error):
+        unread = _UNREAD_FILE.search(str(error))
+        if unread is not None or "FileNotFoundException" in str(error):
+            text = text if unread is None else unread[0][:_LONGEST]
             raise InputError(
-                f"Spark's workers cannot read the tables: {text}; each needs the same paths"
+                f"Spark's workers cannot read the tables: {text}; each needs the same"
+                " paths, and files without damage"
             ) from None
-        raise EndpointError(f"Spark cannot compute the report: {text}") from None
+        raise EndpointError(
+            f"Spark cannot compute the report: {text}; run it again if an executor was lost, or see"
+            " the logs of the workers"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:
-    line = next((each for each in str(error).splitlines() if each.strip()), type(error).__name__)
+    """Return the first line of a message; that of Java without the call and the class."""
+    lines = [each for each in str(error).splitlines() if each.strip()] or [type(error).__name__]
+    line = lines[0]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        line = _JAVA_CLASS.sub("", lines[1])
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 

@@ -98,7 +98,7 @@ def diagnose(
             as_json=as_json, is_failure=lambda each: is_failure(each, fail_on),
         )  # fmt: skip
         return FAILED_VERDICT if has_failed else code
-    with as_spool(source, source_format) as place:
+    with as_spool(source, source_format, run) as place:
         found = list(_diagnosed(place, run, limits))
     if as_json:
         output.document({

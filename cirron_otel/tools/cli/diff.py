@@ -219,7 +219,7 @@ def _read(
     from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
 
-    place = stack.enter_context(as_spool(source, source_format))
+    place = stack.enter_context(as_spool(source, source_format, run))
     reader = SpoolReader(place.directory)
     chosen = chosen_run(reader, run)
     index = stack.enter_context(run_index(reader))

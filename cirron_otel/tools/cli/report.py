@@ -94,7 +94,7 @@ def report(
         if computed is not None:
             _show(source, *computed[:3], as_json=as_json, no_pager=no_pager)
             return max(computed.code, _drops(computed.report))
-    with as_spool(source, source_format) as place:
+    with as_spool(source, source_format, run) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
         with run_index(reader) as index:

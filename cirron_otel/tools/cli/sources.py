@@ -54,10 +54,13 @@ def shown_source(source: str) -> str:
 
 
 @contextlib.contextmanager
-def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
+def as_spool(
+    source: str, source_format: str | None, run: str | None = None
+) -> Iterator[OpenedSource]:
     """Yield `source` if it is a spool, or else a temporary spool converted from it.
 
-    Raises the errors of `convert`: UsageError, InputError, TargetError.
+    If `run` is given, batches of other runs may be missing. Raises the errors of `convert`:
+    UsageError, InputError, TargetError.
     """
     from ..convert.as_spool import opened_as_spool
     from ..convert.sources import is_spool
@@ -67,6 +70,6 @@ def as_spool(source: str, source_format: str | None) -> Iterator[OpenedSource]:
         return
     with contextlib.ExitStack() as stack:
         with output.progress("reading") as progress:
-            opened = opened_as_spool(source, source_format, progress)
+            opened = opened_as_spool(source, source_format, progress, run)
             directory, conversion = stack.enter_context(opened)
         yield OpenedSource(directory, conversion)

@@ -86,7 +86,7 @@ def export(
         return report
     with contextlib.ExitStack() as stack:
         before = Report()  # kept separate: reading the spool clears earlier findings
-        context = SourceContext(stack, before, progress)
+        context = SourceContext(stack, before, progress, run=request.run)
         _, source = open_source(request.source, request.source_format, context)
         report.backend = before.backend
         sends_messages = source.has_messages and request.run in (None, ALL)
@@ -122,7 +122,7 @@ def _export_metrics(
     config = OtlpConfig.from_env(environ, Signal.METRICS)
     before, report = Report(), ExportReport(target=config.shown_endpoint, points=0)
     with contextlib.ExitStack() as stack:
-        context = SourceContext(stack, before, progress)
+        context = SourceContext(stack, before, progress, run=request.run)
         _, source = open_source(request.source, request.source_format, context)
         report.backend = before.backend
         service_name = default_service_name(environ)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...core.otlp.formats import Compression, Encoding, Format, compression_of, format_of
 from ...core.records.check import check_batch
+from ...core.spool.paths import find_spool
 from ...errors import InputError, UsageError
 from .tables import (
     SOURCES,
@@ -16,6 +17,7 @@ from .tables import (
     TARGETS,
     SourceRow,
     check_from,
+    hint_for,
     joined,
     source_formats,
     source_with_prefix,
@@ -70,10 +72,12 @@ def source_place(path: str, source_format: str | None) -> PathSpec:
     if mode is None:
         raise InputError(f"{path} does not exist: name a spool, a batch file or an OTLP file")
     if stat.S_ISDIR(mode):
+        _check_no_hint(Path(path))
         return PathSpec(path, SPOOL)
     form = format_of(path)
     if form is None:
-        raise UsageError(f"{path} has no known suffix: expected {_SUFFIXES}, or use --from")
+        hint = hint_for(Path(path))
+        raise UsageError(hint or f"{path} has no known suffix: expected {_SUFFIXES}, or use --from")
     if form.encoding is Encoding.PROTO:
         return PathSpec(path, OTLP_PROTO, form.compression)
     # A pipe can be read only once, so its content cannot be inspected in advance.
@@ -117,6 +121,16 @@ def target_place(path: str, target_format: str | None, source: SourceRow) -> Pat
         f"{path} has no known suffix: expected {_SUFFIXES}, {_STEPS}, no suffix for a spool,"
         " or use --to"
     )
+
+
+def _check_no_hint(directory: Path) -> None:
+    """Raise InputError for a directory that is not a spool, but another kind of source."""
+    hint = hint_for(directory)
+    if hint is not None:
+        try:
+            find_spool(directory)
+        except InputError:
+            raise InputError(hint) from None
 
 
 def _check_not_empty(what: str, argument: str, path: str) -> None:

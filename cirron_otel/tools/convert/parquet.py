@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ...core.analysis.run_selection import ALL, LAST
 from ...core.columns.extra import require
+from ...core.columns.layout import RUN_PREFIX, SUFFIX
+from ...core.columns.schema import BATCHES
 from ...core.records.check import check_batch
 from ...core.records.findings import Finding
 from ...core.translator.codec import Encoded
@@ -33,7 +36,8 @@ class ParquetSource(BatchSource):
     def __init__(self, place: PathSpec, context: SourceContext) -> None:
         """Store the path; `batches` reads it. Raises MissingExtraError."""
         require()
-        self._path, self._run = place.path, context.run
+        self._path = place.path
+        self._run = None if context.run in (ALL, LAST) else context.run
 
     def batches(
         self,
@@ -156,6 +160,19 @@ def locate(source: str) -> SourceLocation:
     return SourceLocation(place, None if "://" in place else Path(place))
 
 
+def hint_for(path: Path) -> str | None:
+    """Return the advice for a directory of tables, or for a Parquet file, without the prefix."""
+    if path.suffix.lower() == SUFFIX:
+        return (
+            f"{path} is a single Parquet file, which is not a recording: name the directory of"
+            " columnar tables, as parquet:DIR"
+        )
+    with contextlib.suppress(OSError):
+        if any((path / BATCHES).glob(f"{RUN_PREFIX}*")):
+            return f"{path} contains columnar tables: name them parquet:{path}"
+    return None
+
+
 @contextlib.contextmanager
 def open_target(
     place: PathSpec,
@@ -168,7 +185,9 @@ def open_target(
     require()
     from ...core.columns.writing import ColumnsWriter  # noqa: PLC0415 - pyarrow
 
-    with ColumnsWriter(place.path) as writer:
+    with undamaged_target():
+        writer = ColumnsWriter(place.path)
+    with writer:
         yield ParquetTarget(writer, report)
         with undamaged_target():
             writer.flush()

@@ -68,6 +68,8 @@ class SourceRow:
     """Whether `--select rank=N` beside `--join` selects the rank of the other spool."""
     locator: Loaded | None = None
     """A function `(source) -> object with shown and path`; None if the source is a path."""
+    hint: Loaded | None = None
+    """A function `(path) -> str | None`: the advice for a path of this kind without its prefix."""
 
     def open(self, *arguments: Any) -> Any:
         """Call the opener."""
@@ -175,6 +177,7 @@ SOURCES: dict[str, SourceRow] = {
         "columnar tables: parquet:DIR or parquet:s3://BUCKET/PREFIX",
         prefixes=("parquet:",),
         locator="cirron_otel.tools.convert.parquet:locate",
+        hint="cirron_otel.tools.convert.parquet:hint_for",
     ),
     "iceberg": SourceRow(
         "cirron_otel.tools.convert.iceberg:IcebergSource",
@@ -327,6 +330,12 @@ def location_of(source: str) -> SourceLocation:
     if row.is_format:
         return SourceLocation(source, Path(source.removeprefix(match[1])))
     return SourceLocation(source, None)
+
+
+def hint_for(path: Path) -> str | None:
+    """Return the advice for a path that needs a prefix; None if there is none."""
+    functions = [_load(row.hint) for row in SOURCES.values() if row.hint is not None]
+    return next(filter(None, (function(path) for function in functions)), None)
 
 
 def check_from(source_format: str | None, name: str) -> None:

@@ -96,12 +96,13 @@ def write_csv(stream: BinaryIO, steps: StepTable) -> None:
 
 
 def write_parquet(stream: BinaryIO, steps: StepTable) -> None:
-    """Write steps as Parquet, compressed with Zstandard."""
+    """Write steps as Parquet, compressed with Zstandard, with a checksum of each page."""
     from pyarrow import parquet  # noqa: PLC0415
 
     from .arrow_rows import chunks_of, schema_of_columns  # noqa: PLC0415 - pyarrow
 
     schema = schema_of_columns(steps.columns)
-    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+    options = {"compression": "zstd", "write_page_checksum": True}
+    with parquet.ParquetWriter(stream, schema, **options) as writer:
         for chunk in chunks_of(steps.columns, fitting_rows(steps)):
             writer.write_batch(chunk)
