@@ -1,6 +1,6 @@
-"""Print the reports of directories of tables by Spark, one JSON document a line.
+"""Print documents of directories of tables by Spark, those of each directory on one line, as JSON.
 
-`python -m tests.engines.spark_reports MASTER DIR...`: one application reports all directories.
+`python -m tests.engines.spark_reports MASTER DIR...`: one application computes all.
 """
 
 from __future__ import annotations
@@ -10,21 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_report import report_of
-from cirron_otel.core.engines.source import opened_run
 from cirron_otel.core.engines.spark_engine import spark, spark_session
-
-SLOWEST = 5
+from tests.engines.documents import in_engine, some
 
 
 def main() -> None:
-    """Report each directory that the command line names."""
+    """Print the documents of each directory that the command line names."""
     url, *directories = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder, spark_session(url, Path(folder)) as session:
-        for directory in directories:
-            with opened_run(ColumnarBatches(Path(directory)), connect=spark(session)) as run:
-                print(json.dumps(report_of(run, SLOWEST).to_json()), flush=True)
+        for number, directory in enumerate(directories):
+            documents = in_engine(Path(directory), spark(session), some(number))
+            print(json.dumps(documents), flush=True)
 
 
 if __name__ == "__main__":

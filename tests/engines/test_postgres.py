@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
-from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_report import report_of
-from cirron_otel.core.engines.source import opened_run
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.postgres import PASSWORD, Postgres
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add
+from tests.engines import documents
+from tests.engines.documents import Files, in_engine, in_python
 from tests.engines.generated import hostile, random_spool, training
-from tests.engines.test_report import Files, files_of, in_python
+from tests.engines.test_report import files_of
 from tests.spool.recorded import NAMES, SPOOLS
 
 psycopg = pytest.importorskip("psycopg")
@@ -28,12 +27,13 @@ psycopg = pytest.importorskip("psycopg")
 pytestmark = pytest.mark.xdist_group("engines-postgres")
 
 
-def in_postgres(files: Files, folder: Path, url: str) -> dict[str, Any]:
+def in_postgres(
+    files: Files, folder: Path, url: str, names: tuple[str, ...] = documents.ALL
+) -> dict[str, Any]:
     from cirron_otel.core.engines.postgres_engine import postgres
 
     add(folder, files, WriterLimits())
-    with opened_run(ColumnarBatches(folder), connect=postgres(url)) as run:
-        return report_of(run, 5).to_json()
+    return in_engine(folder, postgres(url), names)
 
 
 def relations(url: str) -> list[tuple[Any, ...]]:
@@ -71,14 +71,15 @@ def test_recordings_and_what_is_left(postgres_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_random_trees(seed: int, postgres_url: str, tmp_path: Path) -> None:
-    files = random_spool(seed)
-    assert in_postgres(files, tmp_path / "c", postgres_url) == in_python(files, tmp_path / "s")
+    files, names = random_spool(seed), documents.some(seed)
+    expected = in_python(files, tmp_path / "s", names)
+    assert in_postgres(files, tmp_path / "c", postgres_url, names) == expected
 
 
 def test_texts_are_data_and_are_ordered_by_their_bytes(url_in_english: str, tmp_path: Path) -> None:
     files = hostile()
     expected = in_python(files, tmp_path / "s")
-    assert len(expected["marks"]) == 12
+    assert len(expected["report"]["marks"]) == 12
     assert in_postgres(files, tmp_path / "c", url_in_english) == expected
 
 

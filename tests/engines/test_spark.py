@@ -13,9 +13,10 @@ from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add
+from tests.engines.documents import Files, in_python, some
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.spark import Cluster
-from tests.engines.test_report import Files, files_of, in_python
+from tests.engines.test_report import files_of
 from tests.spool.recorded import NAMES, SPOOLS
 
 pytestmark = pytest.mark.xdist_group("engines-spark")
@@ -31,17 +32,17 @@ CASES: dict[str, list[Files]] = {
 """The recordings are one: an application needs a second for each query, however small it is."""
 
 
-def test_the_reports_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_documents_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
     expected = {}
-    for name, parts in CASES.items():
+    for number, (name, parts) in enumerate(CASES.items()):
         files = [file for part in parts for file in part]
         folder = tmp_path / "odd %20 é" / name
         add(folder, files, WriterLimits())
-        expected[name] = in_python(files, tmp_path / "s" / name)
+        expected[name] = in_python(files, tmp_path / "s" / name, some(number))
     folders = [tmp_path / "odd %20 é" / name for name in CASES]
     done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *folders)
     assert done.returncode == 0, done.stderr[-3000:]
-    documents = map(json.loads, done.stdout.splitlines())
+    documents = list(map(json.loads, done.stdout.splitlines()))
     for name, document in zip(CASES, documents, strict=True):
         assert document == json.loads(json.dumps(expected[name])), name
 
