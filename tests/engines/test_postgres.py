@@ -97,17 +97,28 @@ def test_tables_of_the_same_names_are_not_touched(postgres_url: str, tmp_path: P
         assert connection.execute("SELECT * FROM part_1").fetchall() == []
 
 
-def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def command(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
     return subprocess.run(
-        [COMMAND, "report", SPOOLS / "07_ranks", "--json", *map(str, arguments)], env=env,
-        check=False, text=True, capture_output=True, timeout=600,
+        [COMMAND, *map(str, arguments), "--json"], env=env, check=False, text=True,
+        capture_output=True, timeout=600,
     )  # fmt: skip
 
 
-def test_the_command(postgres_url: str, tmp_path: Path) -> None:
-    expected = report(tmp_path)
-    done = report(tmp_path, "--engine", postgres_url)
+def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return command(tmp_path, "report", SPOOLS / "07_ranks", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("report", "07_ranks"), ("diagnose", "18_http_wire"),
+     ("diff", "01_torch_basic", "18_http_wire")],
+)  # fmt: skip
+def test_the_commands(arguments: tuple[str, ...], postgres_url: str, tmp_path: Path) -> None:
+    name, *spools = arguments
+    sources = [SPOOLS / each for each in spools]
+    expected = command(tmp_path, name, *sources)
+    done = command(tmp_path, name, *sources, "--engine", postgres_url)
     assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, expected.stderr, 0)
 
 

@@ -65,6 +65,15 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
     assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
     assert done.stderr == expected.stderr.decode()
 
+    pair = [str(SPOOLS / each) for each in ("01_torch_basic", "07_ranks")]
+    compare = ["diff", *pair, "--json"]
+    expected = subprocess.run([COMMAND, *compare], capture_output=True, check=True)
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = spark_cluster.run(
+        "-c", CLI, *compare, "--engine", spark_cluster.url, variables=variables
+    )
+    assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
+
     odd = tmp_path / "all*"
     add(odd, training(ranks=1, steps=2))
     [closed] = free_endpoints(1)

@@ -43,7 +43,7 @@ PREFIX: Final = "spark://"
 _URL: Final = re.compile(r"spark://[A-Za-z0-9.\-\[\]:]+:\d+(,[A-Za-z0-9.\-\[\]:]+:\d+)*", re.ASCII)
 _USE: Final = "use spark://HOST:PORT"
 _SETTINGS: Final = {
-    "spark.app.name": "cirron-otel report",
+    "spark.app.name": "cirron-otel",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
@@ -230,7 +230,7 @@ def _errors() -> Iterator[None]:
             raise InputError(
                 f"Spark's workers cannot read the tables: {text}; each needs the same paths"
             ) from None
-        raise EndpointError(f"Spark cannot compute the report: {text}") from None
+        raise EndpointError(f"Spark cannot compute the figures: {text}") from None
 
 
 def _first_line(error: Exception) -> str:
