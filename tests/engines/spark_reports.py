@@ -1,6 +1,6 @@
 """Print documents of directories of tables by Spark, those of each directory on one line, as JSON.
 
-`python -m tests.engines.spark_reports MASTER DIR...`: one application computes all.
+`python -m tests.engines.spark_reports MASTER report,diagnosis:DIR...`: all by one application.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import tempfile
 from pathlib import Path
 
 from cirron_otel.core.engines.spark_engine import spark, spark_session
-from tests.engines.documents import in_engine, some
+from tests.engines.documents import in_engine
 
 
 def main() -> None:
     """Print the documents of each directory that the command line names."""
-    url, *directories = sys.argv[1:]
+    url, *wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder, spark_session(url, Path(folder)) as session:
-        for number, directory in enumerate(directories):
-            documents = in_engine(Path(directory), spark(session), some(number))
+        for each in wanted:
+            names, _, directory = each.partition(":")
+            documents = in_engine(Path(directory), spark(session), tuple(names.split(",")))
             print(json.dumps(documents), flush=True)
 
 
