@@ -11,8 +11,8 @@ from tests.environments import Environment, EnvironmentUnavailableError
 from tests.install import install
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("otlp", "collector", "postgres", "s3", "columns")
-"""All extras except torch, which takes gigabytes in each environment, and iceberg."""
+EXTRAS = ("otlp", "collector", "postgres", "s3", "columns", "sql")
+"""All extras except torch and spark, which take gigabytes in each environment, and iceberg."""
 
 
 def build(folder: Path, source: Path = ROOT) -> Path:

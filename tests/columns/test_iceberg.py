@@ -123,10 +123,19 @@ def test_a_recording_comes_back(url: str, tmp_path: Path) -> None:
     first = convert(ConvertRequest(str(spool), target))
     assert (first.exit_code, first.unchanged) == (0, 0)
     again = convert(ConvertRequest(str(spool), target))
-    assert (again.exit_code, again.unchanged) == (0, again.batches)
+    assert (again.exit_code, again.unchanged, again.bytes_written) == (0, again.batches, 0)
     back = convert(ConvertRequest(target, str(tmp_path / "back")))
     assert back.exit_code == 0
     assert_same(batches(tmp_path / "back"), batches(spool))
+
+
+def test_the_bytes_are_those_of_the_data_files(tmp_path: Path) -> None:
+    report = convert(
+        ConvertRequest(str(SPOOLS / "01_torch_basic"), f"iceberg:sqlite:///{tmp_path}/c.db")
+    )
+    files = list(tmp_path.rglob("*.parquet"))
+    assert report.written == len(files) > 2
+    assert report.bytes_written == sum(file.stat().st_size for file in files) > 0
 
 
 def test_batches_are_added_once(url: str) -> None:

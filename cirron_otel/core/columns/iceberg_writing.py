@@ -44,6 +44,7 @@ class IcebergWriter:
         self.files = 0
         """The number of commits that added rows."""
         self.bytes_written = 0
+        """The bytes of the data files that were added."""
         self._lock: Any = None
         try:
             self._exclude_others()
@@ -85,13 +86,20 @@ class IcebergWriter:
                 if table != BATCHES:
                     rows = _sorted(table, [each.tables[table] for each in batches])
                     if rows.num_rows:
-                        self._catalog.table(table).append(rows)
-                        self.files += 1
+                        of_table = self._catalog.table(table)
+                        of_table.append(rows)
+                        self._count(of_table)
             rows = _sorted(BATCHES, [each.tables[BATCHES] for each in batches])
-            with self._catalog.table(BATCHES).transaction() as change:
+            headers = self._catalog.table(BATCHES)
+            with headers.transaction() as change:
                 change.append(rows)
                 change.remove_properties(_PENDING)
-            self.files += 1
+            self._count(headers)
+
+    def _count(self, table: Any) -> None:
+        """Count the last commit, which added rows to a table."""
+        self.files += 1
+        self.bytes_written += int(table.current_snapshot().summary["added-files-size"])
 
     def close(self) -> None:
         """Release the tables; batches that wait are dropped."""

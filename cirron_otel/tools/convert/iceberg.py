@@ -81,3 +81,4 @@ def open_target(
     with writer:
         yield ParquetTarget(writer, report)
     report.written += writer.files
+    report.bytes_written += writer.bytes_written
