@@ -57,7 +57,15 @@ def test_no_module_outside_the_packages_of_torch_imports_it() -> None:
         and not module.name.endswith("__main__")
     ]
     assert len(names) > 100
-    code = "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)"
+    code = f"""
+import importlib
+from cirron_otel.errors import MissingExtraError
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except MissingExtraError as error:
+        assert error.extra == "spark", error
+"""
     assert imported_by(code).isdisjoint({"torch", "safetensors", "transformers", "lightning"})
 
 

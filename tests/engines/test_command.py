@@ -212,7 +212,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
     lines = [line.split("#")[0] for block in blocks for line in block.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("cirron-otel")]
-    assert len(commands) == 3
+    assert len(commands) == 5
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
     for command in commands:
         subprocess.run([COMMAND, *command[1:]], cwd=tmp_path, env=env, check=True, timeout=300)

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
-from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_report import report_of
-from cirron_otel.core.engines.source import opened_run
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.postgres import PASSWORD, Postgres
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add, add_with_killed_compaction
+from tests.engines import documents
+from tests.engines.documents import Files, in_engine, in_python
 from tests.engines.generated import hostile, random_spool, training
-from tests.engines.test_report import Files, files_of, in_python
+from tests.engines.test_report import files_of
 from tests.spool.recorded import NAMES, SPOOLS
 
 psycopg = pytest.importorskip("psycopg")
@@ -28,16 +27,17 @@ psycopg = pytest.importorskip("psycopg")
 pytestmark = pytest.mark.xdist_group("engines-postgres")
 
 
-def in_postgres(files: Files, folder: Path, url: str) -> dict[str, Any]:
+def in_postgres(
+    files: Files, folder: Path, url: str, names: tuple[str, ...] = documents.ALL
+) -> dict[str, Any]:
     add(folder, files, WriterLimits())
-    return of_tables(folder, url)
+    return of_tables(folder, url, names)
 
 
-def of_tables(folder: Path, url: str) -> dict[str, Any]:
+def of_tables(folder: Path, url: str, names: tuple[str, ...] = documents.ALL) -> dict[str, Any]:
     from cirron_otel.core.engines.postgres_engine import postgres
 
-    with opened_run(ColumnarBatches(folder), connect=postgres(url)) as run:
-        return report_of(run, 5).to_json()
+    return in_engine(folder, postgres(url), names)
 
 
 def relations(url: str) -> list[tuple[Any, ...]]:
@@ -75,8 +75,9 @@ def test_recordings_and_what_is_left(postgres_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_random_trees(seed: int, postgres_url: str, tmp_path: Path) -> None:
-    files = random_spool(seed)
-    assert in_postgres(files, tmp_path / "c", postgres_url) == in_python(files, tmp_path / "s")
+    files, names = random_spool(seed), documents.some(seed)
+    expected = in_python(files, tmp_path / "s", names)
+    assert in_postgres(files, tmp_path / "c", postgres_url, names) == expected
 
 
 def test_batches_in_two_groups_count_once(postgres_url: str, tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_batches_in_two_groups_count_once(postgres_url: str, tmp_path: Path) -> 
 def test_texts_are_data_and_are_ordered_by_their_bytes(url_in_english: str, tmp_path: Path) -> None:
     files = hostile()
     expected = in_python(files, tmp_path / "s")
-    assert len(expected["marks"]) == 12
+    assert len(expected["report"]["marks"]) == 12
     assert in_postgres(files, tmp_path / "c", url_in_english) == expected
 
 
@@ -106,17 +107,28 @@ def test_tables_of_the_same_names_are_not_touched(postgres_url: str, tmp_path: P
         assert connection.execute("SELECT * FROM part_1").fetchall() == []
 
 
-def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def command(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
     return subprocess.run(
-        [COMMAND, "report", SPOOLS / "07_ranks", "--json", *map(str, arguments)], env=env,
-        check=False, text=True, capture_output=True, timeout=600,
+        [COMMAND, *map(str, arguments), "--json"], env=env, check=False, text=True,
+        capture_output=True, timeout=600,
     )  # fmt: skip
 
 
-def test_the_command(postgres_url: str, tmp_path: Path) -> None:
-    expected = report(tmp_path)
-    done = report(tmp_path, "--engine", postgres_url)
+def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return command(tmp_path, "report", SPOOLS / "07_ranks", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("report", "07_ranks"), ("diagnose", "18_http_wire"),
+     ("diff", "01_torch_basic", "18_http_wire")],
+)  # fmt: skip
+def test_the_commands(arguments: tuple[str, ...], postgres_url: str, tmp_path: Path) -> None:
+    name, *spools = arguments
+    sources = [SPOOLS / each for each in spools]
+    expected = command(tmp_path, name, *sources)
+    done = command(tmp_path, name, *sources, "--engine", postgres_url)
     assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, expected.stderr, 0)
 
 

@@ -1,4 +1,4 @@
-"""A report from an engine is equal to the one in Python, to the digit."""
+"""The figures of an engine are equal to those of Python, to the digit."""
 
 from __future__ import annotations
 
@@ -7,35 +7,26 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
+from cirron_otel.core.analysis.run_selection import ALL
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_report import report_of
-from cirron_otel.core.engines.source import opened_run
+from cirron_otel.core.engines.source import opened_tables
 from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.columns.helpers import TINY, add
+from tests.engines import documents
+from tests.engines.documents import Files, in_engine, in_python
 from tests.engines.generated import random_spool, training
+from tests.spool.made import encoded, made, span
 from tests.spool.recorded import NAMES, SPOOLS
 
-Files = list[tuple[str, bytes]]
 
-
-def in_python(files: Files, folder: Path) -> dict[str, Any]:
-    (folder / "spool").mkdir(parents=True)
-    for name, data in files:
-        (folder / "spool" / name).write_bytes(data)
-    reader = SpoolReader(folder)
-    with run_index(reader) as index:
-        return report_run(index, 5, reader).to_json()
-
-
-def in_duckdb(files: Files, folder: Path, limits: WriterLimits = TINY) -> dict[str, Any]:
+def in_duckdb(
+    files: Files, folder: Path, limits: WriterLimits = TINY, names: tuple[str, ...] = documents.ALL
+) -> dict[str, Any]:
     add(folder, files, limits)
-    with opened_run(ColumnarBatches(folder)) as run:
-        return report_of(run, 5).to_json()
+    return in_engine(folder, names=names)
 
 
 def files_of(spool: Path) -> Files:
@@ -56,24 +47,51 @@ def test_the_recording_of_the_demo(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [*range(10), 13, 21])
 def test_random_trees(seed: int, tmp_path: Path) -> None:
     files = random_spool(seed)
-    expected = in_python(files, tmp_path / "s")
-    assert expected["spans"] > 90
-    assert in_duckdb(files, tmp_path / "c") == expected
+    names = documents.some(seed)
+    expected = in_python(files, tmp_path / "s", names)
+    assert expected["report"]["spans"] > 90
+    assert in_duckdb(files, tmp_path / "c", names=names) == expected
+
+
+def test_scopes_of_many_levels(tmp_path: Path) -> None:
+    """Phases of one step in 150 levels of scopes, which are in an epoch through 60 others."""
+    spans = [span(0, name="epoch", index=3)]
+    spans += [span(number, number - 1, name="mine") for number in range(1, 61)]
+    spans.append(span(61, 60, index=0))
+    for number in range(62, 362, 2):
+        spans.append(span(number, number - 2 if number > 62 else 61, name="mine"))
+        spans.append(span(number + 1, number, name="forward"))
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    names = ("comparison",)
+    expected = in_python(files, tmp_path / "s", names)
+    comparison = expected["comparison"]
+    assert [(name, times) for name, times, *_ in comparison["steps"]] == [
+        ("step", 1), ("mine", 1), ("forward", 150), ("unattributed", 1),
+    ]  # fmt: skip
+    assert comparison["diagnosis"]["window"]["first"] == {"epoch": "3", "step": "0"}
+    assert in_duckdb(files, tmp_path / "c", names=names) == expected
 
 
 def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
     files = training(ranks=3, steps=40)
-    report = in_duckdb(files, tmp_path / "c", WriterLimits())
-    assert report == in_python(files, tmp_path / "s")
+    found = in_duckdb(files, tmp_path / "c", WriterLimits())
+    assert found == in_python(files, tmp_path / "s")
+    report = found["report"]
     assert report["straggler"]["rank"] == 1
     assert report["primary_verdict"]["kind"] == "COMPUTE_STRAGGLER"
     assert [each["steps"]["times"] for each in report["ranks"]] == [80] * 3
+    assert len(set(found["comparison"]["medians"])) == 10
+    assert found["diagnosis"]["primary"] == "COMPUTE_STRAGGLER"
 
 
 def test_the_comparison_notices_a_changed_name(tmp_path: Path) -> None:
     files = training(ranks=1, steps=40)
     changed = [(name, data.replace(b'"name":"loss"', b'"name":"lost"')) for name, data in files]
-    assert in_duckdb(changed, tmp_path / "c") != in_python(files, tmp_path / "s")
+    found = in_duckdb(changed, tmp_path / "c")
+    expected = in_python(files, tmp_path / "s")
+    differing = {name for name, each in found.items() if each != expected[name]}
+    assert differing == {"report", "comparison"}
 
 
 def test_a_recording_without_records(tmp_path: Path) -> None:
@@ -95,5 +113,7 @@ def test_records_that_only_python_reads_are_named(
     for change in changes:
         files = [(name, data.replace(*change)) for name, data in files]
     add(tmp_path, files)
-    with pytest.raises(NeedsPythonError), opened_run(ColumnarBatches(tmp_path)):
-        pass
+    with opened_tables(ColumnarBatches(tmp_path)) as tables:
+        selected = tables.choose(ALL)
+        with pytest.raises(NeedsPythonError), tables.run(*selected):
+            pass

@@ -14,9 +14,10 @@ from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.process import free_endpoints
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add, add_with_killed_compaction, flip_bit
+from tests.engines.documents import Files, in_python
 from tests.engines.generated import hostile, random_spool, training
 from tests.engines.spark import Cluster
-from tests.engines.test_report import Files, files_of, in_python
+from tests.engines.test_report import files_of
 from tests.spool.recorded import NAMES, SPOOLS
 
 pytestmark = pytest.mark.xdist_group("engines-spark")
@@ -33,9 +34,15 @@ CASES: dict[str, list[Files]] = {
     KILLED: [training(ranks=2, steps=20, seed=1)],
 }
 """The recordings are one: an application needs a second for each query, however small it is."""
+MORE = {"recordings": "comparison", "oddities": "diagnosis", "texts": "comparison"}
+"""The document of a case besides its report."""
 
 
-def test_the_reports_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
+def names_of(case: str) -> tuple[str, ...]:
+    return ("report", MORE[case]) if case in MORE else ("report",)
+
+
+def test_the_documents_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
     expected = {}
     for name, parts in CASES.items():
         files = [file for part in parts for file in part]
@@ -44,11 +51,11 @@ def test_the_reports_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
             add_with_killed_compaction(folder, files)
         else:
             add(folder, files, WriterLimits())
-        expected[name] = in_python(files, tmp_path / "s" / name)
-    folders = [tmp_path / "odd %20 é" / name for name in CASES]
-    done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *folders)
+        expected[name] = in_python(files, tmp_path / "s" / name, names_of(name))
+    wanted = [f"{','.join(names_of(name))}:{tmp_path / 'odd %20 é' / name}" for name in CASES]
+    done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
-    documents = map(json.loads, done.stdout.splitlines())
+    documents = list(map(json.loads, done.stdout.splitlines()))
     for name, document in zip(CASES, documents, strict=True):
         assert document == json.loads(json.dumps(expected[name])), name
 
@@ -71,6 +78,15 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
     assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
     assert done.stderr == expected.stderr.decode()
 
+    pair = [str(SPOOLS / each) for each in ("01_torch_basic", "07_ranks")]
+    compare = ["diff", *pair, "--json"]
+    expected = subprocess.run([COMMAND, *compare], capture_output=True, check=True)
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = spark_cluster.run(
+        "-c", CLI, *compare, "--engine", spark_cluster.url, variables=variables
+    )
+    assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
+
     odd = tmp_path / "all*"
     add(odd, training(ranks=1, steps=2))
     [closed] = free_endpoints(1)
@@ -92,7 +108,9 @@ def test_a_changed_bit_is_an_error(spark_cluster: Cluster, tmp_path: Path) -> No
     add(damaged, training(ranks=1, steps=20), WriterLimits())
     [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
     flip_bit(file, "start_ns")
-    done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, damaged)
+    done = spark_cluster.run(
+        "-m", "tests.engines.spark_reports", spark_cluster.url, f"report:{damaged}"
+    )
     assert (done.returncode, done.stdout) == (1, "")
     message = done.stderr.splitlines()[-1]
     assert "InputError: Spark's workers cannot read the tables: [FAILED_READ_FILE" in message
@@ -136,7 +154,7 @@ SparkEngine.create = create_and_kill
     ("program", "executor", "messages"),
     [
         (IMPATIENT, "64g", ("has not started an executor for 3 s", "free cores and memory")),
-        (KILLING, None, ("report: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]", "run it again")),
+        (KILLING, None, ("figures: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]", "run it again")),
     ],
     ids=["none", "killed"],
 )

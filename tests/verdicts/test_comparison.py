@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.core.analysis.breakdown import Breakdown, PhaseTimes
-from cirron_otel.core.analysis.verdicts.comparison import StepChange, compare_steps
+from cirron_otel.core.analysis.verdicts.comparison import StepChange, block_medians, compare_steps
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.tools.cli.main import run as run_command
 
@@ -21,13 +21,17 @@ def steps(*durations: int) -> Breakdown:
     return Breakdown(PhaseTimes("step", list(durations)), [], PhaseTimes("unattributed", []))
 
 
+def compare(a: list[Breakdown], b: list[Breakdown]) -> StepChange:
+    return compare_steps(block_medians(a), block_medians(b), thresholds_of("run"))
+
+
 def compared(after: int, *, jitter: int = 0, count: int = 100) -> StepChange:
     """Compare 100 steps of 1 ms with steps of `after` ns; blocks of ten vary by +-`jitter` ns."""
 
     def run(ns: int) -> Breakdown:
         return steps(*(ns + (jitter if (n // 10) % 2 else -jitter) for n in range(count)))
 
-    return compare_steps([run(BASE)], [run(after)], thresholds_of("run"))
+    return compare([run(BASE)], [run(after)])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_a_change_within_the_noise_is_inconclusive() -> None:
 def test_single_slow_steps_are_no_noise() -> None:
     calm = [BASE] * 100
     spiked = [BASE * (50 if n % 10 == 5 else 1) for n in range(100)]
-    found = compare_steps([steps(*calm)], [steps(*spiked)], thresholds_of("run"))
+    found = compare([steps(*calm)], [steps(*spiked)])
     assert (found.kind, found.change, found.noise) == ("INCONCLUSIVE", 0, 0)
 
 
@@ -74,9 +78,9 @@ def test_too_few_steps(count: int) -> None:
 
 def test_every_rank_needs_steps() -> None:
     long, short = steps(*[BASE] * 40), steps(*[BASE] * 5)
-    found = compare_steps([long, long], [long, short], thresholds_of("run"))
+    found = compare([long, long], [long, short])
     assert "B has too few steps" in found.why
-    assert compare_steps([long, steps()], [long], thresholds_of("run")).change == 0
+    assert compare([long, steps()], [long]).change == 0
 
 
 def job(folder: Path, forward: float) -> Path:

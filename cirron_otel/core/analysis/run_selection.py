@@ -86,18 +86,37 @@ def _limit(reader: SpoolReader, run: Run, spool: SpoolRuns) -> None:
     reader.only = run.batches | _unreadable(reader, run, spool.runs)
 
 
+def limit_again(reader: SpoolReader, run: Run, spool: SpoolRuns) -> None:
+    """Limit `reader`, which has read all batches, to a run.
+
+    Of the unreadable files, it then has only those that may belong to the run.
+    """
+    unread = frozenset(reader.unread)
+    _limit(reader, run, spool)
+    for name in reader.names():
+        if name in unread:
+            reader.read(name)
+
+
 def all_runs(reader: SpoolReader) -> list[tuple[ChosenRun, SpoolReader]]:
     """Return each run of a spool with a reader of its batches, oldest first.
 
     If no run is recorded, as in a recording of cirron-sdk, all batches count as one run.
     """
-    spool = read_runs(reader)
-    if not any(run.is_recorded for run in spool.runs):
-        return [(ChosenRun(spool.runs[0] if len(spool.runs) == 1 else None, 1), reader)]
     return [
-        (_chosen(run, spool), SpoolReader(reader.paths.root, only=run.batches))
-        for run in spool.runs
+        (
+            chosen,
+            reader if batches is None else SpoolReader(reader.paths.root, only=batches),
+        )
+        for chosen, batches in each_run(read_runs(reader))
     ]
+
+
+def each_run(spool: SpoolRuns) -> list[tuple[ChosenRun, frozenset[str] | None]]:
+    """Return each run with the names of its batches, None for all, by the rules of `all_runs`."""
+    if not any(run.is_recorded for run in spool.runs):
+        return [(ChosenRun(spool.runs[0] if len(spool.runs) == 1 else None, 1), None)]
+    return [(_chosen(run, spool), run.batches) for run in spool.runs]
 
 
 def _chosen(run: Run, spool: SpoolRuns) -> ChosenRun:

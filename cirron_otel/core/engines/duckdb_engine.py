@@ -227,18 +227,21 @@ class DuckDBEngine(SqlEngine):
         spans: Iterable[tuple[Any, ...]],
         marks: Iterable[tuple[Any, ...]],
     ) -> None:
-        """Create the relations `span` and `mark`.
+        """Create the relations `span` and `mark`, instead of those of the run before.
 
         `numbers` has the keys and the numbers of the batches whose records the columns have.
         `spans` and `marks` are the rows of the others.
         """
+        for place in range(1, self._stored + 1):
+            self.execute(f"DROP TABLE IF EXISTS part_{place}")
+        self._stored = 0
         self._write("place", PLACE, numbers)
         self._write("span", SPAN, spans)
         self._write("mark", MARK, marks)
-        self.execute(f"CREATE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
+        self.execute(f"CREATE OR REPLACE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
         # A cast is faster than a join with `place`: it looks up each key of a file's dictionary.
         keys = ", ".join(_quoted(batch.key) for batch in self.batches.batches)
-        self.execute(f"CREATE TYPE batch_number AS ENUM ({keys or _quoted('')})")
+        self.execute(f"CREATE TYPE IF NOT EXISTS batch_number AS ENUM ({keys or _quoted('')})")
         number = "CAST(enum_code(CAST(batch_key AS batch_number)) AS BIGINT)"
         selected = "WHERE batch_key IN (SELECT batch_key FROM place)"
         if self._has_all_batches():
@@ -248,7 +251,7 @@ class DuckDBEngine(SqlEngine):
                 table, self._rows(table), self._written(name), number=number, place=selected,
                 has_attributes=self._has_attributes,
             )  # fmt: skip
-            self.execute(f"CREATE VIEW {name} AS {query}")
+            self.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
 
     def _has_all_batches(self) -> bool:
         """Return whether `place` has all batches of the files."""

@@ -19,15 +19,14 @@ from ..analysis.run_report import (
     diagnosis_of,
     drops_of,
 )
-from ..analysis.sessions import assign_sessions
 from ..analysis.summary import SessionSummary, sessions_of, with_processes
 from ..analysis.verdicts.thresholds import thresholds_of
+from .engine_diagnosis import window_of
 from .expressions import descending, has_name
 from .reduced_index import ReducedIndex
 from .run_times import RankTimes, device_times
 from .series import mark_series_of
 from .source import OpenedRun
-from .step_window import EngineSteps
 from .steps import StepRelations
 
 _MOST_LEVELS = 64
@@ -45,13 +44,8 @@ def report_of(run: OpenedRun, slowest: int = 10) -> RunReport:
     index = reduced.index
     if run.paths is not None:
         add_open_scopes(index, run.paths)
-    steps = None
-    if engine.count(relations.step.limit(1)):
-        steps = EngineSteps(engine, relations, index, thresholds_of("run"))
+    steps = window_of(run, index, thresholds_of("run"))
     ranks = RankTimes(engine, relations).reports()
-    assigned = assign_sessions(index)
-    if steps is not None:
-        steps.add_sessions(index, assigned)
     sessions = sessions_of(index)
     if run.paths is not None:
         sessions = with_processes(sessions, run.paths, adds=run.is_complete)

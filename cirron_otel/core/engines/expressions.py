@@ -4,6 +4,7 @@ them: a comparison with NULL, and the order of NULL, differ between engines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import ibis
@@ -15,6 +16,17 @@ Value: TypeAlias = Any
 
 TRUE: Value = ibis.literal(value=True)
 FALSE: Value = ibis.literal(value=False)
+
+
+def union_of(tables: Sequence[Any]) -> Any:
+    """Return the rows of all tables, at least one, by an expression of small depth.
+
+    A chain of hundreds of unions is deeper than Python's recursion.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    middle = len(tables) // 2
+    return union_of(tables[:middle]).union(union_of(tables[middle:]))
 
 
 def non_negative(value: Value) -> Value:

@@ -7,9 +7,10 @@ only the durations of the ranges that contain a wanted place.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import ibis
 
@@ -22,6 +23,17 @@ _PER_ROOT: Final = 16
 """The ranges for each unit of a duration's fourth root: 150 ms is in a range of 0.3 ms."""
 
 
+class _Figures(NamedTuple):
+    """The figures of a group."""
+
+    times: int
+    total_ns: int
+    middle: tuple[int, int]
+    """The two middle durations, which are one if the number is odd."""
+    p95_ns: int
+    max_ns: int
+
+
 def figures_of(
     engine: SqlEngine, table: Table, keys: Sequence[str], name: str | None = None
 ) -> dict[Key, PhaseFigures]:
@@ -29,6 +41,26 @@ def figures_of(
 
     Their name is `name`, or the last key.
     """
+    groups = _figures(engine, table, keys)
+    return {key: PhaseFigures(name or key[-1], *each) for key, each in groups.items()}
+
+
+def figures_by_rank(engine: SqlEngine, table: Table, name: str) -> dict[int | None, PhaseFigures]:
+    """Return the figures of the column `ns` of each rank that has rows."""
+    figures = figures_of(engine, table.select("rank", "ns"), ["rank"], name)
+    return {rank: each for (rank,), each in figures.items()}
+
+
+def medians_of(engine: SqlEngine, table: Table, keys: Sequence[str]) -> dict[Key, float]:
+    """Return the median of the column `ns`, not rounded, by the values of the columns `keys`."""
+    groups = _figures(engine, table, keys)
+    return {
+        key: each.middle[0] if each.times % 2 else statistics.median(each.middle)
+        for key, each in groups.items()
+    }
+
+
+def _figures(engine: SqlEngine, table: Table, keys: Sequence[str]) -> dict[Key, _Figures]:
     ranged = table.select(*keys, "ns", range=_range(table.ns))
     counts = ranged.group_by(*keys, "range").agg(
         times=ranged.count(), total=ranged.ns.sum().cast("int64"), high=ranged.ns.max()
@@ -43,7 +75,7 @@ def figures_of(
         sums[tuple(key)] = times, int(total), high
     values = _values(engine, ranged, counts, keys)
     return {
-        key: PhaseFigures(name or key[-1], times, total, *_at_places(times, values[key]), high)
+        key: _Figures(times, total, *_at_places(times, values[key]), high)
         for key, (times, total, high) in sums.items()
     }
 

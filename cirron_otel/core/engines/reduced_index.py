@@ -67,13 +67,11 @@ class ReducedIndex:
         self._files, self._relations, self._mark = files, relations, mark
         self._searched: set[bytes] = set()
 
-    def fill(self) -> None:
-        """Add the records that all reports need."""
+    def fill(self, *, only_verdicts: bool = False) -> None:
+        """Add the records that all reports need, or only those that verdicts need."""
         index, engine, relations = self.index, self.engine, self._relations
         span = relations.span
         marks = engine.store(self._wanted_marks())
-        numbers = [span.filter(span.error.notnull()).select("no"), *self._peaks()]
-        chosen = engine.store(ibis.union(*numbers, distinct=True))
         index.script(_TABLES)
         index.change(
             _ADD_FILE,
@@ -83,9 +81,8 @@ class ReducedIndex:
             ],
         )
         self._add_spans(relations.others)
-        chosen = engine.store(chosen.anti_join(relations.others, "no"))
-        if engine.count(chosen):
-            self._add_spans(span.semi_join(chosen, "no"))
+        if not only_verdicts:
+            self._add_failed_and_peaks()
         self._add_extents()
         if engine.count(marks):
             self._add_spans(span.semi_join(marks, span.id == marks.span))
@@ -115,6 +112,15 @@ class ReducedIndex:
             ids = iter([id_of(key) for key in missing])
             while some := list(islice(ids, _AT_ONCE)):
                 self._add_spans(span.filter(span.id.isin(some)))
+
+    def _add_failed_and_peaks(self) -> None:
+        """Add the spans with an error, and those with the peaks of memory."""
+        engine, span = self.engine, self._relations.span
+        numbers = [span.filter(span.error.notnull()).select("no"), *self._peaks()]
+        chosen = engine.store(ibis.union(*numbers, distinct=True))
+        chosen = engine.store(chosen.anti_join(self._relations.others, "no"))
+        if engine.count(chosen):
+            self._add_spans(span.semi_join(chosen, "no"))
 
     def _wanted_marks(self) -> Table:
         mark = self._mark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -14,21 +14,19 @@ import ibis
 from ...semconv import SESSION as SESSION_NAME
 from ..analysis.breakdown import (
     CHECKPOINT,
-    MOST_WARM_UP,
     STEP,
     UNATTRIBUTED,
     Breakdown,
     PhaseTimes,
-    warm_up_of,
 )
 from ..analysis.run_time import SESSION, WORK, RankReport, Row, wall_time_of
 from .engine import SqlEngine, Table
-from .expressions import FALSE, ascending, duration, has_name, non_negative
-from .figures import figures_of
+from .expressions import ascending, duration, has_name, non_negative
+from .figures import figures_by_rank, figures_of
 from .steps import StepRelations
+from .steps_by_rank import StepsByRank
 
 _EVAL, _RECOMPUTE = "eval", "recompute"
-_STEADY: Final = "steady"
 _KIND: Final[dict[Row, int]] = {row: number for number, row in enumerate(WORK)}
 
 Interval: TypeAlias = tuple[Any, ...]
@@ -42,16 +40,10 @@ class RankTimes:
         """Compute what grows with the number of steps."""
         self._engine, self._relations = engine, relations
         self._phases = phase_figures(engine, relations.phase)
-        self._first = self._first_steps()
-        step = relations.step
-        self._figures: defaultdict[int | None, dict[str, PhaseTimes]] = defaultdict(dict)
-        self._add_figures(STEP, step.select("rank", "ns"))
-        self._warm_up = {
-            rank: warm_up_of(figures[STEP], [ns for _, ns in self._first[rank]])
-            for rank, figures in self._figures.items()
-        }
-        self._add_figures(_STEADY, step.filter(~self._is_warm_up(step)).select("rank", "ns"))
-        self._add_figures(UNATTRIBUTED, _unattributed(engine, relations))
+        self._steps = StepsByRank(engine, relations)
+        self._steady = figures_by_rank(engine, self._steps.steady(), STEP)
+        rest = _unattributed(engine, relations)
+        self._unattributed = figures_by_rank(engine, rest, UNATTRIBUTED)
 
     def reports(self) -> list[RankReport]:
         """Return the report of each rank, in order of rank."""
@@ -84,10 +76,14 @@ class RankTimes:
         self, row: tuple[Any, ...], steps: Iterable[tuple[Any, ...]], others: list[Interval]
     ) -> RankReport:
         rank, spans, first_ns, last_ns, recompute_ns = row
-        warm_up, first = self._warm_up.get(rank, 0), self._first.get(rank, [])
+        warm_up, first = self._steps.warm_up.get(rank, 0), self._steps.first.get(rank, [])
         all_steps, steady, unattributed = (
-            self._figures[rank].get(name) or PhaseTimes(name)
-            for name in (STEP, _STEADY, UNATTRIBUTED)
+            figures.get(rank) or PhaseTimes(name)
+            for name, figures in (
+                (STEP, self._steps.figures),
+                (STEP, self._steady),
+                (UNATTRIBUTED, self._unattributed),
+            )
         )
         phases = self._phases.get(rank, [])
         breakdown = Breakdown(all_steps, phases, unattributed, warm_up, steady)
@@ -98,34 +94,6 @@ class RankTimes:
         intervals = intervals_of(steps, others, limit or 0, last_ns or 0)
         time = wall_time_of(intervals, first_ns, last_ns)
         return RankReport(rank, spans, first_ns, last_ns, breakdown, time, int(recompute_ns or 0))
-
-    def _first_steps(self) -> defaultdict[int | None, list[tuple[int, int]]]:
-        """Return the starts and the durations of the first steps of each rank."""
-        step = self._relations.step
-        few = step.filter(step.position <= MOST_WARM_UP)
-        rows = few.order_by([ascending(few.rank), few.position]).select("rank", "start_ns", "ns")
-        first: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
-        for rank, start_ns, ns in self._engine.rows(rows):
-            first[rank].append((start_ns, ns))
-        return first
-
-    def _add_figures(self, name: str, durations: Table) -> None:
-        """Add the figures of the column `ns` of each rank."""
-        for (rank,), figures in figures_of(self._engine, durations, ["rank"], name).items():
-            self._figures[rank][name] = figures
-
-    def _is_warm_up(self, step: Table) -> Any:
-        ranks: defaultdict[int, list[int | None]] = defaultdict(list)
-        for rank, warm_up in self._warm_up.items():
-            if warm_up:
-                ranks[warm_up].append(rank)
-        is_warm_up = FALSE
-        for warm_up, some in ranks.items():
-            is_one = step.rank.isin([rank for rank in some if rank is not None]).fill_null(FALSE)
-            if None in some:
-                is_one = is_one | step.rank.isnull()
-            is_warm_up = is_warm_up | (is_one & (step.position < warm_up))
-        return is_warm_up
 
     def _other_intervals(self) -> defaultdict[int | None, list[Interval]]:
         """Return the checkpoints, evaluations and sessions of each rank, in order of start."""
@@ -190,12 +158,9 @@ def _order_of(interval: Interval) -> tuple[Any, ...]:
     return start is not None, start or 0, end is not None, end or 0, kind
 
 
-def steps_of_all(
-    engine: SqlEngine, relations: StepRelations, ranks: Sequence[RankReport]
-) -> Breakdown:
-    """Return the breakdown of the steps of all ranks."""
+def steps_of_all(engine: SqlEngine, relations: StepRelations, names: Iterable[str]) -> Breakdown:
+    """Return the breakdown of the steps of all ranks. `names` has their phases in order."""
     figures = figures_of(engine, relations.phase.select("name", "ns"), ["name"])
-    names = dict.fromkeys(phase.name for rank in ranks for phase in rank.steps.phases)
     tables = {STEP: relations.step, UNATTRIBUTED: _unattributed(engine, relations)}
     steps, unattributed = (
         figures_of(engine, table.select("ns", name=ibis.literal(name)), ["name"]).get((name,))
@@ -216,6 +181,15 @@ def _unattributed(engine: SqlEngine, relations: StepRelations) -> Table:
 
 def phase_figures(engine: SqlEngine, phase: Table) -> dict[int | None, list[PhaseTimes]]:
     """Return the phases of each rank in the order of their first occurrence."""
+    values = figures_of(engine, phase.select("rank", "name", "ns"), ["rank", "name"])
+    figures: defaultdict[int | None, list[PhaseTimes]] = defaultdict(list)
+    for rank, name in phase_names(engine, phase):
+        figures[rank].append(values[rank, name])
+    return figures
+
+
+def phase_names(engine: SqlEngine, phase: Table) -> Iterator[tuple[int | None, str]]:
+    """Yield each rank with the names of its phases, in the order of their first occurrence."""
     groups = engine.store(phase.group_by("rank", "name").agg(position=phase.position.min()))
     same = [
         phase.rank.identical_to(groups.rank), phase.name == groups.name,
@@ -225,12 +199,9 @@ def phase_figures(engine: SqlEngine, phase: Table) -> dict[int | None, list[Phas
         rank=groups.rank, name=groups.name, position=groups.position, no=phase.no
     )
     firsts = firsts.group_by("rank", "name", "position").agg(no=firsts.no.min())
-    values = figures_of(engine, phase.select("rank", "name", "ns"), ["rank", "name"])
     order = firsts.order_by([ascending(firsts.rank), firsts.position, firsts.no])
-    figures: defaultdict[int | None, list[PhaseTimes]] = defaultdict(list)
     for rank, name, _, _ in engine.rows(order):
-        figures[rank].append(values[rank, name])
-    return figures
+        yield rank, name
 
 
 def device_times(engine: SqlEngine, span: Table) -> Iterator[tuple[int | None, str, int, int, int]]:

@@ -15,7 +15,7 @@ from ..analysis.index import SpoolIndex
 from ..analysis.mark_series import MarkSeries, SeriesList
 from ..records.rows import shown
 from .engine import PLACES, SqlEngine, Table
-from .expressions import FALSE, as_number, ascending, has_name
+from .expressions import FALSE, as_number, ascending, descending, has_name
 from .reduced_index import MEMORY_NAMES, value_of
 from .steps import StepRelations
 
@@ -25,17 +25,27 @@ _COLUMNS: Final = ("rank", "listed", "is_eval", "epoch", "text", "number", "inte
 
 
 def mark_series_of(
-    engine: SqlEngine, relations: StepRelations, mark: Table, index: SpoolIndex
+    engine: SqlEngine,
+    relations: StepRelations,
+    mark: Table,
+    index: SpoolIndex,
+    *,
+    only_last: bool = False,
 ) -> tuple[list[MarkSeries], int]:
     """Return the first 1,000 series, and how many more there are.
 
-    `index` has the samples of memory, which are no series.
+    `index` has the samples of memory, which are no series. With `only_last`, only the last value of
+    each series is read, and its other figures are without meaning.
     """
     samples = {
         file * PLACES + place for file, place in index.rows("SELECT file, position FROM sample")
     }
     listed = SeriesList()
-    for columns in engine.columns(_ordered(engine, relations, mark)):
+    rows = _rows(engine, relations, mark)
+    if only_last:
+        rows = _last(rows)
+    order = [rows.listed, *map(ascending, (rows.rank, rows.is_eval, rows.ts_ns)), rows.no]
+    for columns in engine.columns(rows.order_by(order).select(*_COLUMNS)):
         for run in _runs(columns):
             _add(listed, run, samples)
     return listed.series, listed.left_out
@@ -76,8 +86,18 @@ def _are_numbers(name: str, numbers: Sequence[float | None]) -> bool:
     )
 
 
-def _ordered(engine: SqlEngine, relations: StepRelations, mark: Table) -> Table:
-    """Return the listed marks in the order of `SeriesList`.
+def _last(rows: Table) -> Table:
+    """Return the last mark of each series, and all that may be samples of memory."""
+    later = ibis.window(
+        group_by=[rows.rank, rows.listed, rows.is_eval],
+        order_by=[descending(rows.ts_ns), ibis.desc(rows.no)],
+    )
+    rows = rows.mutate(later=ibis.row_number().over(later))
+    return rows.filter((rows.later == 0) | rows.listed.isin(MEMORY_NAMES))
+
+
+def _rows(engine: SqlEngine, relations: StepRelations, mark: Table) -> Table:
+    """Return the listed marks.
 
     Most marks are on steps, which need no search among all spans.
     """
@@ -92,8 +112,7 @@ def _ordered(engine: SqlEngine, relations: StepRelations, mark: Table) -> Table:
         span = relations.span.select(*columns)
         others = _placed(listed.semi_join(rest, "no"), _scopes(span, span))
         rows = rows.anti_join(rest, "no").union(others)
-    order = [rows.listed, *map(ascending, (rows.rank, rows.is_eval, rows.ts_ns)), rows.no]
-    return rows.order_by(order).select(*_COLUMNS)
+    return rows
 
 
 def _scopes(scope: Table, around: Table) -> Table:

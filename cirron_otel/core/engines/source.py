@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -13,11 +13,12 @@ import ibis
 
 from ..analysis.index import SpoolIndex
 from ..analysis.run_batch import outline_of
-from ..analysis.run_selection import ALL, ChosenRun, choose
-from ..analysis.runs import OutlinedBatch, runs_of
+from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
+from ..analysis.runs import OutlinedBatch, SpoolRuns, runs_of
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
 from ..spool.paths import SpoolPaths
+from ..spool.reader import SpoolReader
 from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
@@ -54,79 +55,115 @@ class OpenedRun:
     """Whether the batches are all of the spool."""
 
 
-@contextlib.contextmanager
-def opened_run(
-    batches: ColumnarBatches,
-    wanted: str | None = ALL,
-    paths: SpoolPaths | None = None,
-    connect: Connect | None = None,
-) -> Iterator[OpenedRun]:
-    """Open the batches of a run, which `wanted` names as in `choose_run`.
+class OpenedTables:
+    """The runs of columnar tables, which are opened one after the other."""
 
-    `paths` is the spool that the batches are from, if there is one. `connect` returns the engine
-    with the relations of these files; None for DuckDB.
+    def __init__(
+        self,
+        files: DuckDBEngine,
+        batches: ColumnarBatches,
+        reader: SpoolReader | None,
+        connect: Connect | None,
+    ) -> None:
+        """`reader` and `connect` are those of `opened_tables`."""
+        self._files, self._batches, self._reader, self._connect = files, batches, reader, connect
+        self._paths = None if reader is None else reader.paths
+        self._odd = files.odd_keys()
 
-    Raises NeedsPythonError, UsageError if no run matches, InputError, TargetError and
-    EndpointError.
-    """
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(temporary_folder())
-        files = stack.enter_context(DuckDBEngine(batches, Path(folder)))
-        index = stack.enter_context(SpoolIndex())
-        odd = files.odd_keys()
-        chosen, names = _chosen(files, batches, odd, wanted, paths)
-        places = [
-            (batch.key, number)
-            for number, batch in enumerate(batches.batches)
-            if names is None or batch.name in names
-        ]
-        for number, batch in batches.contents([n for key, n in places if key in odd]):
-            index.files = number
-            index.add(batch)
-        index.ready()
-        files.open([place for place in places if place[0] not in odd], *expanded_rows(index))
-        engine = files if connect is None else stack.enter_context(connect(files))
-        _check(engine)
-        span, mark = engine.span, engine.mark
-        if index.has_summaries:
-            span, mark = _complete_spans(span), _complete_marks(mark)
-        mark = distinct(engine, mark)
-        relations = step_relations(engine, distinct(engine, span))
-        yield OpenedRun(
-            engine, files, batches, relations, mark, index, paths, chosen, is_complete=names is None
-        )
+    def choose(self, wanted: str | None) -> tuple[ChosenRun, frozenset[str] | None]:
+        """Return the run that `wanted` names, and the names of its batches; None for all batches.
 
+        The reader is limited to the run, and reports only the files that may belong to it.
+        Raises UsageError if no run matches, or several do.
+        """
+        if wanted == ALL:
+            return ChosenRun(None, 0), None
+        chosen, is_limited = choose(self.runs, wanted)
+        if not is_limited or chosen.run is None:
+            return chosen, None
+        if self._reader is not None:
+            limit_again(self._reader, chosen.run, self.runs)
+        return chosen, chosen.run.batches
 
-def _chosen(
-    files: DuckDBEngine,
-    batches: ColumnarBatches,
-    odd: set[str],
-    wanted: str | None,
-    paths: SpoolPaths | None,
-) -> tuple[ChosenRun, frozenset[str] | None]:
-    """Return the wanted run, and the names of its batches; None for all batches."""
-    if wanted == ALL:
-        return ChosenRun(None, 0), None
-    outlines = files.outlines()
+    def each(self) -> list[tuple[ChosenRun, frozenset[str] | None]]:
+        """Return each run with the names of its batches, None for all, like `all_runs`."""
+        return each_run(self.runs)
 
-    def outlined() -> Iterator[OutlinedBatch]:
-        for number, batch in enumerate(batches.batches):
-            content = partial(batches.content, number)
+    @cached_property
+    def runs(self) -> SpoolRuns:
+        """All runs."""
+        return runs_of(self._outlined(), self._paths)
+
+    def _outlined(self) -> Iterator[OutlinedBatch]:
+        outlines = self._files.outlines()
+        for number, batch in enumerate(self._batches.batches):
+            content = partial(self._batches.content, number)
             outline = outlines[batch.key]
-            if batch.key in odd or outline.is_foreign:
+            if batch.key in self._odd or outline.is_foreign:
                 outline = outline_of(content().data)
             yield OutlinedBatch(batch.name, outline, content)
 
-    chosen, is_limited = choose(runs_of(outlined(), paths), wanted)
-    return chosen, chosen.run.batches if is_limited and chosen.run is not None else None
+    @contextlib.contextmanager
+    def run(
+        self, chosen: ChosenRun, names: frozenset[str] | None, *, needs_digests: bool = True
+    ) -> Iterator[OpenedRun]:
+        """Open the batches with these names, None for all, which are those of the chosen run.
+
+        A run with digests is opened only if these are not needed. Raises NeedsPythonError,
+        InputError, TargetError and EndpointError.
+        """
+        files, odd = self._files, self._odd
+        places = [
+            (batch.key, number)
+            for number, batch in enumerate(self._batches.batches)
+            if names is None or batch.name in names
+        ]
+        with contextlib.ExitStack() as stack:
+            index = stack.enter_context(SpoolIndex())
+            for number, batch in self._batches.contents([n for key, n in places if key in odd]):
+                index.files = number
+                index.add(batch)
+            index.ready()
+            files.open([place for place in places if place[0] not in odd], *expanded_rows(index))
+            engine = files if self._connect is None else stack.enter_context(self._connect(files))
+            if needs_digests:
+                _check_digests(engine)
+            _check_numbers(engine)
+            span, mark = engine.span, engine.mark
+            if index.has_summaries:
+                span, mark = _complete_spans(span), _complete_marks(mark)
+            mark = distinct(engine, mark)
+            relations = step_relations(engine, distinct(engine, span))
+            yield OpenedRun(
+                engine, files, self._batches, relations, mark, index, self._paths, chosen,
+                is_complete=names is None,
+            )  # fmt: skip
 
 
-def _check(engine: SqlEngine) -> None:
-    """Raise NeedsPythonError if the records do not fit the integers of an engine."""
-    mark, span = engine.mark, engine.span
+@contextlib.contextmanager
+def opened_tables(
+    batches: ColumnarBatches, reader: SpoolReader | None = None, connect: Connect | None = None
+) -> Iterator[OpenedTables]:
+    """Open columnar tables.
+
+    `reader` has read the spool that the batches are from, if there is one. `connect` returns the
+    engine with the relations of these files; None for DuckDB. Raises InputError and TargetError.
+    """
+    with temporary_folder() as folder, DuckDBEngine(batches, Path(folder)) as files:
+        yield OpenedTables(files, batches, reader, connect)
+
+
+def _check_digests(engine: SqlEngine) -> None:
+    """Raise NeedsPythonError if there are digests, or steps of a DGRR trace."""
+    mark = engine.mark
     digests = mark.name.startswith(PREFIX) & (mark.name.length() > len(PREFIX))
     if engine.count(mark.filter(digests | (mark.name == TRACE_STEP)).limit(1)):
         raise NeedsPythonError("the run has digests")
+
+
+def _check_numbers(engine: SqlEngine) -> None:
+    """Raise NeedsPythonError if the records do not fit the integers of an engine."""
+    span = engine.span
     times = (span.start_ns, span.end_ns, span.gpu_ns)
     is_far = ibis.or_(*(~each.between(-_MOST_NS, _MOST_NS).fill_null(TRUE) for each in times))
     start, end, device = (each.cast("float64") for each in times)

@@ -43,7 +43,7 @@ PREFIX: Final = "spark://"
 _URL: Final = re.compile(r"spark://[A-Za-z0-9.\-\[\]:]+:\d+(,[A-Za-z0-9.\-\[\]:]+:\d+)*", re.ASCII)
 _USE: Final = "use spark://HOST:PORT"
 _SETTINGS: Final = {
-    "spark.app.name": "cirron-otel report",
+    "spark.app.name": "cirron-otel",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "true",
@@ -237,8 +237,8 @@ def _errors() -> Iterator[None]:
                 " paths, and files without damage"
             ) from None
         raise EndpointError(
-            f"Spark cannot compute the report: {text}; run it again if an executor was lost, or see"
-            " the logs of the workers"
+            f"Spark cannot compute the figures: {text}; run it again if an executor was lost, or"
+            " see the logs of the workers"
         ) from None
 
 

@@ -30,7 +30,7 @@ from ..analysis.verdicts.aligned_steps import (
 from ..analysis.verdicts.thresholds import Thresholds
 from ..analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumber
 from .engine import SqlEngine, Table
-from .expressions import as_number, ascending, descending, has_name, larger
+from .expressions import as_number, ascending, descending, has_name, larger, union_of
 from .steps import StepRelations
 
 _EPOCH_LEVELS: Final = 65
@@ -287,7 +287,7 @@ def epochs_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) ->
     around, step = relations.around, relations.step
     parents = step.filter(step.parent.notnull()).select("parent").distinct()
     above = engine.store(parents.mutate(id=parents.parent))
-    found: Table | None = None
+    found: list[Table] = []
     unrecorded: list[tuple[str, str]] = []
     for _ in range(_EPOCH_LEVELS):
         if not engine.count(above):
@@ -298,8 +298,7 @@ def epochs_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) ->
             joined.select(parent=above.parent, name=around.name, idx=around.idx, up=around.parent)
         )
         is_epoch = has_name(higher.name, "epoch")
-        epochs = higher.filter(is_epoch).select("parent", epoch=higher.idx)
-        found = epochs if found is None else found.union(epochs)
+        found.append(higher.filter(is_epoch).select("parent", epoch=higher.idx))
         rest = higher.filter(~is_epoch & higher.up.notnull())
         above = engine.store(rest.select("parent", id=rest.up))
     still_open = _open_epochs(index, unrecorded)
@@ -312,11 +311,10 @@ def epochs_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) ->
             )
             for number in sorted(set(still_open.values()))
         ]
-        epochs = epochs.select("parent", epoch=ibis.cases(*cases))
-        found = epochs if found is None else found.union(epochs)
-    if found is None:
-        found = above.select("parent", epoch=ibis.null("string"))
-    return engine.store(found)
+        found.append(epochs.select("parent", epoch=ibis.cases(*cases)))
+    if not found:
+        found.append(above.select("parent", epoch=ibis.null("string")))
+    return engine.store(union_of(found))
 
 
 def _open_epochs(index: SpoolIndex, parents: Sequence[tuple[str, str]]) -> dict[str, str]:

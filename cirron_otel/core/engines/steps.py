@@ -28,6 +28,7 @@ from .expressions import (
     larger,
     named,
     non_negative,
+    union_of,
 )
 
 _PART: Final = ("no", "name", "start_ns", "ns", "gpu_ns", "step", "rank", "position", "is_phase",
@@ -209,14 +210,13 @@ class _Descent:
         if not self._has_inner:
             return first, None
         below = self._below()
-        level, deep = self._holders(first), None
+        level, deep = self._holders(first), []
         for _ in range(MAX_LEVELS):
             if not engine.count(level):
                 break
-            found = engine.store(_inside(level, below))
-            deep = found if deep is None else deep.union(found)
-            level = self._holders(found)
-        return first, deep
+            deep.append(engine.store(_inside(level, below)))
+            level = self._holders(deep[-1])
+        return first, union_of(deep) if deep else None
 
     def _below(self) -> Table:
         columns = ("no", "parent", "name", "start_ns")

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ...core.spool.directories import DEFAULT_NAME
+from ...errors import UsageError
 from . import output
+from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
-from .runs import chosen_run, run_json
+from .runs import chosen_run, report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ...core.analysis.verdicts.diagnosis import Diagnosis
     from ...core.analysis.verdicts.thresholds import Thresholds
     from ...core.analysis.verdicts.verdict import Verdict
+    from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
-    from .sources import OpenedSource
 
 FAILED_VERDICT = 6
 """The exit code if a verdict is as severe as `--fail-on`."""
@@ -32,9 +33,6 @@ class DiagnosedRun(NamedTuple):
 
     chosen: ChosenRun
     diagnosis: Diagnosis
-    findings: list[Finding]
-    code: int
-    """The exit code for problems of the source, 0 or 1."""
 
     def to_json(self) -> dict[str, Any]:
         """Return an entry of `runs`."""
@@ -45,10 +43,20 @@ class DiagnosedRun(NamedTuple):
         }
 
 
+class _DiagnosedSource(NamedTuple):
+    """The wanted runs of a source."""
+
+    runs: list[DiagnosedRun]
+    findings: list[Finding]
+    code: int
+    """The exit code for problems of the source, 0 or 1."""
+
+
 @click.command(cls=PlacesCommand, short_help="Name the causes of a slow run.")
 @click.argument("source", metavar="[SRC]", default=DEFAULT_NAME)
 @from_option
 @run_option
+@engine_option
 @click.option(
     "--window",
     "window",
@@ -74,6 +82,7 @@ def diagnose(
     source: str,
     source_format: str | None,
     run: str | None,
+    engine: str,
     window: int | None,
     settings: tuple[str, ...],
     live: bool,
@@ -90,7 +99,10 @@ def diagnose(
 
     changes = settings if window is None else (*settings, f"window.steps={window}")
     limits = thresholds_of("live" if live else "run", changes)
+    place = EngineSource(source, source_format, run)
     if live:
+        if engine != PYTHON:
+            raise UsageError(f"--live needs --engine {PYTHON}")
         from .diagnose_live import follow
 
         has_failed, code = follow(
@@ -98,22 +110,24 @@ def diagnose(
             as_json=as_json, is_failure=lambda each: is_failure(each, fail_on),
         )  # fmt: skip
         return FAILED_VERDICT if has_failed else code
-    with as_spool(source, source_format, run) as place:
-        found = list(_diagnosed(place, run, limits))
+    found = None if engine == PYTHON else _by_engine(engine, place, limits)
+    if found is None:
+        found = _in_python(place, limits)
     if as_json:
         output.document({
             "source": shown_source(source),
-            "runs": [each.to_json() for each in found],
-            "findings": [finding.to_json() for each in found for finding in each.findings],
+            "runs": [each.to_json() for each in found.runs],
+            "findings": [finding.to_json() for finding in found.findings],
         })  # fmt: skip
     else:
-        for number, each in enumerate(found):
+        for number, each in enumerate(found.runs):
             if number:
                 output.result("")
             show_diagnosis(shown_source(source), each.chosen, each.diagnosis)
-    if any(is_failure(verdict, fail_on) for each in found for verdict in each.diagnosis.verdicts):
+    verdicts = (verdict for each in found.runs for verdict in each.diagnosis.verdicts)
+    if any(is_failure(verdict, fail_on) for verdict in verdicts):
         return FAILED_VERDICT
-    return max((each.code for each in found), default=0)
+    return found.code
 
 
 def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
@@ -125,17 +139,44 @@ def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
     return verdict.severity in SEVERITIES[SEVERITIES.index(fail_on) :]
 
 
-def _diagnosed(
-    place: OpenedSource, wanted: str | None, limits: Thresholds
-) -> Iterator[DiagnosedRun]:
-    """Yield the diagnosis of the wanted run, or of each run for `all`."""
+def _in_python(source: EngineSource, limits: Thresholds) -> _DiagnosedSource:
+    """Return the diagnosis of the wanted run, or of each run for `all`."""
     from ...core.analysis.run_selection import ALL, all_runs
     from ...core.analysis.verdicts.reading import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
-    reader = SpoolReader(place.directory)
-    selected = all_runs(reader) if wanted == ALL else [(chosen_run(reader, wanted), reader)]
-    for chosen, batches in selected:
-        diagnosis = diagnose_batches(batches, limits, chosen.world_size)
-        code = place.report_problems(batches)
-        yield DiagnosedRun(chosen, diagnosis, place.findings(batches), code)
+    with as_spool(source.name, source.format, source.run) as place:
+        reader = SpoolReader(place.directory)
+        selected, readers = [], [reader]
+        if source.run == ALL:
+            selected = all_runs(reader)
+            readers += [each for _, each in selected if each is not reader]
+        else:
+            selected = [(chosen_run(reader, source.run), reader)]
+        runs = [
+            DiagnosedRun(chosen, diagnose_batches(batches, limits, chosen.world_size))
+            for chosen, batches in selected
+        ]
+        return _DiagnosedSource(runs, place.findings(*readers), place.report_problems(*readers))
+
+
+def _by_engine(engine: str, source: EngineSource, limits: Thresholds) -> _DiagnosedSource | None:
+    """Return the diagnoses by an engine; None, with a message, if a run needs Python."""
+
+    def compute(tables: OpenedTables, wanted: str | None) -> list[DiagnosedRun]:
+        from ...core.analysis.run_selection import ALL
+        from ...core.engines.engine_diagnosis import diagnosis_of_run
+
+        runs = []
+        for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
+            with tables.run(chosen, names, needs_digests=False) as run:
+                runs.append(DiagnosedRun(chosen, diagnosis_of_run(run, limits)))
+        return runs
+
+    computed = computed_by(engine, [source], compute, "diagnosis")
+    if computed is None:
+        return None
+    [found] = computed
+    for each in found.value:
+        report_chosen(each.chosen, source.run)
+    return _DiagnosedSource(found.value, found.findings, found.report_problems())

@@ -15,23 +15,23 @@ from ...errors import UsageError
 from . import output
 from .diagnose import FAILED_VERDICT
 from .divergence_text import comparison_lines, gap_texts
+from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option
-from .report_text import of_ranks
-from .runs import chosen_run, run_json
+from .runs import chosen_run, report_chosen, run_json
 from .sources import as_spool, shown_source
 from .tables import rows_table
-from .text import count, duration, printable, value_text, wrapped
+from .text import count, duration, of_ranks, printable, value_text, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ...core.analysis.breakdown import Breakdown, PhaseTimes
+    from ...core.analysis.compared_run import ComparedRun, LastValue
     from ...core.analysis.divergence.comparing import RunComparison
     from ...core.analysis.divergence.tensors import RunDigests
-    from ...core.analysis.mark_series import MarkSeries
-    from ...core.analysis.run_report import RunReport
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.comparison import StepChange
+    from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
 
 
@@ -42,11 +42,10 @@ _DIVERGENCE = "divergence"
 class _Run(NamedTuple):
     """One of the two runs."""
 
-    report: RunReport
-    steps: Breakdown
-    """The breakdown over all ranks."""
+    figures: ComparedRun
     chosen: ChosenRun
-    digests: RunDigests
+    digests: RunDigests | None
+    """None for a run without digests whose figures an engine has computed."""
     findings: list[Finding]
     code: int
 
@@ -55,6 +54,7 @@ class _Run(NamedTuple):
 @click.argument("first", metavar="[A]", default=DEFAULT_NAME)
 @click.argument("second", metavar="[B]", required=False)
 @from_option
+@engine_option
 @click.option(
     "--run",
     "runs",
@@ -82,6 +82,7 @@ def diff(
     first: str,
     second: str | None,
     source_format: str | None,
+    engine: str,
     runs: tuple[str, ...],
     fail_on: str | None,
     tolerance: int,
@@ -108,15 +109,18 @@ def diff(
     if first == second == "-":
         raise UsageError("only one of A and B can be standard input")
     has_stdin = "-" in (first, second)
+    sources = [
+        EngineSource(each, source_format if each == "-" or not has_stdin else None, run)
+        for each, run in zip((first, second), _of_sides(runs), strict=True)
+    ]
     with contextlib.ExitStack() as stack:
-        a, b = (
-            _read(stack, each, source_format if each == "-" or not has_stdin else None, run)
-            for each, run in zip((first, second), _of_sides(runs), strict=True)
-        )
+        sides = None if engine == PYTHON else _by_engine(engine, sources)
+        a, b = [_read(stack, *each) for each in sources] if sides is None else sides
         comparison = _compared(a, b, tolerance)
-    phases, marks = _phases(a.steps, b.steps), _marks(a.report, b.report)
-    left_out = max(each.report.marks_left_out for each in (a, b))
-    change = compare_steps(_ranks(a.report), _ranks(b.report), thresholds_of("run"))
+    phases = _phases(a.figures.steps, b.figures.steps)
+    marks = _marks(a.figures, b.figures)
+    left_out = max(each.figures.marks_left_out for each in (a, b))
+    change = compare_steps(a.figures.medians, b.figures.medians, thresholds_of("run"))
     if as_json:
         output.document({
             "a": _side(first, a),
@@ -146,7 +150,7 @@ def diff(
 
 
 def _show_side(letter: str, source: str, run: _Run) -> None:
-    summary = f"{count(run.steps.steps.times, 'step')}{of_ranks(run.report)}"
+    summary = f"{count(run.figures.steps.steps.times, 'step')}{of_ranks(run.figures.ranks)}"
     name = "" if run.chosen.name is None else f", {printable(run.chosen.name)}"
     output.result(f"{letter}  {printable(shown_source(source))}{name}: {summary}")
 
@@ -172,18 +176,18 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
 
 def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     """Compare the digests of two runs."""
-    from ...core.analysis.divergence.comparing import compare_runs
-    from ...core.analysis.divergence.dropped_marks import dropped_marks
+    from ...core.analysis.divergence.comparing import RunComparison, compare_runs
     from ...core.analysis.divergence.observed_steps import observed_steps
     from ...core.analysis.divergence.settling import settle
 
-    sides = a.digests, b.digests
-    comparison = compare_runs(
-        observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
-    )
-    comparison.dropped = dropped_marks(a.digests), dropped_marks(b.digests)
-    for rank in comparison.ranks:
-        settle(rank, *sides)
+    comparison = RunComparison()
+    if a.digests is not None and b.digests is not None:
+        comparison = compare_runs(
+            observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
+        )
+        for rank in comparison.ranks:
+            settle(rank, a.digests, b.digests)
+    comparison.dropped = a.figures.dropped_marks, b.figures.dropped_marks
     return comparison
 
 
@@ -194,13 +198,9 @@ def _verdicts(a: _Run, b: _Run, change: StepChange) -> Iterator[str]:
     yield ""
     yield from wrapped(change.why, f"{change.kind}: ", "  ")
     for letter, run in (("A", a), ("B", b)):
-        primary = run.report.primary
-        if primary is not None and primary.kind != "WARMUP":
-            yield from verdict_lines(primary, f"{letter}: ")
-
-
-def _ranks(report: RunReport) -> list[Breakdown]:
-    return [each.steps for each in report.ranks]
+        for primary in run.figures.verdicts[:1]:
+            if primary.kind != "WARMUP":
+                yield from verdict_lines(primary, f"{letter}: ")
 
 
 def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
@@ -212,22 +212,40 @@ def _read(
     stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
 ) -> _Run:
     """Read a run; `stack` keeps its index."""
-    from ...core.analysis.breakdown import joined
+    from ...core.analysis.compared_run import compared_run
+    from ...core.analysis.divergence.observed_steps import create_digest_tables
     from ...core.analysis.divergence.tensors import RunDigests
-    from ...core.analysis.epochs import add_open_scopes
     from ...core.analysis.index import run_index
-    from ...core.analysis.run_report import report_run
     from ...core.spool.reader import SpoolReader
 
     place = stack.enter_context(as_spool(source, source_format, run))
     reader = SpoolReader(place.directory)
     chosen = chosen_run(reader, run)
     index = stack.enter_context(run_index(reader))
-    add_open_scopes(index, reader.paths)
-    report = report_run(index, 0, keeps_durations=True)
-    steps = joined(each.steps for each in report.ranks)
+    figures = compared_run(index, reader)
+    create_digest_tables(index)
     findings, code = place.findings(reader), place.report_problems(reader)
-    return _Run(report, steps, chosen, RunDigests(index, reader), findings, code)
+    return _Run(figures, chosen, RunDigests(index, reader), findings, code)
+
+
+def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Run] | None:
+    """Return both runs with the figures by an engine; None, with a message, if one needs Python."""
+
+    def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, ComparedRun]:
+        from ...core.engines.engine_comparison import compared_run_of
+
+        with tables.run(*tables.choose(wanted)) as run:
+            return run.chosen, compared_run_of(run)
+
+    computed = computed_by(engine, sources, compute, "comparison")
+    if computed is None:
+        return None
+    runs = []
+    for source, each in zip(sources, computed, strict=True):
+        chosen, figures = each.value
+        report_chosen(chosen, source.run)
+        runs.append(_Run(figures, chosen, None, each.findings, each.report_problems()))
+    return runs
 
 
 def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTimes | None]]:
@@ -242,8 +260,8 @@ def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTi
     return [*pairs, (a.unattributed, b.unattributed), (a.steps, b.steps)]
 
 
-def _marks(a: RunReport, b: RunReport) -> list[tuple[MarkSeries, MarkSeries]]:
-    """Return the series of marks that both runs have."""
+def _marks(a: ComparedRun, b: ComparedRun) -> list[tuple[LastValue, LastValue]]:
+    """Return the last values of the series of marks that both runs have."""
     theirs = {(each.name, each.rank): each for each in b.marks}
     pairs = ((each, theirs.get((each.name, each.rank))) for each in a.marks)
     return [(each, other) for each, other in pairs if other is not None]
@@ -253,15 +271,11 @@ def _side(source: str, run: _Run) -> dict[str, Any]:
     return {
         "source": shown_source(source),
         "run": run_json(run.chosen),
-        "ranks": [each.rank for each in run.report.ranks],
-        "steps": run.steps.steps.times,
-        "verdicts": _verdict_list(run.report),
+        "ranks": run.figures.ranks,
+        "steps": run.figures.steps.steps.times,
+        "verdicts": [each.to_json() for each in run.figures.verdicts],
         "findings": [finding.to_json() for finding in run.findings],
     }
-
-
-def _verdict_list(report: RunReport) -> list[dict[str, Any]]:
-    return [] if report.diagnosis is None else [e.to_json() for e in report.diagnosis.verdicts]
 
 
 def _phase_json(a: PhaseTimes | None, b: PhaseTimes | None) -> dict[str, Any]:
@@ -278,8 +292,8 @@ def _times(phase: PhaseTimes | None) -> dict[str, int] | None:
     }
 
 
-def _mark_json(a: MarkSeries, b: MarkSeries) -> dict[str, Any]:
-    return {"name": a.name, "rank": a.rank, "a": a.last, "b": b.last}
+def _mark_json(a: LastValue, b: LastValue) -> dict[str, Any]:
+    return {"name": a.name, "rank": a.rank, "a": a.value, "b": b.value}
 
 
 def _name(a: PhaseTimes | None, b: PhaseTimes | None) -> str:
@@ -296,7 +310,7 @@ def _change(a: PhaseTimes | None, b: PhaseTimes | None) -> float | None:
 
 def _show(
     phases: list[tuple[PhaseTimes | None, PhaseTimes | None]],
-    marks: list[tuple[MarkSeries, MarkSeries]],
+    marks: list[tuple[LastValue, LastValue]],
 ) -> None:
     heads = ("phase", "times A", "times B", "median A", "median B", "change")
     rows: list[tuple[str, ...]] = [
@@ -310,14 +324,14 @@ def _show(
         output.show(_marks_table(marks))
 
 
-def _marks_table(marks: list[tuple[MarkSeries, MarkSeries]]) -> Table:
+def _marks_table(marks: list[tuple[LastValue, LastValue]]) -> Table:
     heads = ("mark", "rank", "last A", "last B")
     rows: list[tuple[str, ...]] = [
         (
             a.name,
             "-" if a.rank is None else str(a.rank),
-            value_text(a.last),
-            value_text(b.last),
+            value_text(a.value),
+            value_text(b.value),
         )
         for a, b in marks
     ]

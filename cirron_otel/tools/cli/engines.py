@@ -1,4 +1,4 @@
-"""`--engine`: the engine that aggregates the steps of a report."""
+"""`--engine`: the engine that computes the figures of a command."""
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster
 
@@ -6,22 +6,24 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import click
 
 from ...errors import EndpointError, UsageError
 from . import output
-from .runs import report_chosen
-from .sources import OpenedSource
+from .sources import OpenedSource, shown_source
 
 if TYPE_CHECKING:
-    from ...core.analysis.run_report import RunReport
-    from ...core.analysis.run_selection import ChosenRun
-    from ...core.engines.source import Connect, OpenedRun
+    from ...core.engines.source import Connect, OpenedTables
     from ...core.records.findings import Finding
+    from ...core.spool.reader import SpoolReader
+    from ..convert.formats import PathSpec
+
+T = TypeVar("T")
 
 PYTHON, DUCKDB = "python", "duckdb"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -50,57 +52,101 @@ engine_option: Callable[[Any], Any] = click.option(
     default=PYTHON,
     show_default=True,
     metavar="ENGINE",
-    help="What computes the report of a spool, or of parquet:DIR: python, duckdb,"
-    " postgresql://HOST/DATABASE or spark://HOST:PORT; the figures are the same.",
+    help="What computes the figures of a spool, or of parquet:DIR: python, duckdb,"
+    " postgresql://HOST/DATABASE or spark://HOST:PORT; they are the same.",
 )
 
 
-class EngineReport(NamedTuple):
-    """The report of a run that an engine has computed."""
+class EngineSource(NamedTuple):
+    """A source of a command."""
 
-    report: RunReport
-    chosen: ChosenRun
-    findings: list[Finding]
-    code: int
-    """The exit code, 0 or 1, after the files of a spool that cannot be read are reported."""
+    name: str
+    format: str | None
+    """The value of `--from`."""
+    run: str | None = None
+    """The value of `--run`."""
 
 
-def engine_report(
+@dataclass(frozen=True, slots=True)
+class EngineResult(Generic[T]):
+    """The result for one source."""
+
+    value: T
+    _reader: SpoolReader | None
+    """The reader of the spool; None for columnar tables."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The files of a spool that cannot be read."""
+        return [] if self._reader is None else list(self._reader.findings)
+
+    def report_problems(self) -> int:
+        """Report these files on stderr; return the exit code, 0 or 1."""
+        reader = self._reader
+        return 0 if reader is None else OpenedSource(str(reader.paths.root)).report_problems(reader)
+
+
+def computed_by(
     engine: str,
-    source: str,
-    source_format: str | None,
-    wanted: str | None,
-    slowest: int,
-    *,
-    is_text: bool,
-) -> EngineReport | None:
-    """Return the report by an engine; None, with a message, if the run needs Python.
+    sources: Sequence[EngineSource],
+    compute: Callable[[OpenedTables, str | None], T],
+    product: str,
+) -> list[EngineResult[T]] | None:
+    """Return the result of `compute` for the tables and the wanted run of each source.
 
-    A report that is shown as text has the steps of all ranks together.
-
-    Raises UsageError for another source, and the errors of reading it and of the engine.
+    None, with a message that names the `product`, if a run needs Python. Raises UsageError for
+    sources that engines do not read, and the errors of reading them and of the engine.
     """
     from ...core.engines.extra import require
-    from ..convert.formats import source_place
-    from ..convert.tables import SOURCES
 
-    place = source_place(source, source_format)
-    is_spool = SOURCES[place.format].is_spool
-    if not is_spool and place.format != _PARQUET:
-        raise UsageError(
-            f"--engine {_shown(engine)} reads a spool, or columnar tables: convert {source} to"
-            " parquet:DIR first"
-        )
+    places = [_place(engine, each) for each in sources]
     require(_shown(engine))
     from ...core.engines.unsupported import NeedsPythonError
 
-    read = _of_spool if is_spool else _of_tables
     try:
         with _connecting(engine) as connect:
-            return read(place.path, wanted, slowest, connect, is_text=is_text)
+            return [
+                _computed(place, each.run, connect, compute)
+                for place, each in zip(places, sources, strict=True)
+            ]
     except NeedsPythonError as reason:
-        output.message(f"note: {reason}; --engine {PYTHON} computes the report")
+        output.message(f"note: {reason}; --engine {PYTHON} computes the {product}")
         return None
+
+
+def _place(engine: str, source: EngineSource) -> PathSpec:
+    """Return the place of a source. Raises UsageError if engines do not read its format."""
+    from ..convert.formats import source_place
+    from ..convert.tables import SOURCES
+
+    place = source_place(source.name, source.format)
+    if not SOURCES[place.format].is_spool and place.format != _PARQUET:
+        raise UsageError(
+            f"--engine {_shown(engine)} reads a spool, or columnar tables: convert"
+            f" {shown_source(source.name)} to parquet:DIR first"
+        )
+    return place
+
+
+def _computed(
+    place: PathSpec,
+    wanted: str | None,
+    connect: Connect | None,
+    compute: Callable[[OpenedTables, str | None], T],
+) -> EngineResult[T]:
+    from ...core.engines.cache import cached_batches
+    from ...core.engines.columnar_batches import ColumnarBatches
+    from ...core.engines.source import opened_tables
+    from ...core.spool.reader import SpoolReader
+
+    if place.format == _PARQUET:
+        with opened_tables(ColumnarBatches(Path(place.path)), None, connect) as tables:
+            return EngineResult(compute(tables, wanted), None)
+    reader = SpoolReader(place.path)
+    with output.progress("reading"):
+        batches = cached_batches(reader)
+    with opened_tables(batches, reader, connect) as tables:
+        return EngineResult(compute(tables, wanted), reader)
 
 
 def _shown(engine: str) -> str:
@@ -139,42 +185,3 @@ def _check_reachable(url: str, masters: list[tuple[str, int]]) -> None:
                 ) from None
         else:
             return
-
-
-def _of_spool(
-    path: str, wanted: str | None, slowest: int, connect: Connect | None, *, is_text: bool
-) -> EngineReport:
-    from ...core.engines.cache import cached_batches
-    from ...core.engines.source import opened_run
-    from ...core.spool.reader import SpoolReader
-
-    reader = SpoolReader(path)
-    with output.progress("reading"):
-        batches = cached_batches(reader)
-    with opened_run(batches, wanted, reader.paths, connect) as run:
-        report_chosen(run.chosen, wanted)
-        report = _report_of(run, slowest, is_text=is_text)
-    code = OpenedSource(path).report_problems(reader)
-    return EngineReport(report, run.chosen, list(reader.findings), code)
-
-
-def _of_tables(
-    path: str, wanted: str | None, slowest: int, connect: Connect | None, *, is_text: bool
-) -> EngineReport:
-    from ...core.engines.columnar_batches import ColumnarBatches
-    from ...core.engines.source import opened_run
-
-    with opened_run(ColumnarBatches(Path(path)), wanted, None, connect) as run:
-        report_chosen(run.chosen, wanted)
-        report = _report_of(run, slowest, is_text=is_text)
-        return EngineReport(report, run.chosen, [], 0)
-
-
-def _report_of(run: OpenedRun, slowest: int, *, is_text: bool) -> RunReport:
-    from ...core.engines.engine_report import report_of
-    from ...core.engines.run_times import steps_of_all
-
-    report = report_of(run, slowest)
-    if is_text:
-        report.together = steps_of_all(run.engine, run.relations, report.ranks)
-    return report

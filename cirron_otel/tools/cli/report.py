@@ -13,17 +13,19 @@ import click
 from ...core.spool.directories import DEFAULT_NAME
 from ...errors import UsageError
 from . import output
-from .engines import PYTHON, engine_option, engine_report
+from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option, run_option
-from .runs import chosen_run, run_json
+from .runs import chosen_run, report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
     from ...core.analysis.index import SpoolIndex
     from ...core.analysis.run_report import Drop, RunReport
     from ...core.analysis.run_selection import ChosenRun
+    from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
     from ...core.spool.reader import SpoolReader
+    from .engines import EngineResult
     from .sources import OpenedSource
 
 _MOST_ASKED = 20
@@ -90,10 +92,14 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
-        computed = engine_report(engine, source, source_format, run, slowest, is_text=not as_json)
+        computed = _by_engine(
+            engine, EngineSource(source, source_format, run), slowest, as_json=as_json
+        )
         if computed is not None:
-            _show(source, *computed[:3], as_json=as_json, no_pager=no_pager)
-            return max(computed.code, _drops(computed.report))
+            chosen, found = computed.value
+            report_chosen(chosen, run)
+            _show(source, found, chosen, computed.findings, as_json=as_json, no_pager=no_pager)
+            return max(computed.report_problems(), _drops(found))
     with as_spool(source, source_format, run) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
@@ -108,6 +114,29 @@ def report(
     findings = place.findings(reader)
     _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(run_report))
+
+
+def _by_engine(
+    engine: str, source: EngineSource, slowest: int, *, as_json: bool
+) -> EngineResult[tuple[ChosenRun, RunReport]] | None:
+    """Return the chosen run and its report; None, with a message, if the run needs Python.
+
+    A report that is shown as text has the steps of all ranks together.
+    """
+
+    def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, RunReport]:
+        from ...core.engines.engine_report import report_of
+        from ...core.engines.run_times import steps_of_all
+
+        with tables.run(*tables.choose(wanted)) as run:
+            found = report_of(run, slowest)
+            if not as_json:
+                names = dict.fromkeys(p.name for rank in found.ranks for p in rank.steps.phases)
+                found.together = steps_of_all(run.engine, run.relations, names)
+            return run.chosen, found
+
+    computed = computed_by(engine, [source], compute, "report")
+    return None if computed is None else computed[0]
 
 
 def _show(

@@ -19,6 +19,7 @@ from .text import (
     count,
     duration,
     local_moment,
+    of_ranks,
     printable,
     rank_list,
     reason,
@@ -108,8 +109,9 @@ def _show_lines(block: Iterator[str | Table]) -> None:
 
 def _first_line(source: str, report: RunReport) -> str:
     starts = [each.first_ns for each in report.ranks if each.first_ns is not None]
+    ranks = [each.rank for each in report.ranks]
     began = f", {local_moment(min(starts))}" if starts else ""
-    return f"{printable(source)}: {count(report.spans, 'span')}{of_ranks(report)}{began}"
+    return f"{printable(source)}: {count(report.spans, 'span')}{of_ranks(ranks)}{began}"
 
 
 def conclusions(report: RunReport, *, has_verdict: bool = True) -> Iterator[str]:
@@ -178,15 +180,6 @@ def _bound(bound: RunBound) -> Iterator[str]:
 def _suggestions(suggestions: list[str]) -> Iterator[str]:
     for place, suggestion in enumerate(suggestions):
         yield from wrapped(suggestion, "  or: " if place else "  try: ", "    ")
-
-
-def of_ranks(report: RunReport) -> str:
-    """Return the number of ranks, as in ` of 2 ranks`; "" if no record has a rank.
-
-    The process of `cirron-otel run` and the records of other services have no rank.
-    """
-    stated = sum(each.rank is not None for each in report.ranks)
-    return f" of {count(stated, 'rank')}" if stated else ""
 
 
 def who(rank: int | None) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,9 @@ class OpenedSource:
     converted: Report | None = None
     """The report of the conversion; None if none was necessary."""
 
-    def findings(self, reader: SpoolReader) -> list[Finding]:
-        """Return the skipped items; call it after `reader` has read the spool."""
-        return [*(self.converted.skipped if self.converted is not None else ()), *reader.findings]
+    def findings(self, *readers: SpoolReader) -> list[Finding]:
+        """Return the skipped items; call it after the `readers` have read the spool."""
+        return [*(self.converted.skipped if self.converted is not None else ()), *_each(readers)]
 
     def shortfalls(self) -> list[str]:
         """Return descriptions of the data that the conversion could not complete or represent."""
@@ -36,14 +36,19 @@ class OpenedSource:
         lost = (f"not kept: {text}" for text in self.converted.losses)
         return [*(f"incomplete: {text}" for text in self.converted.incomplete), *lost]
 
-    def report_problems(self, reader: SpoolReader) -> int:
+    def report_problems(self, *readers: SpoolReader) -> int:
         """Report the skipped items on stderr; return the exit code, 0 or 1."""
         if self.converted is not None:
             output.shortfalls(self.converted)
-        output.skipped(reader.findings, reader.skipped)
-        return (
-            1 if reader.skipped or (self.converted is not None and self.converted.exit_code) else 0
-        )
+        findings = _each(readers)
+        skipped = max(len(findings), *(reader.skipped for reader in readers))
+        output.skipped(findings, skipped)
+        return 1 if skipped or (self.converted is not None and self.converted.exit_code) else 0
+
+
+def _each(readers: Iterable[SpoolReader]) -> list[Finding]:
+    """Return the findings of readers of one spool, each once."""
+    return list(dict.fromkeys(each for reader in readers for each in reader.findings))
 
 
 def shown_source(source: str) -> str:

@@ -201,3 +201,12 @@ def _short(value: str | None) -> str:
 def rank_list(ranks: Sequence[int | None]) -> str:
     """Return ranks as `0-3, 7`; `-` if the records have no rank."""
     return numbers(rank for rank in ranks if rank is not None)
+
+
+def of_ranks(ranks: Iterable[int | None]) -> str:
+    """Return the number of ranks, as in ` of 2 ranks`; "" if no record has a rank.
+
+    The process of `cirron-otel run` and the records of other services have no rank.
+    """
+    stated = sum(rank is not None for rank in ranks)
+    return f" of {count(stated, 'rank')}" if stated else ""

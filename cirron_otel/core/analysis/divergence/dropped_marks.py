@@ -7,19 +7,20 @@ from itertools import islice
 from typing import Final
 
 from ....semconv import SESSION
-from ..index import id_of
+from ..index import SpoolIndex, id_of
 from ..run_report import PREFIX
-from ..run_traces import records_of
-from .tensors import RunDigests
+from ..run_traces import BatchLookup, records_of
 
 _SESSIONS: Final = "SELECT DISTINCT id FROM span WHERE name = ? AND id IS NOT NULL"
 _MARKS: Final = PREFIX + "marks_"
 _AT_ONCE: Final = 100
 
 
-def dropped_marks(digests: RunDigests) -> int:
-    """Return the number of marks that the processes of a run have dropped."""
-    index, reader = digests.index, digests.reader
+def dropped_marks(index: SpoolIndex, reader: BatchLookup) -> int:
+    """Return the number of marks that the processes of a run have dropped.
+
+    `index` has the sessions of the run, which are read through `reader`.
+    """
     ids = (id_of(key) for (key,) in index.rows(_SESSIONS, SESSION))
     count = 0
     while some := list(islice(ids, _AT_ONCE)):

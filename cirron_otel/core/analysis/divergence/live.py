@@ -39,7 +39,7 @@ class LiveComparison:
         """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
         number_steps(reference.index)
         self._reference, self._paths = reference, paths
-        self._dropped = dropped_marks(reference)
+        self._dropped = dropped_marks(reference.index, reference.reader)
         self._steps = LiveSteps()
         self._layouts = Layouts()
         self._owners: set[str] = set()

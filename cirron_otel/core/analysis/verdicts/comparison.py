@@ -42,15 +42,13 @@ class StepChange:
 
 
 def compare_steps(
-    first: Sequence[Breakdown], second: Sequence[Breakdown], limits: Thresholds
+    a: Sequence[float] | None, b: Sequence[float] | None, limits: Thresholds
 ) -> StepChange:
-    """Compare the steps after the warm-up of two runs, whose ranks have these breakdowns."""
-    blocks = [_block_medians(each) for each in (first, second)]
-    for name, medians in zip("AB", blocks, strict=True):
-        if medians is None:
-            why = f"{name} has too few steps: {MIN_STEPS} after the warm-up are needed in each rank"
-            return StepChange("INCONCLUSIVE", "info", None, None, why)
-    a, b = (medians or [] for medians in blocks)
+    """Compare the steps after the warm-up of two runs, of which these are the `block_medians`."""
+    if a is None or b is None:
+        name = "A" if a is None else "B"
+        why = f"{name} has too few steps: {MIN_STEPS} after the warm-up are needed in each rank"
+        return StepChange("INCONCLUSIVE", "info", None, None, why)
     before, after = statistics.median(a), statistics.median(b)
     if before <= 0:
         return StepChange("INCONCLUSIVE", "info", None, None, "the steps of A take no time")
@@ -69,8 +67,11 @@ def compare_steps(
     return StepChange("SLOWER", "crit" if is_material else "warn", change, noise, figures)
 
 
-def _block_medians(ranks: Sequence[Breakdown]) -> list[float] | None:
-    """Return the median step of each tenth of a run; None if a rank has too few steps."""
+def block_medians(ranks: Sequence[Breakdown]) -> list[float] | None:
+    """Return the median step of each tenth of a run, ns; None if a rank has too few steps.
+
+    The breakdowns of the ranks must have their durations.
+    """
     steps = [each.steady.durations for each in ranks if each.steps.durations]
     if not steps or min(map(len, steps)) < MIN_STEPS:
         return None

@@ -1,0 +1,82 @@
+"""The figures of a run that engines compute, as documents: report, comparison and diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cirron_otel.core.analysis.breakdown import Breakdown
+from cirron_otel.core.analysis.compared_run import ComparedRun, compared_run
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import report_run
+from cirron_otel.core.analysis.verdicts.reading import diagnose_batches
+from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.engines.columnar_batches import ColumnarBatches
+from cirron_otel.core.engines.engine_comparison import compared_run_of
+from cirron_otel.core.engines.engine_diagnosis import diagnosis_of_run
+from cirron_otel.core.engines.engine_report import report_of
+from cirron_otel.core.engines.source import Connect, opened_tables
+from cirron_otel.core.spool.reader import SpoolReader
+
+Files = list[tuple[str, bytes]]
+SLOWEST = 5
+LIMITS = thresholds_of("run", ("warmup.steps=2", "memory.steps=2", "window.steps=100"))
+"""Verdicts are given for the few steps of the generated recordings."""
+ALL = ("report", "comparison", "diagnosis")
+
+
+def some(number: int) -> tuple[str, ...]:
+    """The documents that a numbered case compares, since each takes seconds."""
+    return "report", ("comparison", "diagnosis")[number % 2]
+
+
+def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[str, Any]:
+    """Write the files into a spool, and return its documents."""
+    (folder / "spool").mkdir(parents=True)
+    for name, data in files:
+        (folder / "spool" / name).write_bytes(data)
+    reader = SpoolReader(folder)
+    documents: dict[str, Any] = {}
+    for name in names:
+        with run_index(reader) as index:
+            if name == "report":
+                documents[name] = report_run(index, SLOWEST, reader).to_json()
+            elif name == "comparison":
+                documents[name] = document_of(compared_run(index, reader))
+            else:
+                documents[name] = diagnose_batches(reader, LIMITS).to_json()
+    return documents
+
+
+def in_engine(
+    folder: Path, connect: Connect | None = None, names: tuple[str, ...] = ALL
+) -> dict[str, Any]:
+    """Return the documents of columnar tables, which are opened anew for each."""
+    documents: dict[str, Any] = {}
+    with opened_tables(ColumnarBatches(folder), connect=connect) as tables:
+        for name in names:
+            with tables.run(*tables.choose("all")) as run:
+                if name == "report":
+                    documents[name] = report_of(run, SLOWEST).to_json()
+                elif name == "comparison":
+                    documents[name] = document_of(compared_run_of(run))
+                else:
+                    documents[name] = diagnosis_of_run(run, LIMITS).to_json()
+    return documents
+
+
+def document_of(compared: ComparedRun) -> dict[str, Any]:
+    """The figures of a run by which `diff` compares it."""
+    diagnosis = compared.diagnosis
+    return asdict(compared) | {
+        "steps": _figures(compared.steps),
+        "diagnosis": None if diagnosis is None else diagnosis.to_json(),
+    }
+
+
+def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
+    return [
+        (each.name, each.times, each.total_ns, each.median_ns, each.p95_ns, each.max_ns)
+        for each in (steps.steps, *steps.phases, steps.unattributed)
+    ]
