@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cirron_otel as ci
 from tests.cli.conftest import SPOOLS, Run, one_line
+from tests.sdk.opened import opened
 
 FIRST, SECOND = SPOOLS / "01_torch_basic", SPOOLS / "11_diverged_nan"
 
@@ -39,7 +41,32 @@ def test_the_document_says_what_the_reports_say(run: Run) -> None:
     assert (
         step["change"] == (step["b"]["median_ns"] - step["a"]["median_ns"]) / step["a"]["median_ns"]
     )
-    assert document["marks"] == [{"name": "loss", "rank": 0, "a": "1.394134283065796", "b": "nan"}]
+    assert document["marks"] == [
+        {"name": "loss", "rank": 0, "is_eval": False, "a": "1.394134283065796", "b": "nan"}
+    ]
+
+
+def test_marks_of_evaluations_are_compared_with_each_other(run: Run, tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        with opened(tmp_path / name), ci.scope("epoch", 0):
+            with ci.scope("step", 0):
+                ci.mark("loss", value)
+            if name == "a":
+                ci.mark("accuracy", value)
+            with ci.scope("eval"):
+                ci.mark("loss", 10 * value)
+                ci.mark("accuracy", 10 * value)
+    sides = tmp_path / "a", tmp_path / "b"
+    document = json.loads(run("diff", *sides, "--json").stdout)
+    assert document["marks"] == [
+        {"name": "accuracy", "rank": 0, "is_eval": True, "a": "10.0", "b": "20.0"},
+        {"name": "loss", "rank": 0, "is_eval": False, "a": "1.0", "b": "2.0"},
+        {"name": "loss", "rank": 0, "is_eval": True, "a": "10.0", "b": "20.0"},
+    ]
+    lines = run("diff", *sides).stdout.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith(("accuracy", "loss"))] == [
+        ["accuracy", "(eval)"], ["loss", "0"], ["loss", "(eval)"],
+    ]  # fmt: skip
 
 
 def test_a_run_beside_itself_in_another_form(run: Run, spool: Path) -> None:

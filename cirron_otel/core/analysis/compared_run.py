@@ -10,7 +10,7 @@ from .breakdown import Breakdown, joined
 from .divergence.dropped_marks import dropped_marks
 from .epochs import add_open_scopes
 from .index import SpoolIndex
-from .mark_series import mark_series
+from .mark_series import MarkSeries, mark_series, series_title
 from .run_report import diagnosis_of, rank_reports
 from .sessions import assign_sessions
 from .step_tables import create_step_tables
@@ -24,8 +24,20 @@ class LastValue(NamedTuple):
 
     name: str
     rank: int | None
+    is_eval: bool
+    """Whether the marks were created during evaluations."""
     value: str | None
     """As text; None for a mark without a value."""
+
+    @classmethod
+    def of(cls, series: MarkSeries) -> LastValue:
+        """Return the last value of a series."""
+        return cls(series.name, series.rank, series.is_eval, series.last)
+
+    @property
+    def title(self) -> str:
+        """The name, with `(eval)` for the marks of evaluations."""
+        return series_title(self.name, is_eval=self.is_eval)
 
 
 @dataclass(slots=True)
@@ -68,7 +80,7 @@ def compared_run(index: SpoolIndex, reader: SpoolReader) -> ComparedRun:
         [each.rank for each in ranks],
         joined(breakdowns),
         block_medians(breakdowns),
-        [LastValue(each.name, each.rank, each.last) for each in series],
+        [LastValue.of(each) for each in series],
         left_out,
         diagnosis_of(index),
         dropped_marks(index, reader),

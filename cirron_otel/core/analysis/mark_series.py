@@ -62,6 +62,11 @@ class EpochMean:
     mean: float = 0.0
 
 
+def series_title(name: str, *, is_eval: bool) -> str:
+    """Return the name of a series, with `(eval)` for the marks of evaluations."""
+    return f"{name} (eval)" if is_eval else name
+
+
 @dataclass(slots=True)
 class MarkSeries:
     """The marks of one name and rank, in order of their time."""
@@ -84,7 +89,7 @@ class MarkSeries:
     @property
     def title(self) -> str:
         """The name, with `(eval)` for the marks of evaluations."""
-        return f"{self.name} (eval)" if self.is_eval else self.name
+        return series_title(self.name, is_eval=self.is_eval)
 
     def add(self, value: str | None, epoch: str | None = None) -> None:
         """Add the next value."""

@@ -40,7 +40,7 @@ def compared_run_of(run: OpenedRun) -> ComparedRun:
         [rank for rank, _ in engine.rows(ranks.order_by(ascending(ranks.rank)))],
         steps_of_all(engine, relations, names),
         StepsByRank(engine, relations).block_medians(),
-        [LastValue(each.name, each.rank, each.last) for each in series],
+        [LastValue.of(each) for each in series],
         left_out,
         diagnosis,
         _dropped_marks(run, reduced),

@@ -262,8 +262,8 @@ def _phases(a: Breakdown, b: Breakdown) -> list[tuple[PhaseTimes | None, PhaseTi
 
 def _marks(a: ComparedRun, b: ComparedRun) -> list[tuple[LastValue, LastValue]]:
     """Return the last values of the series of marks that both runs have."""
-    theirs = {(each.name, each.rank): each for each in b.marks}
-    pairs = ((each, theirs.get((each.name, each.rank))) for each in a.marks)
+    theirs = {each[:-1]: each for each in b.marks}
+    pairs = ((each, theirs.get(each[:-1])) for each in a.marks)
     return [(each, other) for each, other in pairs if other is not None]
 
 
@@ -293,7 +293,7 @@ def _times(phase: PhaseTimes | None) -> dict[str, int] | None:
 
 
 def _mark_json(a: LastValue, b: LastValue) -> dict[str, Any]:
-    return {"name": a.name, "rank": a.rank, "a": a.value, "b": b.value}
+    return {"name": a.name, "rank": a.rank, "is_eval": a.is_eval, "a": a.value, "b": b.value}
 
 
 def _name(a: PhaseTimes | None, b: PhaseTimes | None) -> str:
@@ -328,7 +328,7 @@ def _marks_table(marks: list[tuple[LastValue, LastValue]]) -> Table:
     heads = ("mark", "rank", "last A", "last B")
     rows: list[tuple[str, ...]] = [
         (
-            a.name,
+            a.title,
             "-" if a.rank is None else str(a.rank),
             value_text(a.value),
             value_text(b.value),
