@@ -17,10 +17,14 @@ import pytest
 from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.reading import ColumnsReader
 from cirron_otel.core.columns.schema import TABLES
+from cirron_otel.core.engines.columnar_batches import ColumnarBatches
+from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
+from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.cli.conftest import COMMAND, environment
-from tests.columns.helpers import add_with_killed_compaction
+from tests.columns.helpers import add, add_with_killed_compaction
 from tests.engines.generated import training
+from tests.spool.made import encoded, made, span
 from tests.spool.recorded import SPOOLS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
@@ -205,6 +209,41 @@ def test_tables_that_are_damaged_are_one_line(report: Report, tmp_path: Path) ->
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert file.name in done.stderr
+
+
+@pytest.mark.parametrize("table", ["spans", "marks"])
+def test_a_missing_file_is_an_error(report: Report, tmp_path: Path, table: str) -> None:
+    """As if a program that cleans caches had removed it."""
+    spool = written(tmp_path / "s", training(ranks=1, steps=5))
+    assert report(spool, "--engine", "duckdb").returncode == 0
+    file = max((tmp_path / "cache").rglob(f"{table}/**/*.parquet"), key=lambda f: f.stat().st_size)
+    file.unlink()
+    done = report(spool, "--engine", "duckdb")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{file.name} is missing" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_table_that_is_missing_is_an_error(report: Report, tmp_path: Path) -> None:
+    columns = tmp_path / "columns"
+    files = [made(1, spans=[span(1)])]
+    spool = written(tmp_path / "s", [("1.json", encoded(each)) for each in files])
+    subprocess.run([COMMAND, "convert", spool, f"parquet:{columns}"], check=True)
+    shutil.rmtree(columns / "marks")
+    done = report(f"parquet:{columns}", "--engine", "duckdb")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "has no table marks" in done.stderr
+
+
+def test_a_file_that_disappears_is_not_a_lack_of_space(tmp_path: Path) -> None:
+    add(tmp_path / "c", training(ranks=1, steps=5))
+    batches = ColumnarBatches(tmp_path / "c")
+    with DuckDBEngine(batches, tmp_path) as files:
+        files.odd_keys()
+        for path in batches.files("spans"):
+            Path(path).unlink()
+        with pytest.raises(InputError, match="DuckDB cannot read the tables: IO Error: No files"):
+            files.outlines()
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:

@@ -97,6 +97,10 @@ class ColumnsReader:
         """Return whether a group counts, and has not been replaced meanwhile."""
         return self._store.has(BATCHES, group)
 
+    def has_rows(self, table: str, group: BatchGroup) -> bool:
+        """Return whether the batches of a group have rows in one of the `RECORD_TABLES`."""
+        return bool(pc.sum(self._read(BATCHES, group, [table]).column(table)).as_py())
+
     def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
         table = self._read(BATCHES, group, ["batch_key", "name"])

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from ...errors import InputError
 from ..columns.layout import BatchGroup
 from ..columns.reading import ColumnsReader, named_apart
+from ..columns.store import EXPECTED
 from ..records.columns import name_of_column
 from ..records.findings import Finding
 from ..spool.reader import BatchFile
@@ -38,6 +39,7 @@ class ColumnarBatches:
         self.directory = directory
         self._sizes = sizes
         self._ahead: dict[int, BatchFile] = {}
+        self._files: dict[str, list[str]] = {}
         self.repeated: list[tuple[str, str]] = []
         """The name of a group's file and the key, for each batch that an earlier group has."""
         self.groups = self._reader.groups()
@@ -45,9 +47,26 @@ class ColumnarBatches:
         self._places = {batch.name: number for number, batch in enumerate(self.batches)}
 
     def files(self, table: str) -> list[str]:
-        """Return the files of a table that count; at least one, which may be without rows."""
-        paths = (self.directory / table / group.path for group in self.groups)
-        return [str(path) for path in paths if path.exists()]
+        """Return the files of a table that count; at least one, which may be without rows.
+
+        Raises InputError if one is missing.
+        """
+        if table not in self._files:
+            self._files[table] = list(self._present(table))
+        if not self._files[table]:
+            raise InputError(f"{self.directory} has no table {table}: {EXPECTED}")
+        return self._files[table]
+
+    def _present(self, table: str) -> Iterator[str]:
+        for group in self.groups:
+            path = self.directory / table / group.path
+            if path.exists():
+                yield str(path)
+            elif self._reader.has_rows(table, group):
+                raise InputError(
+                    f"{path} is missing: run the command again; if that fails, remove the tables"
+                    " and convert the recording again"
+                )
 
     def contents(self, numbers: Iterable[int]) -> Iterator[tuple[int, BatchFile]]:
         """Yield the batches with these numbers, which are positions in `batches`, in their order.

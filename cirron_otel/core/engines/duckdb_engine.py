@@ -153,13 +153,13 @@ class DuckDBEngine(SqlEngine):
     def __init__(self, batches: ColumnarBatches, folder: Path) -> None:
         """`folder` is a temporary directory for what does not fit in memory."""
         super().__init__()
-        self.batches, self._folder = batches, folder
+        self.batches, self._folder, self._spill = batches, folder, str(folder / "duckdb")
         self._has_attributes = False
         self.may_have_drops = False
         """Whether sessions may have counts of drops, after `odd_keys`."""
         self._connection = duckdb.connect()
         self.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        self.execute(f"SET temp_directory = {_quoted(str(folder / 'duckdb'))}")
+        self.execute(f"SET temp_directory = {_quoted(self._spill)}")
         self.execute("SET preserve_insertion_order = false")
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")
@@ -260,7 +260,7 @@ class DuckDBEngine(SqlEngine):
 
     def arrow(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield the rows of `span` or `mark`."""
-        with _errors():
+        with self._errors():
             rows = self._connection.sql(f"SELECT * FROM {name}")  # noqa: S608 - a constant
             yield from rows.to_arrow_reader(_FETCHED)
 
@@ -284,7 +284,7 @@ class DuckDBEngine(SqlEngine):
 
     def execute(self, statement: str) -> None:
         """Run a statement."""
-        with _errors():
+        with self._errors():
             self._connection.execute(statement)
 
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
@@ -293,14 +293,14 @@ class DuckDBEngine(SqlEngine):
 
     def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
         """Yield the columns of some rows of an expression, in its order; at least one row."""
-        with _errors():
+        with self._errors():
             rows = self._connection.cursor().sql(self.sql(expression))
             for batch in rows.to_arrow_reader(_FETCHED):
                 if batch.num_rows:
                     yield tuple(map(_values, batch.columns))
 
     def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
-        with _errors():
+        with self._errors():
             cursor = self._connection.cursor()
             cursor.execute(query, values)
             while rows := cursor.fetchmany(_FETCHED):
@@ -330,6 +330,19 @@ class DuckDBEngine(SqlEngine):
     def _written(self, name: str) -> str:
         return f"read_parquet({_quoted(str(self._folder / f'{name}.parquet'))})"
 
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            is_io = isinstance(error, duckdb.IOException) and self._spill in str(error)
+            if is_io or isinstance(error, duckdb.OutOfMemoryException):
+                raise TargetError(
+                    f"DuckDB cannot write its temporary files: {_first_line(error)};"
+                    " set TMPDIR to a directory with enough space"
+                ) from None
+            raise InputError(f"DuckDB cannot read the tables: {_first_line(error)}") from None
+
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a relation."""
@@ -357,19 +370,6 @@ def _value(entry: dict[str, Any]) -> Any:
         if value is not None:
             return exactjson.loads(value) if name == "json_value" else value
     return None
-
-
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-        raise TargetError(
-            f"DuckDB cannot write its temporary files: {_first_line(error)};"
-            " set TMPDIR to a directory with enough space"
-        ) from None
-    except duckdb.Error as error:
-        raise InputError(f"DuckDB cannot read the tables: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
