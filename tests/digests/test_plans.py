@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cirron_otel.core.records.digest_marks import number_size, positions
+from cirron_otel.sdk.snapshots import digest_sums
 from cirron_otel.sdk.snapshots.arrival import ResultMemory
 from cirron_otel.sdk.snapshots.digest_capture import Digester
 from cirron_otel.sdk.snapshots.digest_parts import plain_input, subject_of
@@ -230,3 +231,35 @@ def test_results_have_memory_that_no_other_has() -> None:
     assert blocks[0] == blocks[1]
     assert blocks[2] == blocks[3]
     assert len({blocks[0], blocks[2], blocks[4], blocks[5]}) == 4
+
+
+def test_a_plan_without_weights_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory for the weights of rows is missing once, the next capture makes them."""
+    tensor = torch.arange(5 * ROW, dtype=torch.int32)
+    digester = _digester(ON_HOST)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(digest_sums, "row_weights", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            digester.capture([("a", tensor)], has_numbers=True)
+    capture = digester.capture([("a", tensor)], has_numbers=True)
+    digest = recompute.tensor_digest(_described(tensor), _bytes(tensor))
+    assert capture.records(capture.digests()) == [digest + _four(tensor)]
+
+
+@pytest.mark.parametrize("is_strided", [False, True])
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_released_memory_is_not_read(is_strided: bool, has_copies: bool) -> None:
+    numbers, other = torch.randn(60, 50), torch.randn(3)
+    released = numbers[:, 7] if is_strided else numbers[7:]
+    numbers.untyped_storage().resize_(0)
+    named = [("a", released), ("b", other)]
+    capture = Digester().capture(named, has_numbers=True, room=1000 if has_copies else None)
+    assert capture.names == ["b"]
+    [failure] = capture.failed
+    assert "a: NoBytesError: its memory of" in failure
+    assert (capture.copies is not None) == has_copies
+    assert capture.records(capture.digests())[0].endswith(_four(other))

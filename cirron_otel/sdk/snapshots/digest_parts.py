@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...core.records.digest_marks import number_size
 from .digest_plan import PlanKey, part_key
-from .digest_sums import readable
+from .digest_sums import NoBytesError, readable
 from .tensors import is_flattened
 
 _COMPRESSED = {
@@ -23,10 +23,6 @@ VALUES = "values"
 _MOST_DEPTH = 4
 """Maximum depth of tensor subclasses that wrap each other."""
 _FAKE = frozenset({"FakeTensor", "FunctionalTensor"})
-
-
-class NoBytesError(TypeError):
-    """Raised for a tensor of which no bytes can be read."""
 
 
 class Unreadable:

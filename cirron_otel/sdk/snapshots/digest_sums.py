@@ -32,13 +32,24 @@ _HALVES_BYTES = 16
 _MOST_PLANS = 32
 
 
+class NoBytesError(TypeError):
+    """Raised for a tensor of which no bytes can be read."""
+
+
 def readable(torch: Any, tensor: Any, size: int, item_size: int) -> tuple[int, Any]:
     """Return the access to a dense tensor of `size` bytes, and a view for `Summing.sums`.
 
     The view has integers of the greatest width that its size and its place in memory allow. A
-    tensor whose elements are not in row-major order is returned unchanged.
+    tensor whose elements are not in row-major order is returned unchanged. Raises NoBytesError if
+    its memory has been released.
     """
-    if not size or not tensor.is_contiguous():
+    if not size:
+        return STRIDED, tensor
+    stored = tensor.untyped_storage().nbytes()
+    is_contiguous = tensor.is_contiguous()
+    if not stored or (is_contiguous and stored < size):
+        raise NoBytesError(f"its memory of {size} bytes has been released: {stored} bytes are left")
+    if not is_contiguous:
         return STRIDED, tensor
     if size == item_size:  # the stride of a single element may be any
         flat = tensor.as_strided((1,), (1,))
@@ -102,12 +113,14 @@ class Summing:
     def _plan(self, keys: tuple[PlanKey, ...]) -> RowPlan:
         plan = self._plans.get(keys)
         if plan is None:
-            plan = self._plans[keys] = RowPlan(keys, self._device, self._sizes, self._zeros)
-            if len(self._plans) > _MOST_PLANS:
-                self._plans.popitem(last=False)
+            plan = RowPlan(keys, self._device, self._sizes, self._zeros)
             if plan.most_rows > len(self._row_weights):
                 self._row_weights = row_weights(2 * plan.most_rows, self._device)
             self._order.created()
+            # Last: without the weights of all its rows, a plan would read past their end.
+            self._plans[keys] = plan
+            if len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
         self._plans.move_to_end(keys)
         return plan
 
