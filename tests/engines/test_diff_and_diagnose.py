@@ -124,6 +124,20 @@ def test_columnar_tables(same: Same, run: Run, tmp_path: Path) -> None:
     same("diagnose", columns)
 
 
+def test_runs_of_columnar_tables(same: Same, run: Run, two_runs: Path, tmp_path: Path) -> None:
+    """Other runs are named if only the files of one are read."""
+    columns = f"parquet:{tmp_path / 'columns'}"
+    assert run("convert", two_runs, columns).returncode == 0
+    done = same("diff", columns, "--run", "first", "--run", "second")
+    assert [line.split(", ")[1] for line in done.stdout.splitlines()[:2]] == [
+        "first: 1 step of 1 rank", "second: 1 step of 1 rank",
+    ]  # fmt: skip
+    assert "run first: 1 aligned step" in same("diagnose", columns, "--run", "first").stdout
+    for source in (columns, two_runs):
+        [found] = json.loads(same("diagnose", source, "--run", "first", "--json").stdout)["runs"]
+        assert found["other_runs"] == ["second"]
+
+
 def test_digests_need_python_in_a_comparison_only(run: Run, same: Same, tmp_path: Path) -> None:
     plain = training(1, 30)
     files = [(name, data.replace(b'"loss"', b'"digest.loss"')) for name, data in plain]

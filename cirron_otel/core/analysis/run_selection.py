@@ -23,6 +23,8 @@ class ChosenRun:
     count: int
     others: tuple[str, ...] = ()
     """The names of the other runs, oldest first; at most 1,000."""
+    is_named: bool = False
+    """Whether the user named it; `count` and `others` may then lack runs that were not read."""
 
     @property
     def world_size(self) -> int | None:
@@ -31,8 +33,9 @@ class ChosenRun:
 
     @property
     def name(self) -> str | None:
-        """The name of the chosen run if the spool has other runs; otherwise None."""
-        return self.run.name if self.run is not None and self.count > 1 else None
+        """The name of the chosen run if the user named it, or if there are others; else None."""
+        is_one_of_several = self.is_named or self.count > 1
+        return self.run.name if self.run is not None and is_one_of_several else None
 
 
 def choose_run(reader: SpoolReader, wanted: str | None) -> ChosenRun:
@@ -61,7 +64,8 @@ def choose(spool: SpoolRuns, wanted: str | None) -> tuple[ChosenRun, bool]:
         return ChosenRun(spool.runs[0] if spool.runs else None, len(spool.runs)), False
     if wanted is None and not any(run.is_recorded for run in spool.runs):
         return ChosenRun(None, len(spool.runs)), False
-    return _chosen(_wanted(spool, wanted or LAST), spool), True
+    chosen = _chosen(_wanted(spool, wanted or LAST), spool)
+    return replace(chosen, is_named=wanted not in (None, LAST)), True
 
 
 def select_runs(reader: SpoolReader, wanted: str | None) -> SpoolRuns:

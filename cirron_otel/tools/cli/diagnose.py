@@ -112,7 +112,7 @@ def diagnose(
         return FAILED_VERDICT if has_failed else code
     found = None if engine == PYTHON else _by_engine(engine, place, limits)
     if found is None:
-        found = _in_python(place, limits)
+        found = _in_python(place, limits, lists_others=as_json)
     if as_json:
         output.document({
             "source": shown_source(source),
@@ -139,13 +139,17 @@ def is_failure(verdict: Verdict, fail_on: str | None) -> bool:
     return verdict.severity in SEVERITIES[SEVERITIES.index(fail_on) :]
 
 
-def _in_python(source: EngineSource, limits: Thresholds) -> _DiagnosedSource:
-    """Return the diagnosis of the wanted run, or of each run for `all`."""
+def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) -> _DiagnosedSource:
+    """Return the diagnosis of the wanted run, or of each run for `all`.
+
+    With `lists_others`, the names of the other runs are needed, so all runs are read.
+    """
     from ...core.analysis.run_selection import ALL, all_runs
     from ...core.analysis.verdicts.reading import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
-    with as_spool(source.name, source.format, source.run) as place:
+    only = None if lists_others else source.run
+    with as_spool(source.name, source.format, only) as place:
         reader = SpoolReader(place.directory)
         selected, readers = [], [reader]
         if source.run == ALL:
