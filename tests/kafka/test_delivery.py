@@ -130,7 +130,7 @@ def test_the_same_request_to_two_collectors_is_one_row(
     for number in range(5):
         send(agent.backend.otlp_http, request(number))
     send(agent.backend.otlp_http, request(0))  # as after a response that was lost
-    until(lambda: topics.end() == 6 * 4)  # a message for each trace of each request
+    until(lambda: topics.end() >= 6 * 4)  # a message for each trace of each request
     for group, collector in (("one", one), ("two", two)):
         parts.consumer(collector.endpoint, GROUP=f"{topics.group}.{group}")
     for group in ("one", "two"):
@@ -223,7 +223,7 @@ def test_a_message_above_the_defaults_of_kafka(
     agent, collector = parts.agent(), parts.collector()
     send(agent.backend.otlp_http, message.SerializeToString())
     parts.consumer(collector.endpoint)
-    until(lambda: topics.end() == 1 and topics.is_consumed())
+    until(lambda: topics.end() >= 1 and topics.is_consumed())
     collector.drain()
     with psycopg.connect(postgres_url) as connection:
         rows = connection.execute('SELECT "attrs"::text FROM "TraceSpan"').fetchall()
@@ -264,7 +264,7 @@ def test_an_agent_waits_for_its_topic(
         send(agent.backend.otlp_http, request(0))
         until(lambda: "UNKNOWN_TOPIC_OR_PARTITION" in agent.log())
         kafka_broker.create_topic(later["SPANS_TOPIC"], 1)
-        until(lambda: sum(kafka_broker.end_offsets(later["SPANS_TOPIC"], 1).values()) == 4)
+        until(lambda: sum(kafka_broker.end_offsets(later["SPANS_TOPIC"], 1).values()) >= 4)
     finally:
         agent.stop()
 
