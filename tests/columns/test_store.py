@@ -271,17 +271,17 @@ def test_convert_reads_only_the_files_of_a_run(tmp_path: Path) -> None:
     assert (report.exit_code, list(batches(tmp_path / "by part of it"))) == (1, [files[0][0]])
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "diff"])
+@pytest.mark.parametrize("options", [("report", "--json"), ("diagnose",), ("diff", "--json")])
 def test_commands_read_only_the_files_of_a_run(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add(tmp_path, [of_run(1, "aaaa"), of_run(2, "bbbb")])
     [other] = (tmp_path / "spans" / "run=bbbb").rglob("*.parquet")
     _spoil(other)
-    sources = [f"parquet:{tmp_path}"] * (2 if command == "diff" else 1)
-    assert run_command([command, *sources, "--run", "aaaa", "--json"]) == 0
+    sources = [f"parquet:{tmp_path}"] * (2 if "diff" in options else 1)
+    assert run_command([*options, *sources, "--run", "aaaa"]) == 0
     assert "aaaa" in capsys.readouterr().out
-    assert run_command([command, *sources, "--run", "all", "--json"]) == 1
+    assert run_command([*options, *sources, "--run", "all"]) == 1
     assert "cannot be read" in capsys.readouterr().err
 
 
