@@ -107,6 +107,15 @@ def test_a_torn_file_is_reported_once(same: Same, two_runs: Path) -> None:
     same("diff", two_runs, two_runs, "--json")
 
 
+def test_a_spool_without_batches(same: Same, two_runs: Path, tmp_path: Path) -> None:
+    empty, torn = written(tmp_path / "empty", []), written(tmp_path / "torn", [("1.json", b"{")])
+    assert "0 aligned steps" in same("diagnose", empty, "--run", "all").stdout
+    assert same("diagnose", empty, "--run", "last").returncode == 2
+    assert same("diff", empty, two_runs, "--json").returncode == 0
+    assert same("diagnose", torn, "--json").returncode == 1
+    assert same("report", empty).returncode == 0
+
+
 def test_the_window_and_the_severity(same: Same, tmp_path: Path) -> None:
     spool = written(tmp_path / "s", training(3, 40))
     done = same("diagnose", spool, "--window", "60", "--fail-on", "crit", "--json")

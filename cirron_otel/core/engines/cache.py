@@ -43,7 +43,7 @@ def cached_batches(reader: SpoolReader) -> ColumnarBatches:
     """
     directory = cache_of(reader.paths.spool)
     sizes = dict(_sizes(reader))
-    if _missing(directory, sizes):
+    if not (directory / BATCHES).is_dir() or _missing(directory, sizes):
         with ColumnsWriter(directory, wait_s=math.inf) as writer:
             for name in _missing(directory, sizes):
                 if (batch := reader.read(name)) is not None:
