@@ -396,6 +396,8 @@ def test_absent_sources(report: Report, tmp_path: Path) -> None:
     result = report("empty")
     assert (result.code, result.out) == (3, "")
     assert "contains no spool, at any depth" in result.err
+    (tmp_path / "empty" / "batches" / "run=r").mkdir(parents=True)
+    assert "contains columnar tables: name them parquet:empty" in report("empty").err
     assert report("whole", "jaeger:nonsense").code == 2
     assert report("--group-by", "").code == 2
 

@@ -141,7 +141,7 @@ class _Sources:
     def _places(self, source: str) -> Iterator[str]:
         """Yield a source, or the spools in a directory that is not a spool itself."""
         from ...core.spool.paths import find_spool, spools_below
-        from ..convert.tables import source_with_prefix
+        from ..convert.tables import hint_for, source_with_prefix
 
         is_other = self._format not in (None, "spool") or source_with_prefix(source) is not None
         if is_other or not os.path.isdir(source):  # noqa: PTH112 - false for any odd path
@@ -161,7 +161,7 @@ class _Sources:
             yield str(spool)
         if is_empty:
             text = f"{source} contains no spool, at any depth: name a directory with recordings"
-            self._report(source, InputError(text))
+            self._report(source, InputError(hint_for(directory) or text))
 
     def _add(self, place: str) -> None:
         opened = self._stack.enter_context(as_spool(place, self._format))
