@@ -133,6 +133,18 @@ def test_what_has_no_values_has_a_record_that_says_so() -> None:
     assert told["empty"].attrs == {"without_statistics": "empty"}
 
 
+@pytest.mark.parametrize("most_bytes", [None, 1000])
+def test_released_memory_is_not_read(most_bytes: int | None) -> None:
+    released = constant(torch.randn(50, 30))
+    released.untyped_storage().resize_(0)
+    found = capture.take(holder(released=released, other=constant(torch.ones(3))), most_bytes)
+    records = {each.name: each for each in found.records()}
+    assert (records["released"].stats, records["released"].shape) == (None, [50, 30])
+    assert "memory has been released" in records["released"].attrs["without_statistics"]
+    assert records["other"].stats is not None
+    assert [record.is_stored for record in records.values()] == [False, most_bytes is not None]
+
+
 def test_what_is_measured_in_another_form_says_so() -> None:
     quantized = torch.quantize_per_tensor(torch.tensor([0.0, 0.5, 1.0]), 0.5, 0, torch.qint8)
     model = holder(

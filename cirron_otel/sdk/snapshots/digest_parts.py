@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ...core.records.digest_marks import number_size
 from .digest_plan import PlanKey, part_key
-from .digest_sums import NoBytesError, readable
-from .tensors import is_flattened
+from .digest_sums import readable
+from .tensors import NoBytesError, is_flattened
 
 _COMPRESSED = {
     "sparse_csr": ("crow_indices", "col_indices"),

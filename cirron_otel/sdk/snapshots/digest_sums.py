@@ -24,16 +24,13 @@ from .digest_plan import (
 )
 from .digest_weights import ROW, Matrix, Words, multiplier, row_weights
 from .stream_order import StreamOrder
+from .tensors import NoBytesError
 
 FEW = 16
 """Up to so many rows on the host, words are multiplied on one thread: torch starts no others for
 them, which may have to wait for a core."""
 _HALVES_BYTES = 16
 _MOST_PLANS = 32
-
-
-class NoBytesError(TypeError):
-    """Raised for a tensor of which no bytes can be read."""
 
 
 def readable(torch: Any, tensor: Any, size: int, item_size: int) -> tuple[int, Any]:

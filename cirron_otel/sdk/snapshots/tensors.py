@@ -15,6 +15,10 @@ WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 GRAD = ".grad"
 
 
+class NoBytesError(TypeError):
+    """Raised for a tensor of which no bytes can be read."""
+
+
 @dataclass(slots=True)
 class Subject:
     """A tensor that has a record."""
@@ -179,6 +183,12 @@ def _look_at(tensor: Any, subject: Subject) -> None:
         attrs["statistics_of"] = "dequantized"
         subject.values = tensor.dequantize()
     else:
+        if (
+            type(tensor) is torch.Tensor
+            and tensor.numel()
+            and not tensor.untyped_storage().nbytes()
+        ):
+            raise NoBytesError("its memory has been released")
         subject.values = subject.whole = tensor
     if subject.values.dtype.is_complex:
         attrs["statistics_of"] = "magnitude"
