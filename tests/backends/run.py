@@ -237,11 +237,15 @@ def end_of_lines(path: Path) -> int:
 
 
 def _complete_lines(path: Path, position: int) -> list[bytes]:
+    """The lines from `position` on, without a last one that is not complete.
+
+    The file is read once: what is appended while its lines are taken apart is left for later.
+    """
     if not path.exists():
         return []
     with path.open("rb") as handle:
         handle.seek(position)
-        return [line for line in handle if line.endswith(b"\n")]
+        return [line + b"\n" for line in handle.read().split(b"\n")[:-1]]
 
 
 def _chunks(text: str) -> list[dict[str, Any]]:

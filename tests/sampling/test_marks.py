@@ -75,7 +75,7 @@ def test_each_mark_is_on_its_scope_and_listed(
     tmp_path: Path, often: None, options: dict[str, Any]
 ) -> None:
     # With empty phases, most samples are taken in the step around them.
-    spool = record(tmp_path, lambda: train(seen=lambda: sum(range(1000))), **options)
+    spool = record(tmp_path, lambda: train(seen=lambda: sum(range(10_000))), **options)
     marks = samples(spool)
     assert len(marks) > 40
     assert spool.lost == spool.outside == []
