@@ -34,7 +34,7 @@ CASES: dict[str, list[Files]] = {
     KILLED: [training(ranks=2, steps=20, seed=1)],
 }
 """The recordings are one: an application needs a second for each query, however small it is."""
-MORE = {"recordings": "comparison", "oddities": "diagnosis", "texts": "comparison"}
+MORE = {"oddities": "diagnosis", "texts": "comparison"}
 """The document of a case besides its report."""
 
 
