@@ -156,10 +156,13 @@ class BufferDrain:
         Such a scope may be the parent of a mark, or of an ended scope of another thread, so it must
         be in the journal and must not be dropped.
         """
+        buf.stop_dropping()
+        in_buffers = [buffers.scopes.copy() for buffers in tuple(buf.registry)]
+        # Copied last, because threads move scopes from their buffers there.
         begun: dict[Any, None] = dict.fromkeys(buf.spared_scopes.copy())
         self.waiting = begun.keys()
-        for buffers in tuple(buf.registry):
-            begun.update(dict.fromkeys(buffers.scopes.copy()))
+        for scopes in in_buffers:
+            begun.update(dict.fromkeys(scopes))
         buf.undroppable.scopes = begun.keys()
         if not begun:
             return {}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from operator import length_hint
 from os import urandom
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Buffers:
 
     __slots__ = (
         "are_samples", "dead", "drawn", "dropped_marks", "dropped_scopes", "foreign", "ident",
-        "ids", "marks", "newest", "put", "scopes", "taken_marks",
+        "ids", "is_dropping", "marks", "newest", "put", "scopes", "taken_marks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,6 +87,8 @@ class Buffers:
         self.drawn = 0
         self.dropped_scopes = 0
         self.dropped_marks = 0
+        self.is_dropping = False
+        """Whether the thread is removing scopes from its full buffer."""
         self.taken_marks = 0
         """Number of marks that the flush thread has taken."""
         self.dead = False
@@ -109,7 +112,16 @@ class Buffers:
         if waiting > min(EARLY_FLUSH, limits.scopes // 2):
             hooks.wake()
         over = min(waiting - limits.scopes, 2 * _IDS)
-        for _ in range(max(over, 0)):
+        if over > 0:
+            self.is_dropping = True
+            try:
+                self._drop(over)
+            finally:
+                self.is_dropping = False
+
+    def _drop(self, count: int) -> None:
+        """Remove the oldest scopes, and drop those that may be dropped."""
+        for _ in range(count):
             try:
                 scope = self.scopes.popleft()
             except IndexError:
@@ -137,7 +149,36 @@ class UndroppableScopes:
         self.scopes: Set[OpenScope] = frozenset()
 
 
+class _AllScopes(Set[Any]):
+    """Contains every scope."""
+
+    def __contains__(self, _scope: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 undroppable = UndroppableScopes()
+_ALL_SCOPES = _AllScopes()
+_DROPPING_S = 1.0
+
+
+def stop_dropping() -> None:
+    """Let no scope be dropped until `undroppable.scopes` is replaced; called by the flush thread.
+
+    A thread may have removed a scope from its buffer, and may be about to drop it: wait for that.
+    Otherwise a record that refers to the scope could be written with the id that the scope had.
+    """
+    undroppable.scopes = _ALL_SCOPES
+    until = monotonic() + _DROPPING_S
+    for buffers in tuple(registry):
+        while buffers.is_dropping and monotonic() < until:
+            sleep(0.0001)
+
 
 registry: set[Buffers] = set()
 """The buffers of all threads; those of an ended thread are removed once they are empty."""
