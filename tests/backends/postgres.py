@@ -94,7 +94,7 @@ def postgres(home: Path | None = None) -> Iterator[Postgres]:
         raise BackendError(reason)
     with contextlib.ExitStack() as stack:
         if home is None:
-            # Not below pytest's directories: nobody else may enter those.
+            # Not below pytest's directories, which only their owner may enter.
             home = Path(tempfile.mkdtemp(prefix="cirron-otel-postgres-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
         if not (home / "data").exists():

@@ -1,4 +1,4 @@
-"""`report --engine duckdb` beside the report in Python, and beside a query written by hand."""
+"""`report --engine duckdb` beside the report in Python, and beside a plain query of DuckDB."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def section(sizes: EngineSizes = EngineSizes()) -> None:
         if figures(output) != figures(folder / "expected.json"):
             raise AssertionError("the reports differ")
         print("  the same figures, to the digit")
-        _printed("query by hand", floor, spans)
+        _printed("plain query", floor, spans)
         _printed("DuckDB", ours, spans)
         _printed("Python", [python], spans)
         _ratio("Python / DuckDB", [python], ours, FASTER_BAR, is_most=False)
-        _ratio("DuckDB / query by hand", ours, floor, FLOOR_BAR, is_most=True)
+        _ratio("DuckDB / plain query", ours, floor, FLOOR_BAR, is_most=True)
         peak = max(each.peak for each in ours) / 1e6
         above = ", ABOVE" if peak > MEMORY_BAR_MB else ""
         print(f"  peak memory, DuckDB {peak:5.0f} MB (bar {MEMORY_BAR_MB}{above})", flush=True)

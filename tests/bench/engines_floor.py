@@ -1,4 +1,4 @@
-"""A query for DuckDB that aggregates the phases of the steps, as one would write it by hand.
+"""A plain query of DuckDB that aggregates the phases of the steps.
 
     python -m tests.bench.engines_floor DIR
 

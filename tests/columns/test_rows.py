@@ -80,6 +80,7 @@ def test_odd_batches(batch: Any) -> None:
 
 
 def test_recordings() -> None:
+    assert ALL_BATCHES
     for path in ALL_BATCHES:
         round_trip(path.read_bytes())
 

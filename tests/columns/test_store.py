@@ -73,6 +73,7 @@ def test_all_recordings_in_one_directory(tmp_path: Path) -> None:
     for spool in recorded():
         convert(ConvertRequest(str(spool), f"parquet:{tmp_path}/tables"))
         truth |= batches(spool)
+    assert truth
     convert(ConvertRequest(f"parquet:{tmp_path}/tables", str(tmp_path / "back")))
     assert_same(batches(tmp_path / "back"), truth)
 

@@ -1,4 +1,4 @@
-"""What a thread draws its ids from, while others meddle with it."""
+"""The buffers of a thread while other threads change them."""
 
 from __future__ import annotations
 

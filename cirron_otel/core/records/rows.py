@@ -68,7 +68,7 @@ class IndexedSpan(Struct):
 
     @property
     def has_attributes(self) -> bool:
-        """Whether there is more than `{}`, as far as the length of the text tells."""
+        """Whether the text of the attributes is longer than `{}`."""
         return not isinstance(self.attrs, msgspec.Raw) or len(self.attrs) > _LENGTH_OF_NONE
 
     @property

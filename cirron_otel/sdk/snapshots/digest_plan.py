@@ -22,9 +22,9 @@ class Sizes(NamedTuple):
     staged: tuple[int, ...]
     """Those of the staging area: the largest, or a smaller one if that is enough."""
     direct: int
-    """The least rows of a tensor that are multiplied where they are at a time."""
+    """The minimum number of rows in a direct portion: rows of one tensor that are not copied."""
     most_direct: int
-    """The most of them."""
+    """The maximum number of rows in a direct portion."""
     step: int
     """Their number is a multiple of this, which divides `most_direct`."""
     group: int
@@ -46,7 +46,7 @@ of the integers as which it is copied: 1, 2 or 4 bytes."""
 ALIGNED: Final = 8
 """Added to the access to a part whose address is a multiple of `ALIGNMENT`."""
 ALIGNMENT: Final = 16
-"""Rows are multiplied where they are only if their address is a multiple of this."""
+"""Portions are direct only if their address is a multiple of this."""
 _BITS = 4
 
 
@@ -103,12 +103,12 @@ class Portion(NamedTuple):
 
     rows: int
     direct: RowSegment | None
-    """The rows that are multiplied where they are; None for a portion in the staging area."""
+    """The rows of a direct portion; None for a portion in the staging area."""
     stretches: list[Stretch]
     strided: list[RowSegment]
     """The segments of parts whose elements are not in row-major order."""
     number_bytes: Any
-    """The places of the bytes of numbers, on the device; None if there are none."""
+    """The places of the bytes of numbers in the portion, on the device; None if it has none."""
 
 
 class PortionGroup(NamedTuple):
@@ -204,7 +204,7 @@ def _parts(keys: Sequence[PlanKey]) -> Iterator[_Part]:
 
 
 def _direct_rows(part: _Part, sizes: Sizes) -> int:
-    """Return how many rows of a part are multiplied where they are: the first ones."""
+    """Return how many of the first rows of a part are in direct portions."""
     if not part.is_aligned:
         return 0
     rows = part.size // ROW

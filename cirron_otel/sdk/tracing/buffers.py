@@ -165,6 +165,7 @@ class _AllScopes(Set[Any]):
 undroppable = UndroppableScopes()
 _ALL_SCOPES = _AllScopes()
 _DROPPING_S = 1.0
+"""The longest wait for threads that are dropping scopes, seconds."""
 
 
 def stop_dropping() -> None:

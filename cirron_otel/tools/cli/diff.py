@@ -100,19 +100,7 @@ def diff(
     from ...core.analysis.verdicts.comparison import compare_steps
     from ...core.analysis.verdicts.thresholds import thresholds_of
 
-    if len(runs) > _SIDES:
-        raise UsageError("--run can be given at most twice: for A and for B")
-    if second is None:
-        if len(runs) < _SIDES:
-            raise UsageError("B is missing: name a source, or two runs of A with --run")
-        second = first
-    if first == second == "-":
-        raise UsageError("only one of A and B can be standard input")
-    has_stdin = "-" in (first, second)
-    sources = [
-        EngineSource(each, source_format if each == "-" or not has_stdin else None, run)
-        for each, run in zip((first, second), _of_sides(runs), strict=True)
-    ]
+    sources = _sources(first, second, source_format, runs)
     with contextlib.ExitStack() as stack:
         sides = None if engine == PYTHON else _by_engine(engine, sources)
         a, b = [_read(stack, *each) for each in sources] if sides is None else sides
@@ -123,8 +111,8 @@ def diff(
     change = compare_steps(a.figures.medians, b.figures.medians, thresholds_of("run"))
     if as_json:
         output.document({
-            "a": _side(first, a),
-            "b": _side(second, b),
+            "a": _side(sources[0].name, a),
+            "b": _side(sources[1].name, b),
             "divergence": None if comparison.first is None else comparison.first.to_json(),
             "digests": comparison.to_json(),
             "verdict": change.to_json(),
@@ -133,8 +121,8 @@ def diff(
             "marks_left_out": left_out,
         })  # fmt: skip
     else:
-        _show_side("A", first, a)
-        _show_side("B", second, b)
+        _show_side("A", sources[0].name, a)
+        _show_side("B", sources[1].name, b)
         output.result("")
         for line in comparison_lines(comparison):
             output.result(line)
@@ -203,9 +191,25 @@ def _verdicts(a: _Run, b: _Run, change: StepChange) -> Iterator[str]:
                 yield from verdict_lines(primary, f"{letter}: ")
 
 
-def _of_sides(runs: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Return the value of `--run` for A, and the value for B."""
-    return (runs[0], runs[-1]) if runs else (None, None)
+def _sources(
+    first: str, second: str | None, source_format: str | None, runs: tuple[str, ...]
+) -> list[EngineSource]:
+    """Return A and B. Raises UsageError if one is missing, or both are standard input."""
+    if len(runs) > _SIDES:
+        raise UsageError("--run can be given at most twice: for A and for B")
+    if second is None:
+        if len(runs) < _SIDES:
+            raise UsageError("B is missing: name a source, or two runs of A with --run")
+        second = first
+    if first == second == "-":
+        raise UsageError("only one of A and B can be standard input")
+    has_stdin = "-" in (first, second)
+    return [
+        EngineSource(name, source_format if name == "-" or not has_stdin else None, run)
+        for name, run in zip(
+            (first, second), (runs[0], runs[-1]) if runs else (None, None), strict=True
+        )
+    ]
 
 
 def _read(

@@ -333,7 +333,7 @@ def location_of(source: str) -> SourceLocation:
 
 
 def hint_for(path: Path) -> str | None:
-    """Return the advice for a path that needs a prefix; None if there is none."""
+    """Return the prefix that a path lacks, as advice in an error message; None if it lacks none."""
     functions = [_load(row.hint) for row in SOURCES.values() if row.hint is not None]
     return next(filter(None, (function(path) for function in functions)), None)
 

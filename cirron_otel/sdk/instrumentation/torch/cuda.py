@@ -23,6 +23,7 @@ Peaks = tuple[int, int]
 Stream = tuple[int, int, int]
 """The number of a stream in torch, and the index and the type of its device."""
 _MOST_STREAMS = 1_000
+"""Streams whose objects are kept; then all are created again."""
 PEAK = "cuda.memory_peak_bytes"
 RESERVED_PEAK = "cuda.memory_reserved_peak_bytes"
 
