@@ -226,6 +226,21 @@ def test_two_runs_of_a_spool_side_by_side(run: Run, three: Path) -> None:
     assert "B is missing" in one_line(result, 2)
 
 
+def test_each_batch_of_other_software_is_in_the_run_of_its_records() -> None:
+    """Marks number their rows from 1 as spans do; a batch of one run has marks of that run."""
+    found = read_runs(SpoolReader(SPOOLS / "07_ranks"))
+    assert [len(each.batches) for each in found.runs] == [3] * 7 + [2]
+    assert len(frozenset().union(*(each.batches for each in found.runs))) == 23
+    for each in found.runs:
+        ids = {id_ for batch in SpoolReader(SPOOLS / "07_ranks") if batch.name in each.batches
+               for id_ in _span_ids(batch.data)}  # fmt: skip
+        assert len(ids) == each.spans
+
+
+def _span_ids(data: bytes) -> list[str]:
+    return [span["id"] for span in exactjson.loads(data)["spans"]]
+
+
 def test_recordings_without_sessions_are_read_as_before(run: Run) -> None:
     """cirron-sdk's batches name no session, so it is not known which of them form a run."""
     ranks = SPOOLS / "07_ranks"

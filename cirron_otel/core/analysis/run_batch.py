@@ -18,7 +18,7 @@ RUN_ID, RUN_NAME, SCRIPT = "cirron.run.id", "cirron.run.name", "cirron.run.scrip
 CLOSED, FAILED, KILLED = "closed", "failed", "killed"
 UNFINISHED, OPEN = "unfinished", "open"
 _SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)
-_STEP_NAMES = ("step", "batch")
+STEP_NAMES = ("step", "batch")
 _ENDED_BY_SIGNAL = ("incomplete:", "killed:")
 _ERROR = 2
 
@@ -122,7 +122,7 @@ def _count(span: _Span, outline: RunBatchOutline) -> None:
     outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)
     if span.rank is not None:
         outline.ranks.add(span.rank)
-    if span.name in _STEP_NAMES:
+    if span.name in STEP_NAMES:
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
     elif span.name == GROUP:
         count = _steps_of_group(span.attrs)

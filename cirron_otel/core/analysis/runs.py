@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...ids import SHORT_ID_DIGITS
 from ...semconv import DISTRO_NAME, JOB_ID, WORLD_SIZE
@@ -23,7 +23,7 @@ from ..moments import local_moment
 from ..spool.owner import is_alive, owner_of, owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import BatchFile, SpoolReader
-from .index import SpoolIndex, id_of
+from .index import id_of
 from .run_batch import (
     CLOSED,
     FAILED,
@@ -37,7 +37,7 @@ from .run_batch import (
     outline_of,
     worse,
 )
-from .sessions import assign_sessions
+from .session_search import IndexSearch, OutlinedBatch, SessionSearch
 
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
@@ -191,14 +191,6 @@ class _Session:
         return _LATER if self.start_ns is None else self.start_ns
 
 
-class OutlinedBatch(NamedTuple):
-    """A batch by its outline; its content is needed only if it names neither session nor trace."""
-
-    name: str
-    outline: RunBatchOutline
-    content: Callable[[], BatchFile]
-
-
 def read_runs(reader: SpoolReader) -> SpoolRuns:
     """Return the runs of a spool. Memory grows with the number of its batches and sessions."""
     batches = (OutlinedBatch(b.name, outline_of(b.data), partial(_same, b)) for b in reader)
@@ -209,14 +201,19 @@ def _same(batch: BatchFile) -> BatchFile:
     return batch
 
 
-def runs_of(batches: Iterable[OutlinedBatch], paths: SpoolPaths | None) -> SpoolRuns:
+def runs_of(
+    batches: Iterable[OutlinedBatch],
+    paths: SpoolPaths | None,
+    new_search: Callable[[], SessionSearch] = IndexSearch,
+) -> SpoolRuns:
     """Return the runs of batches in the order of their names.
 
-    `paths` is the spool with the states of the processes, if there is one.
+    `paths` is the spool with the states of the processes, if there is one. `new_search` returns the
+    search for the sessions of batches that name none.
     """
     sessions: dict[str, _Session] = {}
     foreign: list[tuple[str, RunBatchOutline]] = []
-    with SpoolIndex() as index:
+    with new_search() as search:
         sdk_names: list[str] = []
         for batch in batches:
             outline = batch.outline
@@ -227,11 +224,12 @@ def runs_of(batches: Iterable[OutlinedBatch], paths: SpoolPaths | None) -> Spool
                 outline.resource = {}
                 foreign.append((batch.name, outline))
             else:
-                index.add(batch.content())
+                search.add(batch)
                 sdk_names.append(batch.name)
         without = frozenset(sdk_names)
         if sdk_names:
-            without -= _add_sdk_sessions(index.ready(), sdk_names, sessions)
+            search.search()
+            without -= _add_sdk_sessions(search, sessions)
     _settle(sessions.values(), paths)
     runs = _grouped(sessions.values())
     without |= _add_foreign(foreign, runs)
@@ -259,39 +257,27 @@ def _settle(sessions: Iterable[_Session], paths: SpoolPaths | None) -> None:
 
 # --- cirron-sdk ---------------------------------------------------------------------------------
 
-_SDK_SESSIONS = """
-SELECT session.no, session.key, session.state, span.file, min(span.start_ns), max(span.end_ns),
-    span.rank, count(*), sum(span.name IN ('step', 'batch'))
-FROM member JOIN span USING (no) JOIN session ON session.no = member.session
-GROUP BY session.no, span.file, span.rank
-"""
-_SDK_MARKS = """
-SELECT DISTINCT member.session, mark.file
-FROM mark JOIN span ON span.id = mark.span JOIN member USING (no)
-"""
 
-
-def _add_sdk_sessions(
-    index: SpoolIndex, names: list[str], sessions: dict[str, _Session]
-) -> frozenset[str]:
+def _add_sdk_sessions(search: SessionSearch, sessions: dict[str, _Session]) -> frozenset[str]:
     """Add the sessions of cirron-sdk's batches; return the names of batches that belong to one."""
-    assign_sessions(index)
-    placed: dict[str, tuple[int, str]] = {}
-    for row in index.rows(_SDK_SESSIONS):
-        number, key, state, file, start_ns, end_ns, rank, spans, steps = row
-        session_id = id_of(key) if key is not None else f"process-{number}"
+    placed: set[str] = set()
+    ids: dict[int, str] = {}
+    for found in search.of_spans():
+        rank, steps = found.rank, found.steps
+        session_id = id_of(found.key) if found.key is not None else f"process-{found.session}"
         session = sessions.setdefault(session_id, _Session(session_id, is_sdk=True))
         outline = RunBatchOutline(
-            start_ns=start_ns, end_ns=end_ns, spans=spans, steps={rank: steps} if steps else {},
-            ranks=set() if rank is None else {rank}, status=_SDK_STATES.get(state),
+            start_ns=found.start_ns, end_ns=found.end_ns, spans=found.spans,
+            steps={rank: steps} if steps else {}, ranks=set() if rank is None else {rank},
+            status=_SDK_STATES.get(found.state),
         )  # fmt: skip
-        session.add(outline, names[file])
-        placed[names[file]] = number, session_id
-    numbers = dict(placed.values())
-    for number, file in index.rows(_SDK_MARKS):
-        if number in numbers:
-            sessions[numbers[number]].names.add(names[file])
-            placed.setdefault(names[file], (number, numbers[number]))
+        session.add(outline, found.batch)
+        placed.add(found.batch)
+        ids[found.session] = session_id
+    for number, name in search.of_marks():
+        if number in ids:
+            sessions[ids[number]].names.add(name)
+            placed.add(name)
     return frozenset(placed)
 
 

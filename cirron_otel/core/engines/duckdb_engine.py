@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import duckdb
+import ibis
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,8 +164,7 @@ class DuckDBEngine(SqlEngine):
         self.execute("SET preserve_insertion_order = false")
         self.execute("SET autoinstall_known_extensions = false")
         self.execute("SET autoload_known_extensions = false")
-        self._write("repeated", REPEATED, batches.repeated)
-        self.execute(f"CREATE TABLE repeated AS SELECT * FROM {self._written('repeated')}")  # noqa: S608 - a path
+        self.put("repeated", REPEATED, batches.repeated)
 
     def close(self) -> None:
         """Drop all tables."""
@@ -235,10 +235,9 @@ class DuckDBEngine(SqlEngine):
         for place in range(1, self._stored + 1):
             self.execute(f"DROP TABLE IF EXISTS part_{place}")
         self._stored = 0
-        self._write("place", PLACE, numbers)
+        self.put("place", PLACE, numbers)
         self._write("span", SPAN, spans)
         self._write("mark", MARK, marks)
-        self.execute(f"CREATE OR REPLACE TABLE place AS SELECT * FROM {self._written('place')}")  # noqa: S608 - a path
         # A cast is faster than a join with `place`: it looks up each key of a file's dictionary.
         keys = ", ".join(_quoted(batch.key) for batch in self.batches.batches)
         self.execute(f"CREATE TYPE IF NOT EXISTS batch_number AS ENUM ({keys or _quoted('')})")
@@ -281,6 +280,12 @@ class DuckDBEngine(SqlEngine):
     def create(self, name: str, query: str) -> None:
         """Create a table from a query."""
         self.execute(f"CREATE TABLE {name} AS {query}")
+
+    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> Table:
+        """Create or replace a table of some rows."""
+        self._write(name, schema, rows)
+        self.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM {self._written(name)}")  # noqa: S608 - a path
+        return ibis.table(schema, name=name)
 
     def execute(self, statement: str) -> None:
         """Run a statement."""

@@ -29,7 +29,7 @@ READINGS: Final = (
 MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _AT_ONCE: Final = 1000
-_ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
+ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
 _ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9}, NULL)"  # noqa: S608 - constants
 """Reports do not read `is_text`."""
 _ADD_FILE: Final = "INSERT OR IGNORE INTO file VALUES (?, ?, 0, NULL, 0)"
@@ -165,7 +165,7 @@ class ReducedIndex:
 
     def _add_spans(self, spans: Table) -> None:
         rows = self.engine.rows(spans.select(*SPAN))
-        self.index.change(_ADD_SPAN, map(_span_row, rows))
+        self.index.change(ADD_SPAN, map(span_row, rows))
 
     def _add_marks(self, marks: Table) -> None:
         self.index.change(_ADD_MARK, map(_mark_row, self.engine.rows(marks)))
@@ -192,7 +192,8 @@ def value_of(text: str | None, number: float | None, integer: int | None, flag: 
     return next((each for each in (number, integer, flag) if each is not None), text)
 
 
-def _span_row(row: Sequence[Any]) -> tuple[Any, ...]:
+def span_row(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a row of the relation `span` as the values of `ADD_SPAN`."""
     no, position, id_, parent, *rest, origin = row
     return no, no // PLACES, position, key_of(id_), key_of(parent), *rest, key_of(origin)
 

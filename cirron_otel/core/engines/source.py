@@ -14,7 +14,8 @@ import ibis
 from ..analysis.index import SpoolIndex
 from ..analysis.run_batch import outline_of
 from ..analysis.run_selection import ALL, ChosenRun, choose, each_run, limit_again
-from ..analysis.runs import OutlinedBatch, SpoolRuns, runs_of
+from ..analysis.runs import SpoolRuns, runs_of
+from ..analysis.session_search import OutlinedBatch
 from ..records.digest_marks import PREFIX
 from ..records.trace_marks import TRACE_STEP
 from ..spool.paths import SpoolPaths
@@ -23,6 +24,7 @@ from ..temporary import temporary_folder
 from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
 from .engine import SqlEngine, Table
+from .engine_search import EngineSearch
 from .expressions import TRUE, as_number
 from .reduced_index import expanded_rows
 from .steps import StepRelations, distinct, step_relations
@@ -92,7 +94,10 @@ class OpenedTables:
     @cached_property
     def runs(self) -> SpoolRuns:
         """All runs."""
-        return runs_of(self._outlined(), self._paths)
+        batches = self._batches.batches
+        return runs_of(
+            self._outlined(), self._paths, lambda: EngineSearch(self._files, batches, self._open)
+        )
 
     def _outlined(self) -> Iterator[OutlinedBatch]:
         outlines = self._files.outlines()
@@ -112,19 +117,9 @@ class OpenedTables:
         A run with digests is opened only if these are not needed. Raises NeedsPythonError,
         InputError, TargetError and EndpointError.
         """
-        files, odd = self._files, self._odd
-        places = [
-            (batch.key, number)
-            for number, batch in enumerate(self._batches.batches)
-            if names is None or batch.name in names
-        ]
+        files = self._files
         with contextlib.ExitStack() as stack:
-            index = stack.enter_context(SpoolIndex())
-            for number, batch in self._batches.contents([n for key, n in places if key in odd]):
-                index.files = number
-                index.add(batch)
-            index.ready()
-            files.open([place for place in places if place[0] not in odd], *expanded_rows(index))
+            index = stack.enter_context(self._open(names))
             engine = files if self._connect is None else stack.enter_context(self._connect(files))
             if needs_digests:
                 _check_digests(engine)
@@ -138,6 +133,24 @@ class OpenedTables:
                 engine, files, self._batches, relations, mark, index, self._paths, chosen,
                 is_complete=names is None,
             )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _open(self, names: frozenset[str] | None) -> Iterator[SpoolIndex]:
+        """Open the batches with these names, None for all, and return an index of the odd ones."""
+        odd = self._odd
+        places = [
+            (batch.key, number)
+            for number, batch in enumerate(self._batches.batches)
+            if names is None or batch.name in names
+        ]
+        with SpoolIndex() as index:
+            for number, batch in self._batches.contents([n for key, n in places if key in odd]):
+                index.files = number
+                index.add(batch)
+            index.ready()
+            normal = [place for place in places if place[0] not in odd]
+            self._files.open(normal, *expanded_rows(index))
+            yield index
 
 
 @contextlib.contextmanager
