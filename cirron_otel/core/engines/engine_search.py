@@ -1,15 +1,16 @@
 """The search of DuckDB for the sessions of batches that name none.
 
 The topmost spans go into an index, in which the code of `core/analysis` finds their sessions.
-DuckDB then finds the spans inside them: level by level those with other spans inside, and the rest
-in one join.
+DuckDB then finds the spans inside them level by level, of those that have others inside. All spans
+of most batches are in one session, which these spans determine. Only the spans of other batches are
+looked up one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from ..analysis.index import SpoolIndex
 from ..analysis.run_batch import STEP_NAMES
@@ -18,11 +19,12 @@ from ..analysis.sessions import assign_sessions
 from .columnar_batches import ColumnarBatch
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, Schema, Table
-from .expressions import FALSE, as_number, ascending
+from .expressions import FALSE, as_number
 from .reduced_index import ADD_SPAN, span_row
 from .steps import MAX_LEVELS
 
 _TOP: Final[Schema] = {"no": "int64", "session": "int64"}
+_MEMBERS: Final = "SELECT no, session FROM member"
 _SESSIONS: Final = "SELECT no, key, state FROM session"
 
 
@@ -54,16 +56,9 @@ class EngineSearch:
     def search(self) -> None:
         """Find the sessions. Raises InputError and TargetError."""
         with self._open(frozenset(batch.name for batch in self._added)), SpoolIndex() as index:
-            inner, tops = _inner_and_tops(self._engine)
-            index.ready().change(ADD_SPAN, map(span_row, self._engine.rows(tops)))
-            assign_sessions(index)
-            members = index.rows("SELECT no, session FROM member")
-            top = self._engine.put("top_session", _TOP, members)
-            known = _inside(self._engine, inner, top)
-            if known is not None:
-                session = _sessions_of_spans(self._engine.span, top, known)
-                sessions = {number: rest for number, *rest in index.rows(_SESSIONS)}
-                self._read(session, sessions)
+            levels = _levels(self._engine, index.ready())
+            if levels is not None:
+                self._read(levels, {number: rest for number, *rest in index.rows(_SESSIONS)})
                 return
         self._search_in_index()
 
@@ -75,24 +70,18 @@ class EngineSearch:
         """Return the batches with marks of a session."""
         return self._of_marks
 
-    def _read(self, session: Table, sessions: dict[int, list[Any]]) -> None:
-        engine, mark = self._engine, self._engine.mark
-        groups = session.group_by("session", "file", "rank").agg(
-            start=session.start_ns.min(), end=session.end_ns.max(), spans=session.count(),
-            steps=as_number(session.name.isin(STEP_NAMES).fill_null(FALSE)).sum(),
-        )  # fmt: skip
-        groups = groups.order_by(["session", "file", ascending(groups["rank"])])
-        for number, file, rank, *figures in engine.rows(groups):
-            start, end, spans, steps = figures
+    def _read(self, levels: _Levels, sessions: dict[int, list[Any]]) -> None:
+        """Read the results; `sessions` has the key and the state of each session."""
+        rows = sorted(_figures(self._engine, levels), key=_place)
+        for number, file, rank, *figures in rows:
+            start_ns, end_ns, spans, steps = figures
             key, state = sessions[number]
             name = self._batches[file].name
             self._of_spans.append(
-                BatchOfSession(number, key, state, name, start, end, rank, spans, int(steps))
+                BatchOfSession(number, key, state, name, start_ns, end_ns, rank, spans, steps)
             )
-        marks = mark.filter(mark.span.notnull()).select("span", file=mark.no // PLACES).distinct()
-        joined = marks.inner_join(session, marks.span == session.id)
-        pairs = joined.select(session.session, marks.file).distinct()
-        self._of_marks += [(n, self._batches[file].name) for n, file in engine.rows(pairs)]
+        for number, file in _marked(self._engine, levels):
+            self._of_marks.append((number, self._batches[file].name))
 
     def _search_in_index(self) -> None:
         """Search like Python, because spans of one id are in different sessions."""
@@ -104,25 +93,43 @@ class EngineSearch:
             self._of_marks += search.of_marks()
 
 
-def _inner_and_tops(engine: DuckDBEngine) -> tuple[Table, Table]:
-    """Return the spans with others inside them, and those whose parent is not recorded."""
+class _Levels(NamedTuple):
+    """The sessions of the spans that have others inside them, and of the topmost ones."""
+
+    parents: Table
+    """The ids of the parents that each file names, except of topmost spans."""
+    known: Table
+    """The ids of the spans with others inside that are in a session, each once, and the session."""
+    top: Table
+    """The numbers of the topmost spans, and the session of each."""
+
+
+def _levels(engine: DuckDBEngine, index: SpoolIndex) -> _Levels | None:
+    """Find the sessions; None if an id is in several, or the levels are too many.
+
+    `index` is empty. Afterwards it has the topmost spans and the sessions.
+    """
     span = engine.span
-    parents = engine.store(span.filter(span.parent.notnull()).select("parent").distinct())
-    inner = span.semi_join(parents, span.id == parents.parent).select("no", "id", "parent")
+    named = span.filter(span.parent.notnull()).select("parent", file=span.no // PLACES)
+    named = engine.store(named.distinct())
+    unique = engine.store(named.select("parent").distinct())
+    inner = span.semi_join(unique, span.id == unique.parent).select("no", "id", "parent")
     inner = engine.store(inner)
-    missing = engine.store(parents.anti_join(inner, parents.parent == inner.id))
-    numbers = span.filter(span.parent.isnull()).select("no")
+    missing = engine.store(unique.anti_join(inner, unique.parent == inner.id))
+    tops = span.filter(span.parent.isnull())
     if engine.count(missing):
-        numbers = numbers.union(span.semi_join(missing, "parent").select("no"))
-    numbers = engine.store(numbers)
-    return inner, span.semi_join(numbers, "no").select(*SPAN).order_by("no")
+        tops = tops.union(span.semi_join(missing, "parent"))
+        named = engine.store(named.anti_join(missing, "parent"))
+    tops = tops.select(*SPAN).order_by("no")
+    index.change(ADD_SPAN, map(span_row, engine.rows(tops)))
+    assign_sessions(index)
+    top = engine.put("top_session", _TOP, index.rows(_MEMBERS))
+    known = _inside(engine, inner, top)
+    return None if known is None else _Levels(named, known, top)
 
 
 def _inside(engine: DuckDBEngine, inner: Table, top: Table) -> Table | None:
-    """Return the ids of the spans with others inside them, and the session of each.
-
-    None if an id is in several sessions, or the levels are too many.
-    """
+    """Return the ids of the spans with others inside that are in a session, and the session."""
     joined = inner.inner_join(top, inner.no == top.no)
     level = known = engine.store(joined.select(inner.id, top.session).distinct())
     for _ in range(MAX_LEVELS):
@@ -136,12 +143,68 @@ def _inside(engine: DuckDBEngine, inner: Table, top: Table) -> Table | None:
     return None
 
 
-def _sessions_of_spans(span: Table, top: Table, known: Table) -> Table:
-    """Return the spans in a session, with its number."""
+def _figures(engine: DuckDBEngine, levels: _Levels) -> Iterator[tuple[Any, ...]]:
+    """Yield session, file, rank, start, end, and the numbers of spans and steps."""
+    parents, known, top = levels
+    placed = parents.left_join(known, parents.parent == known.id)
+    pairs = placed.select(parents.file, known.session)
+    pairs = pairs.union(top.select(file=top.no // PLACES, session=top.session)).distinct()
+    sessions: dict[int, set[int | None]] = {}
+    for file, session in engine.rows(pairs):
+        sessions.setdefault(file, set()).add(session)
+    mixed = sorted(file for file, numbers in sessions.items() if len(numbers) > 1)
+    file = engine.span.no // PLACES
+    whole = engine.span
+    if mixed:
+        some = engine.store(whole.filter(file.isin(mixed)).select(*_COLUMNS, "parent", file=file))
+        of_spans = _sessions_of(some, levels)
+        yield from engine.rows(_aggregated(of_spans, "session", "file", "rank"))
+        whole = whole.filter(~file.isin(mixed))
+    whole = whole.select(*_COLUMNS, file=file)
+    for number, *rest in engine.rows(_aggregated(whole, "file", "rank")):
+        [session] = sessions[number]
+        if session is not None:
+            yield session, number, *rest
+
+
+_COLUMNS: Final = ("no", "id", "name", "start_ns", "end_ns", "rank")
+
+
+def _aggregated(span: Table, *keys: str) -> Table:
+    is_step = span.name.isin(STEP_NAMES).fill_null(FALSE)
+    return span.group_by(*keys).agg(
+        start_ns=span.start_ns.min(), end_ns=span.end_ns.max(), spans=span.count(),
+        steps=as_number(is_step).sum().cast("int64"),
+    )  # fmt: skip
+
+
+def _place(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the key of the order by session, file and rank, no rank first."""
+    session, file, rank, *_ = row
+    return session, file, rank is not None, rank or 0
+
+
+def _sessions_of(span: Table, levels: _Levels) -> Table:
+    """Return those of some spans that are in a session, with its number."""
+    top, known = levels.top, levels.known
+    columns = [name for name in span.columns if name != "parent"]
     of_tops = span.inner_join(top, span.no == top.no)
     of_others = span.inner_join(known, span.parent == known.id)
-    columns = ("id", "name", "start_ns", "end_ns", "rank")
-    file = span.no // PLACES
-    return of_tops.select(*(span[name] for name in columns), top.session, file=file).union(
-        of_others.select(*(span[name] for name in columns), known.session, file=file)
+    return of_tops.select(*(span[name] for name in columns), top.session).union(
+        of_others.select(*(span[name] for name in columns), known.session)
     )
+
+
+def _marked(engine: DuckDBEngine, levels: _Levels) -> Iterator[tuple[int, int]]:
+    """Yield session and file of the marks, each pair at least once."""
+    span, mark, known = engine.span, engine.mark, levels.known
+    marks = mark.filter(mark.span.notnull()).select("span", file=mark.no // PLACES)
+    marks = engine.store(marks.distinct())
+    joined = marks.inner_join(known, marks.span == known.id)
+    yield from engine.rows(joined.select(known.session, marks.file).distinct())
+    others = engine.store(marks.anti_join(known, marks.span == known.id))
+    if engine.count(others):
+        some = span.semi_join(others, span.id == others.span).select("no", "id", "parent")
+        found = _sessions_of(engine.store(some), levels)
+        joined = others.inner_join(found, others.span == found.id)
+        yield from engine.rows(joined.select(found.session, others.file).distinct())
