@@ -170,13 +170,47 @@ def test_zeros_that_are_not_stored_count(values: list[float], zeros: int) -> Non
     see(tensor, elements(tensor) + [0.0] * zeros, zeros)
 
 
-@given(st.lists(st.complex_numbers(max_magnitude=100, width=64), min_size=1, max_size=12))
+some_complex = st.complex_numbers(max_magnitude=100, width=64) | st.sampled_from(
+    [0j, 3 + 4j, -1e-20 - 1e-20j, 1e19 + 3e19j, complex(1.0, math.nan), complex(0.0, -math.inf),
+     complex(math.nan, math.inf)]
+)  # fmt: skip
+
+
+@given(st.lists(some_complex, min_size=1, max_size=20))
+@example([0j] * 7 + [26.598989486694336 + 23.236417770385742j])
+@example([26.598989486694336 + 23.236417770385742j] * 17)
 @settings(max_examples=50, deadline=None)
 def test_complex_numbers_count_by_their_magnitude(values: list[complex]) -> None:
+    """Equal elements have equal magnitudes, wherever they are in a tensor."""
     for dtype in (torch.complex64, torch.complex128):
         tensor = torch.tensor(values, dtype=dtype)
-        see(tensor, elements(tensor.abs()))
-        see(torch.conj(tensor), elements(tensor.abs()))
+        exact = [magnitude(value) for value in tensor.tolist()]
+        assert exact == pytest.approx(elements(tensor.abs()), rel=1e-6, nan_ok=True)
+        see(tensor, exact)
+        see(torch.conj(tensor), exact)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-310])
+def test_complex_numbers_whose_squares_are_no_doubles(size: float) -> None:
+    values = [complex(3 * size, 4 * size), complex(0.0, size)]
+    for moments in both_ways(torch.tensor(values, dtype=torch.complex128)):
+        stats = statistics(moments)
+        assert stats is not None
+        assert (stats["min"], stats["max"]) == (size, pytest.approx(5 * size))
+
+
+def magnitude(value: complex) -> float:
+    """The absolute value by the same operations; torch's root differs from that of `math`."""
+    real, imaginary = abs(value.real), abs(value.imag)
+    if math.isinf(real) or math.isinf(imaginary):
+        return math.inf
+    if math.isnan(real) or math.isnan(imaginary):
+        return math.nan
+    larger, smaller = max(real, imaginary), min(real, imaginary)
+    ratio = smaller / larger if larger else 0.0
+    root = torch.tensor(1 + ratio * ratio, dtype=torch.float64).sqrt().item()
+    assert root == pytest.approx(math.sqrt(1 + ratio * ratio), rel=1e-15)
+    return float(larger * root)
 
 
 def test_it_is_the_same_where_only_deterministic_algorithms_are_allowed() -> None:

@@ -122,8 +122,17 @@ class Serial:
 
 
 def magnitudes(values: Any) -> Any:
-    """Return the absolute values of complex numbers."""
+    """Return the absolute values of complex numbers as float64.
+
+    Equal elements have equal results. `torch.abs` rounds an element differently at the end of a
+    tensor, so a constant tensor would have a deviation.
+    """
     torch = sys.modules["torch"]
-    if values.dtype is torch.complex32:
-        values = values.to(torch.complex64)
-    return values.abs()
+    parts = torch.view_as_real(values.resolve_conj()).to(torch.float64).abs()
+    real, imaginary = parts.unbind(-1)
+    larger = torch.maximum(real, imaginary)
+    ratio = torch.minimum(real, imaginary) / larger
+    is_infinite = torch.isinf(real) | torch.isinf(imaginary)
+    magnitude = larger * (1 + ratio * ratio).sqrt()
+    magnitude = magnitude.where(larger != 0, 0.0)
+    return magnitude.where(~is_infinite, math.inf)
