@@ -338,3 +338,14 @@ def test_what_is_nested_too_deep_is_reported(tmp_path: Path) -> None:
         "JSON nested too deep: more than 512 levels"
     ]
     assert_stored(tmp_path / "tables", [(name, data)])
+
+
+def test_a_missing_file_with_rows_is_an_error(tmp_path: Path) -> None:
+    """A group without marks has no file of marks; one with spans has a file of spans."""
+    add(tmp_path, [("x.json", encoded(made(1, spans=[span(1)])))])
+    reader = ColumnsReader(tmp_path)
+    assert (reader.rows("marks").num_rows, reader.rows("spans").num_rows) == (0, 1)
+    [file] = (tmp_path / "spans").rglob("*/*.parquet")
+    file.unlink()
+    with pytest.raises(InputError, match=f"{file.name} is missing: run the command again"):
+        reader.rows("spans")

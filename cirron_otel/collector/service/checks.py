@@ -12,9 +12,10 @@ from ..receiver.journal.files import GROUP_BYTES
 from ..receiver.journal.writer import DEFAULT_SEGMENT_BYTES
 from . import descriptors
 from .exporter_options import CirronExporter, OtlpExporter
-from .options import CollectorOptions, GrpcOptions, HttpOptions
+from .options import CollectorOptions
 from .options_tree import leaves
 from .readiness import FRAME_BYTES
+from .receiver_options import GrpcOptions, HttpOptions
 from .targets import api_key, otlp_config
 from .values import FILE
 

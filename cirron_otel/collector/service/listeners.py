@@ -28,8 +28,9 @@ from . import descriptors
 from . import metrics as m
 from .checks import wanted_connections
 from .metrics import Registry
-from .options import CollectorOptions, ServerTlsOptions
+from .options import CollectorOptions
 from .readiness import Readiness
+from .receiver_options import ServerTlsOptions
 
 if TYPE_CHECKING:
     from ...core.spool.paths import SpoolPaths

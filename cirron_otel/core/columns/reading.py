@@ -97,9 +97,16 @@ class ColumnsReader:
         """Return whether a group counts, and has not been replaced meanwhile."""
         return self._store.has(BATCHES, group)
 
-    def has_rows(self, table: str, group: BatchGroup) -> bool:
-        """Return whether the batches of a group have rows in one of the `RECORD_TABLES`."""
-        return bool(pc.sum(self._read(BATCHES, group, [table]).column(table)).as_py())
+    def check_absent(self, table: str, group: BatchGroup) -> None:
+        """Raise InputError if a group that has no file in a table has rows in it."""
+        if (
+            table in RECORD_TABLES
+            and pc.sum(self._read(BATCHES, group, [table]).column(table)).as_py()
+        ):
+            raise InputError(
+                f"{self._store.shown}/{table}/{group.path} is missing: run the command again;"
+                " if that fails, remove the tables and convert the recording again"
+            )
 
     def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
@@ -140,12 +147,18 @@ class ColumnsReader:
         select: RowSelect = RowSelect(),
         columns: list[str] | None = None,
     ) -> Any:
-        """Return a `pyarrow.dataset.Scanner` over the rows of a table, which reads them lazily."""
+        """Return a `pyarrow.dataset.Scanner` over the rows of a table, which reads them lazily.
+
+        Raises InputError if a file is missing.
+        """
         import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 
         groups = self.groups(select)
         stored = set(self._store.groups(table))
         present = [group for group in groups if group in stored]
+        for group in groups:
+            if group not in stored:
+                self.check_absent(table, group)
         repeated = self._repeated(groups)
         conditions = _conditions(table, select, ds.field)
         names = columns or [column.name for column in TABLES[table]]

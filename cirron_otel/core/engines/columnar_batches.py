@@ -62,11 +62,8 @@ class ColumnarBatches:
             path = self.directory / table / group.path
             if path.exists():
                 yield str(path)
-            elif self._reader.has_rows(table, group):
-                raise InputError(
-                    f"{path} is missing: run the command again; if that fails, remove the tables"
-                    " and convert the recording again"
-                )
+            else:
+                self._reader.check_absent(table, group)
 
     def contents(self, numbers: Iterable[int]) -> Iterator[tuple[int, BatchFile]]:
         """Yield the batches with these numbers, which are positions in `batches`, in their order.

@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -156,7 +157,7 @@ class SparkEngine(SqlEngine):
                 f" a path without {' '.join(sorted(_GLOB))}: move the tables"
             )
         paths = {name: files.batches.files(table) for name, table in _QUERIES.items()}
-        size = sum(Path(path).stat().st_size for each in paths.values() for path in each)
+        size = sum(map(_size_of, chain.from_iterable(paths.values())))
         cores = session.sparkContext.defaultParallelism
         parts = max(min(cores, size // _LEAST_BYTES), size // _PARTITION_BYTES, 1)
         session.conf.set("spark.sql.shuffle.partitions", str(parts))
@@ -210,6 +211,15 @@ class SparkEngine(SqlEngine):
 
 
 _QUERIES: Final = {"span": SPANS, "mark": MARKS}
+
+
+def _size_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}: run the command again"
+        ) from None
 
 
 def _ddl(table: str) -> str:
