@@ -74,9 +74,7 @@ def test_scopes_of_many_levels(tmp_path: Path) -> None:
     assert in_duckdb(files, tmp_path / "c", names=names) == expected
 
 
-def test_scopes_that_contain_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scopes_that_contain_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for the epoch around a step ends at the first scope that it has met before."""
     spans = [span(0, name="epoch", index=3)]
     spans += [span(number, number - 1, name="mine") for number in range(1, 21)]
