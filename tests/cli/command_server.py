@@ -35,6 +35,20 @@ PRELOADED = (
     "cirron_otel.tools.convert.convert",
     "rich.table",
 )
+ENGINES = (
+    *PRELOADED,
+    "cirron_otel.core.engines.cache",
+    "cirron_otel.core.engines.engine_comparison",
+    "cirron_otel.core.engines.engine_report",
+    "cirron_otel.core.engines.postgres_engine",
+    "cirron_otel.tools.cli.memory_text",
+    "cirron_otel.tools.cli.pager",
+    "cirron_otel.tools.cli.report_text",
+    "ibis.backends.sql.compilers.duckdb",
+    "ibis.backends.sql.compilers.postgres",
+    "pandas",  # DuckDB imports it if it is installed
+)
+"""With what `--engine` imports besides, for the server of the tests of engines."""
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The prefixes of variables that are read when a process starts, ahead of any of our code."""
 
@@ -52,14 +66,15 @@ def starts_alike(environment: Mapping[str, str]) -> bool:
 class CommandServer:
     """Runs commands; `shared_server` is for all tests of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = PRELOADED) -> None:
+        """Start a process that imports these modules."""
         self._directory = tempfile.TemporaryDirectory()
         self._address = str(Path(self._directory.name, "commands"))
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen(64)
         with listener:
-            command = [sys.executable, "-P", __file__, str(listener.fileno())]
+            command = [sys.executable, "-P", __file__, str(listener.fileno()), *modules]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
             )
@@ -102,9 +117,9 @@ class CommandServer:
 
 
 @cache
-def shared_server() -> CommandServer:
-    """Return the server of this process; it is started at the first call."""
-    server = CommandServer()
+def shared_server(modules: Sequence[str] = PRELOADED) -> CommandServer:
+    """Return the server of this process with these modules; it is started at the first call."""
+    server = CommandServer(modules)
     atexit.register(server.close)
     return server
 
@@ -210,8 +225,9 @@ def take_streams() -> None:
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
-        importlib.import_module(module)
+    for module in sys.argv[2:]:
+        with contextlib.suppress(ImportError):  # of an extra that is not installed
+            importlib.import_module(module)
     gc.freeze()
     sys.argv = serve(socket.socket(fileno=int(sys.argv[1])))
     __file__ = sys.argv[0]

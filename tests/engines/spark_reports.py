@@ -1,6 +1,7 @@
 """Print documents of directories of tables by Spark, those of each directory on one line, as JSON.
 
-`python -m tests.engines.spark_reports MASTER report,diagnosis:DIR...`: all by one application.
+`python -m tests.engines.spark_reports MASTER report,diagnosis:DIR...`: all by one application. For
+tables that cannot be read, the line is `{"error": MESSAGE}`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cirron_otel.core.engines.spark_engine import spark, spark_session
+from cirron_otel.errors import InputError
 from tests.engines.documents import in_engine
 
 
@@ -20,7 +22,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, spark_session(url, Path(folder)) as session:
         for each in wanted:
             names, _, directory = each.partition(":")
-            documents = in_engine(Path(directory), spark(session), tuple(names.split(",")))
+            try:
+                documents = in_engine(Path(directory), spark(session), tuple(names.split(",")))
+            except InputError as error:
+                documents = {"error": str(error)}
             print(json.dumps(documents), flush=True)
 
 

@@ -21,6 +21,7 @@ from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli.demo import RECORDING
+from tests.cli.command_server import ENGINES, shared_server
 from tests.cli.conftest import COMMAND, environment
 from tests.columns.helpers import add, add_with_killed_compaction
 from tests.engines.generated import training
@@ -31,6 +32,14 @@ TEXT = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
 Report = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def command(*arguments: object, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `cirron-otel` in a copy of a process that has imported the engines."""
+    words = [COMMAND, *map(str, arguments)]
+    done = shared_server(ENGINES).run(words, cwd, env, timeout=600)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    return subprocess.CompletedProcess(words, done.returncode, out, err)
+
+
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
     """Run `cirron-otel report` with a cache of its own."""
@@ -38,10 +47,7 @@ def report(tmp_path: Path) -> Report:
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, "report", *map(str, arguments)], cwd=tmp_path, check=False, text=True,
-            capture_output=True, timeout=300, env=env,
-        )  # fmt: skip
+        return command("report", *arguments, cwd=tmp_path, env=env)
 
     return call
 
@@ -142,7 +148,8 @@ def test_two_commands_at_once(tmp_path: Path, report: Report) -> None:
 
 def test_columnar_tables(report: Report, tmp_path: Path) -> None:
     columns = tmp_path / "columns"
-    subprocess.run([COMMAND, "convert", RECORDING, f"parquet:{columns}"], check=True)
+    done = command("convert", RECORDING, f"parquet:{columns}", cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
     same(report, f"parquet:{columns}", "--json")
     assert not (tmp_path / "cache").exists()
 
@@ -151,7 +158,8 @@ def test_a_batch_in_several_groups_counts_once(report: Report, tmp_path: Path) -
     """As after a compaction that was killed."""
     columns = tmp_path / "columns"
     spool = written(tmp_path / "s", training(ranks=2, steps=30))
-    subprocess.run([COMMAND, "convert", spool, f"parquet:{columns}"], check=True)
+    done = command("convert", spool, f"parquet:{columns}", cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
     arguments = (f"parquet:{columns}", "--json", "--run", "all", "--engine", "duckdb")
     expected = report(*arguments).stdout
     group = next(g for g in ColumnsReader(columns).groups() if g != EMPTY_GROUP)
@@ -166,7 +174,8 @@ def test_a_batch_in_several_groups_counts_once(report: Report, tmp_path: Path) -
 @pytest.mark.parametrize("key", [None, "f" * 64])
 def test_spans_of_a_batch_that_is_missing(report: Report, tmp_path: Path, key: str | None) -> None:
     columns = tmp_path / "columns"
-    subprocess.run([COMMAND, "convert", RECORDING, f"parquet:{columns}"], check=True)
+    done = command("convert", RECORDING, f"parquet:{columns}", cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
     file = max((columns / "spans").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     rows = pq.read_table(file, partitioning=None)
     number = rows.schema.get_field_index("batch_key")
@@ -229,7 +238,8 @@ def test_a_table_that_is_missing_is_an_error(report: Report, tmp_path: Path) -> 
     columns = tmp_path / "columns"
     files = [made(1, spans=[span(1)])]
     spool = written(tmp_path / "s", [("1.json", encoded(each)) for each in files])
-    subprocess.run([COMMAND, "convert", spool, f"parquet:{columns}"], check=True)
+    done = command("convert", spool, f"parquet:{columns}", cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
     shutil.rmtree(columns / "marks")
     done = report(f"parquet:{columns}", "--engine", "duckdb")
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
@@ -254,6 +264,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     commands = [shlex.split(line) for line in lines if line.startswith("cirron-otel")]
     assert len(commands) == 5
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    for command in commands:
-        subprocess.run([COMMAND, *command[1:]], cwd=tmp_path, env=env, check=True, timeout=300)
+    for words in commands:
+        done = command(*words[1:], cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
     assert tables_in(tmp_path)

@@ -14,11 +14,12 @@ from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.tools.cli.demo import RECORDING
 from tests.backends.postgres import PASSWORD, Postgres
 from tests.backends.process import free_endpoints
-from tests.cli.conftest import COMMAND, environment
+from tests.cli.conftest import environment
 from tests.columns.helpers import add, add_with_killed_compaction
 from tests.engines import documents
 from tests.engines.documents import Files, in_engine, in_python
 from tests.engines.generated import hostile, random_spool, training
+from tests.engines.test_command import command
 from tests.engines.test_report import files_of
 from tests.spool.recorded import NAMES, SPOOLS
 
@@ -107,16 +108,13 @@ def test_tables_of_the_same_names_are_not_touched(postgres_url: str, tmp_path: P
         assert connection.execute("SELECT * FROM part_1").fetchall() == []
 
 
-def command(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def in_json(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     env = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    return subprocess.run(
-        [COMMAND, *map(str, arguments), "--json"], env=env, check=False, text=True,
-        capture_output=True, timeout=600,
-    )  # fmt: skip
+    return command(*arguments, "--json", cwd=tmp_path, env=env)
 
 
 def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return command(tmp_path, "report", SPOOLS / "07_ranks", *arguments)
+    return in_json(tmp_path, "report", SPOOLS / "07_ranks", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +125,8 @@ def report(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[st
 def test_the_commands(arguments: tuple[str, ...], postgres_url: str, tmp_path: Path) -> None:
     name, *spools = arguments
     sources = [SPOOLS / each for each in spools]
-    expected = command(tmp_path, name, *sources)
-    done = command(tmp_path, name, *sources, "--engine", postgres_url)
+    expected = in_json(tmp_path, name, *sources)
+    done = in_json(tmp_path, name, *sources, "--engine", postgres_url)
     assert (done.stdout, done.stderr, done.returncode) == (expected.stdout, expected.stderr, 0)
 
 

@@ -10,6 +10,7 @@ import pytest
 from cirron_otel.core.analysis.run_selection import ALL
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
+from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
 from cirron_otel.core.engines.source import opened_tables
 from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.spool.reader import SpoolReader
@@ -71,6 +72,28 @@ def test_scopes_of_many_levels(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert comparison["diagnosis"]["window"]["first"] == {"epoch": "3", "step": "0"}
     assert in_duckdb(files, tmp_path / "c", names=names) == expected
+
+
+def test_scopes_that_contain_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the epoch around a step ends at the first scope that it has met before."""
+    spans = [span(0, name="epoch", index=3)]
+    spans += [span(number, number - 1, name="mine") for number in range(1, 21)]
+    spans += [span(100 + number, 100 + (number + 1) % 3, name="mine") for number in range(3)]
+    spans += [span(200, 20, index=0), span(201, 100, index=1), span(202, 201, name="forward")]
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    levels = []
+    store = DuckDBEngine.store
+
+    def counted(engine: DuckDBEngine, expression: Any) -> Any:
+        levels.append(set(expression.columns) == {"parent", "id"})
+        return store(engine, expression)
+
+    monkeypatch.setattr(DuckDBEngine, "store", counted)
+    found = in_duckdb(files, tmp_path / "c", names=("report",))
+    assert found == in_python(files, tmp_path / "s", ("report",))
+    assert [each["epoch"] for each in found["report"]["slowest_steps"]] == ["3", None]
+    assert 20 < sum(levels) < 30
 
 
 def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,8 @@ from tests.spool.recorded import NAMES, SPOOLS
 pytestmark = pytest.mark.xdist_group("engines-spark")
 
 CLI = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
-KILLED = "killed compaction"
-"""The tables that a compaction has left when it was killed."""
+KILLED, DAMAGED = "killed compaction", "damaged"
+"""The tables that a compaction has left when it was killed, and those with a changed bit."""
 CASES: dict[str, list[Files]] = {
     "recordings": [files_of(SPOOLS / name) for name in NAMES] + [files_of(RECORDING)],
     "oddities": [random_spool(5, 60)],
@@ -42,22 +43,48 @@ def names_of(case: str) -> tuple[str, ...]:
     return ("report", MORE[case]) if case in MORE else ("report",)
 
 
-def test_the_documents_are_equal(spark_cluster: Cluster, tmp_path: Path) -> None:
-    expected = {}
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the tables of each case, and with damaged ones."""
+    folder = tmp_path_factory.mktemp("tables") / "odd %20 é"
     for name, parts in CASES.items():
         files = [file for part in parts for file in part]
-        folder = tmp_path / "odd %20 é" / name
         if name == KILLED:
-            add_with_killed_compaction(folder, files)
+            add_with_killed_compaction(folder / name, files)
         else:
-            add(folder, files, WriterLimits())
-        expected[name] = in_python(files, tmp_path / "s" / name, names_of(name))
-    wanted = [f"{','.join(names_of(name))}:{tmp_path / 'odd %20 é' / name}" for name in CASES]
+            add(folder / name, files, WriterLimits())
+    add(folder / DAMAGED, training(ranks=1, steps=20), WriterLimits())
+    flip_bit(spans_of(folder / DAMAGED), "start_ns")
+    return folder
+
+
+def spans_of(tables: Path) -> Path:
+    [file] = (path for path in tables.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def documents(spark_cluster: Cluster, tables: Path) -> dict[str, Any]:
+    """What Spark computes of each of these: one application, since its start takes long."""
+    cases = [*CASES, DAMAGED]
+    wanted = [f"{','.join(names_of(case))}:{tables / case}" for case in cases]
     done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *wanted)
     assert done.returncode == 0, done.stderr[-3000:]
-    documents = list(map(json.loads, done.stdout.splitlines()))
-    for name, document in zip(CASES, documents, strict=True):
-        assert document == json.loads(json.dumps(expected[name])), name
+    return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_documents_are_equal(case: str, documents: dict[str, Any], tmp_path: Path) -> None:
+    files = [file for part in CASES[case] for file in part]
+    expected = in_python(files, tmp_path, names_of(case))
+    assert documents[case] == json.loads(json.dumps(expected))
+
+
+def test_a_changed_bit_is_an_error(documents: dict[str, Any], tables: Path) -> None:
+    assert documents[DAMAGED].keys() == {"error"}
+    message = documents[DAMAGED]["error"]
+    assert message.startswith("Spark's workers cannot read the tables: [FAILED_READ_FILE")
+    assert spans_of(tables / DAMAGED).name in message
 
 
 def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> None:
@@ -101,20 +128,6 @@ def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> N
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
         assert "secret" not in done.stderr
-
-
-def test_a_changed_bit_is_an_error(spark_cluster: Cluster, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    add(damaged, training(ranks=1, steps=20), WriterLimits())
-    [file] = (path for path in damaged.glob("spans/*/*/*") if path.name != EMPTY_GROUP.file)
-    flip_bit(file, "start_ns")
-    done = spark_cluster.run(
-        "-m", "tests.engines.spark_reports", spark_cluster.url, f"report:{damaged}"
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    message = done.stderr.splitlines()[-1]
-    assert "InputError: Spark's workers cannot read the tables: [FAILED_READ_FILE" in message
-    assert file.name in message
 
 
 # A command that waits for an executor for some seconds.

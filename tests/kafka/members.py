@@ -38,7 +38,7 @@ while True:
         print(compactor.run(), flush=True)
     except (CirronOtelError, FileNotFoundError):
         print("away", flush=True)
-    time.sleep(5)
+    time.sleep(1)
 """
 
 

@@ -103,14 +103,17 @@ def _epochs_above(run: OpenedRun, parents: set[str]) -> dict[str | None, str | N
     scope = run.relations.around.select("id", "name", "idx", "parent")
     above = {parent: parent for parent in parents}
     epochs: dict[str | None, str | None] = {}
+    scopes: dict[str, tuple[str | None, str | None, str | None]] = {}
     for _ in range(_MOST_LEVELS):
         if not above:
             break
-        rows = run.engine.rows(scope.filter(scope.id.isin(sorted(set(above.values())))))
-        scopes = {id_: (name, idx, parent) for id_, name, idx, parent in rows}
+        if unread := set(above.values()) - scopes.keys():
+            scopes |= dict.fromkeys(unread, (None, None, None))
+            rows = run.engine.rows(scope.filter(scope.id.isin(sorted(unread))))
+            scopes |= {id_: (name, idx, parent) for id_, name, idx, parent in rows}
         higher: dict[str, str] = {}
         for parent, id_ in above.items():
-            name, idx, up = scopes.get(id_, (None, None, None))
+            name, idx, up = scopes[id_]
             if name == "epoch":
                 epochs[parent] = idx
             elif up is not None:

@@ -34,6 +34,8 @@ from .expressions import as_number, ascending, descending, has_name, larger, uni
 from .steps import StepRelations
 
 _EPOCH_LEVELS: Final = 65
+_REMEMBERED_LEVELS: Final = (4, 8, 16, 32)
+"""Scopes around these are among those further out only if they contain each other."""
 _MEMBER: Final = "SELECT session FROM span LEFT JOIN member USING (no) WHERE span.id = ? LIMIT 1"
 _DEVICE_SUMS: Final = ("h2d", "forward", "backward", "optimizer")
 
@@ -289,9 +291,12 @@ def epochs_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) ->
     above = engine.store(parents.mutate(id=parents.parent))
     found: list[Table] = []
     unrecorded: list[tuple[str, str]] = []
-    for _ in range(_EPOCH_LEVELS):
+    remembered: Table | None = None
+    for level in range(_EPOCH_LEVELS):
         if not engine.count(above):
             break
+        if level in _REMEMBERED_LEVELS:
+            remembered = above
         unrecorded += engine.rows(above.anti_join(around, above.id == around.id))
         joined = above.inner_join(around, above.id == around.id)
         higher = engine.store(
@@ -300,7 +305,10 @@ def epochs_of(engine: SqlEngine, relations: StepRelations, index: SpoolIndex) ->
         is_epoch = has_name(higher.name, "epoch")
         found.append(higher.filter(is_epoch).select("parent", epoch=higher.idx))
         rest = higher.filter(~is_epoch & higher.up.notnull())
-        above = engine.store(rest.select("parent", id=rest.up))
+        rest = rest.select("parent", id=rest.up)
+        if remembered is not None:
+            rest = rest.anti_join(remembered, ["parent", "id"])
+        above = engine.store(rest)
     still_open = _open_epochs(index, unrecorded)
     if still_open:
         epochs = parents.filter(parents.parent.isin(sorted(still_open)))
