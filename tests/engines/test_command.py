@@ -257,6 +257,16 @@ def test_a_file_that_disappears_is_not_a_lack_of_space(tmp_path: Path) -> None:
             files.outlines()
 
 
+def test_an_id_that_is_not_valid_text_needs_python(report: Report, tmp_path: Path) -> None:
+    batch = made(1, spans=[span(1), span(2, 1) | {"id": "\ud800"}])
+    spool = written(tmp_path / "s", [("1.json", json.dumps(batch).encode())])
+    for options in ((), ("--run", "last")):
+        done = report(spool, "--engine", "duckdb", "--json", *options)
+        expected = report(spool, "--json", *options)
+        assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
+    assert "an id that is not valid text" in done.stderr
+
+
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     shutil.copytree(RECORDING, tmp_path / ".cirron")
     blocks = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)

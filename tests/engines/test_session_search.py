@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.runs import SpoolRuns, read_runs
+from cirron_otel.core.engines import engine_search
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.engine_search import EngineSearch
 from cirron_otel.core.engines.source import opened_tables
@@ -34,6 +36,7 @@ def in_index(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         original(search)
 
     monkeypatch.setattr(EngineSearch, "_search_in_index", counted)
+    monkeypatch.setattr(engine_search, "_MOST_ODD", 1.0)
     return counts
 
 
@@ -142,3 +145,37 @@ def test_a_circle_belongs_to_no_session(tmp_path: Path, in_index: list[int]) -> 
     found = see_same(files, tmp_path)
     assert found.unassigned == {files[0][0]}
     assert not in_index
+
+
+def test_many_batches_that_are_expanded_are_searched_in_an_index(
+    tmp_path: Path, in_index: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    counts: list[int] = []
+    monkeypatch.setattr(EngineSearch, "_search_in_index", lambda _: counts.append(1))
+    spans = [span(number, 0, index=index) for number, index in ((1, 1), (2, "two"), (3, "three"))]
+    for number, expanded in enumerate((spans[:2], spans)):
+        files = written(made(n, spans=[each]) for n, each in enumerate(expanded))
+        both(files, tmp_path / str(number))
+        assert len(counts) == number
+
+
+@pytest.mark.parametrize(("levels", "searched"), [(50, []), (52, [1])])
+def test_deep_levels(levels: int, searched: list[int], tmp_path: Path, in_index: list[int]) -> None:
+    spans = [span(0, name="cirron.session")]
+    spans += [span(number, number - 1, name="mine") for number in range(1, levels)]
+    see_same(written([made(0, spans=spans)]), tmp_path)
+    assert in_index == searched
+
+
+@pytest.mark.parametrize("place", ["id", "parent_id"])
+def test_an_id_that_is_not_valid_text(place: str, tmp_path: Path, in_index: list[int]) -> None:
+    """Half of a surrogate pair: the batch is expanded, and DuckDB cannot store the id."""
+    odd = span(2, 1) | {place: "\ud800"}
+    batches = [made(0, spans=[span(1, name="cirron.session")]), made(1, spans=[odd])]
+    files = [
+        (f"{each['created_ns']:020d}-{each['batch_id']}.json", json.dumps(each).encode())
+        for each in batches
+    ]
+    see_same(files, tmp_path)
+    assert in_index == [2]

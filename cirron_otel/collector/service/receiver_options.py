@@ -1,4 +1,4 @@
-"""The options of the collector's receivers, as in options.py."""
+"""The collector's options for its receivers, a part of the table in options.py."""
 
 from __future__ import annotations
 

@@ -262,18 +262,18 @@ def _add_sdk_sessions(search: SessionSearch, sessions: dict[str, _Session]) -> f
     """Add the sessions of cirron-sdk's batches; return the names of batches that belong to one."""
     placed: set[str] = set()
     ids: dict[int, str] = {}
-    for found in search.of_spans():
-        rank, steps = found.rank, found.steps
-        session_id = id_of(found.key) if found.key is not None else f"process-{found.session}"
+    for part in search.of_spans():
+        rank, steps = part.rank, part.steps
+        session_id = id_of(part.key) if part.key is not None else f"process-{part.session}"
         session = sessions.setdefault(session_id, _Session(session_id, is_sdk=True))
         outline = RunBatchOutline(
-            start_ns=found.start_ns, end_ns=found.end_ns, spans=found.spans,
+            start_ns=part.start_ns, end_ns=part.end_ns, spans=part.spans,
             steps={rank: steps} if steps else {}, ranks=set() if rank is None else {rank},
-            status=_SDK_STATES.get(found.state),
+            status=_SDK_STATES.get(part.state),
         )  # fmt: skip
-        session.add(outline, found.batch)
-        placed.add(found.batch)
-        ids[found.session] = session_id
+        session.add(outline, part.batch)
+        placed.add(part.batch)
+        ids[part.session] = session_id
     for number, name in search.of_marks():
         if number in ids:
             sessions[ids[number]].names.add(name)

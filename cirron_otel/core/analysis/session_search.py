@@ -20,7 +20,7 @@ class OutlinedBatch(NamedTuple):
 
 
 class BatchOfSession(NamedTuple):
-    """The spans of one rank that a batch has of one session."""
+    """The spans of a batch that belong to one session and one rank."""
 
     session: int
     """The number of the session."""
@@ -53,7 +53,7 @@ class SessionSearch(Protocol):
         """Return the spans by session, batch and rank, in the order of these three."""
 
     def of_marks(self) -> Iterable[tuple[int, str]]:
-        """Return the number of a session and the name of a batch with marks of the session."""
+        """Return pairs of a session's number and the name of a batch with its marks."""
 
 
 class IndexSearch:

@@ -19,25 +19,27 @@ CREATE TABLE member (no INTEGER PRIMARY KEY, session INTEGER);
 """
 _CLOSED = """
 INSERT INTO session (key, state, pid, start_ns, end_ns)
-SELECT id, CASE
-        WHEN max(error LIKE 'incomplete:%' OR error LIKE 'killed:%') THEN 'killed'
-        WHEN max(error IS NOT NULL) THEN 'failed'
-        ELSE 'closed'
-    END, pid, min(start_ns), max(end_ns)
-FROM span
-WHERE parent IS NULL AND name = ? AND id IS NOT NULL GROUP BY id
+SELECT ended.id, state, span.pid, first_ns, last_ns FROM (
+    SELECT id, CASE
+            WHEN max(error LIKE 'incomplete:%' OR error LIKE 'killed:%') THEN 'killed'
+            WHEN max(error IS NOT NULL) THEN 'failed'
+            ELSE 'closed'
+        END AS state, min(no) AS first, min(start_ns) AS first_ns, max(end_ns) AS last_ns
+    FROM span
+    WHERE parent IS NULL AND name = ? AND id IS NOT NULL GROUP BY id
+) AS ended JOIN span ON span.no = ended.first ORDER BY ended.id
 """
 _OPEN = """
 INSERT INTO session (key, state, pid, start_ns, end_ns)
 SELECT parent, 'unfinished', pid, min(start_ns), NULL FROM span AS child
 WHERE name IN (?, ?) AND parent IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
-GROUP BY parent
+GROUP BY parent ORDER BY parent
 """
 # The topmost recorded spans: those without a parent, and those whose parent is not recorded.
 _TOPS = """
 SELECT no, coalesce(parent, id), parent, pid, start_ns FROM span AS child
-WHERE parent IS NULL OR NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent)
+WHERE parent IS NULL OR NOT EXISTS (SELECT 1 FROM span WHERE span.id = child.parent) ORDER BY no
 """
 _MEMBERS = """
 INSERT OR IGNORE INTO member

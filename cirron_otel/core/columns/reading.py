@@ -98,15 +98,15 @@ class ColumnsReader:
         return self._store.has(BATCHES, group)
 
     def check_absent(self, table: str, group: BatchGroup) -> None:
-        """Raise InputError if a group that has no file in a table has rows in it."""
-        if (
-            table in RECORD_TABLES
-            and pc.sum(self._read(BATCHES, group, [table]).column(table)).as_py()
-        ):
-            raise InputError(
-                f"{self._store.shown}/{table}/{group.path} is missing: run the command again;"
-                " if that fails, remove the tables and convert the recording again"
-            )
+        """Raise InputError if a group that has no file in a table should have one."""
+        if table in RECORD_TABLES:
+            counts = self._read(BATCHES, group, [table]).column(table)
+            if not pc.sum(counts).as_py():
+                return
+        raise InputError(
+            f"{self._store.shown}/{table}/{group.path} is missing: run the command again;"
+            " if that fails, remove the tables and convert the recording again"
+        )
 
     def keys(self, group: BatchGroup) -> Iterator[tuple[str, str]]:
         """Yield the key and the name, as its column has it, of each batch of a group."""
@@ -149,7 +149,7 @@ class ColumnsReader:
     ) -> Any:
         """Return a `pyarrow.dataset.Scanner` over the rows of a table, which reads them lazily.
 
-        Raises InputError if a file is missing.
+        Raises InputError if a file with rows is missing.
         """
         import pyarrow.dataset as ds  # noqa: PLC0415 - takes long to import
 

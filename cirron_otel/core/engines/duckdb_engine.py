@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,9 +25,11 @@ from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS,
 from ..records.step_summaries import INSIDE, STEPS
 from .columnar_batches import ColumnarBatches
 from .engine import MARK, PLACE, PLACES, REPEATED, SPAN, Schema, SqlEngine, Table
+from .unsupported import NeedsPythonError
 
 MEMORY_LIMIT: Final = "600MB"
 _FETCHED = 10_000
+_WRITTEN = 20_000
 _TYPES = {
     "int64": pa.int64(), "string": pa.string(), "boolean": pa.bool_(), "float64": pa.float64(),
 }  # fmt: skip
@@ -230,7 +233,8 @@ class DuckDBEngine(SqlEngine):
         """Create the relations `span` and `mark`, instead of those of the run before.
 
         `numbers` has the keys and the numbers of the batches whose records the columns have.
-        `spans` and `marks` are the rows of the others.
+        `spans` and `marks` are the rows of the others. Raises NeedsPythonError if one has an id
+        that is not valid text.
         """
         for place in range(1, self._stored + 1):
             self.execute(f"DROP TABLE IF EXISTS part_{place}")
@@ -324,13 +328,16 @@ class DuckDBEngine(SqlEngine):
         )
 
     def _write(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write rows into a temporary file."""
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        arrays = [
-            pa.array(values, type_)
-            for values, type_ in zip(columns, arrow_schema(schema).types, strict=True)
-        ]
-        pq.write_table(pa.table(arrays, names=list(schema)), self._folder / f"{name}.parquet")
+        """Write rows into a temporary file, in portions."""
+        arrow, ahead = arrow_schema(schema), iter(rows)
+        with pq.ParquetWriter(self._folder / f"{name}.parquet", arrow) as writer:
+            while some := list(islice(ahead, _WRITTEN)):
+                columns = zip(zip(*some, strict=True), arrow.types, strict=True)
+                try:
+                    arrays = [pa.array(values, type_) for values, type_ in columns]
+                except UnicodeEncodeError:
+                    raise NeedsPythonError("the run has an id that is not valid text") from None
+                writer.write_table(pa.table(arrays, schema=arrow))
 
     def _written(self, name: str) -> str:
         return f"read_parquet({_quoted(str(self._folder / f'{name}.parquet'))})"

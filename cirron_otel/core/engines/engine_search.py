@@ -1,14 +1,14 @@
 """The search of DuckDB for the sessions of batches that name none.
 
 The topmost spans go into an index, in which the code of `core/analysis` finds their sessions.
-DuckDB then finds the spans inside them level by level, of those that have others inside. All spans
-of most batches are in one session, which these spans determine. Only the spans of other batches are
-looked up one by one.
+DuckDB then descends level by level through the spans that contain others. In most batches all spans
+belong to one session, which follows from the parents that they name. Only the spans of the other
+batches are looked up one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Self
 
@@ -19,10 +19,14 @@ from ..analysis.sessions import assign_sessions
 from .columnar_batches import ColumnarBatch
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, Schema, Table
-from .expressions import FALSE, as_number
+from .expressions import FALSE, as_number, union_of
 from .reduced_index import ADD_SPAN, span_row
-from .steps import MAX_LEVELS
+from .unsupported import NeedsPythonError
 
+_MAX_LEVELS: Final = 50
+"""A search of an index is faster for deeper levels; they are rare."""
+_MOST_ODD: Final = 0.5
+"""The share of batches that are expanded, above which a search of an index is faster."""
 _TOP: Final[Schema] = {"no": "int64", "session": "int64"}
 _MEMBERS: Final = "SELECT no, session FROM member"
 _SESSIONS: Final = "SELECT no, key, state FROM session"
@@ -36,9 +40,13 @@ class EngineSearch:
         engine: DuckDBEngine,
         batches: Sequence[ColumnarBatch],
         open_batches: Callable[[frozenset[str]], AbstractContextManager[object]],
+        odd: Collection[str],
     ) -> None:
-        """`open_batches` opens the batches with some names in the engine."""
+        """`open_batches` opens the batches with some names in the engine, of which those with the
+        keys `odd` are expanded.
+        """
         self._engine, self._batches, self._open = engine, batches, open_batches
+        self._odd = {batch.name for batch in batches if batch.key in odd}
         self._added: list[OutlinedBatch] = []
         self._of_spans: list[BatchOfSession] = []
         self._of_marks: list[tuple[int, str]] = []
@@ -55,12 +63,16 @@ class EngineSearch:
 
     def search(self) -> None:
         """Find the sessions. Raises InputError and TargetError."""
-        with self._open(frozenset(batch.name for batch in self._added)), SpoolIndex() as index:
-            levels = _levels(self._engine, index.ready())
-            if levels is not None:
+        names = frozenset(batch.name for batch in self._added)
+        if len(names & self._odd) > _MOST_ODD * len(names):
+            self._search_in_index()
+            return
+        try:
+            with self._open(names), SpoolIndex() as index:
+                levels = _levels(self._engine, index.ready())
                 self._read(levels, {number: rest for number, *rest in index.rows(_SESSIONS)})
-                return
-        self._search_in_index()
+        except NeedsPythonError:
+            self._search_in_index()
 
     def of_spans(self) -> Iterable[BatchOfSession]:
         """Return the spans by session, batch and rank."""
@@ -71,7 +83,7 @@ class EngineSearch:
         return self._of_marks
 
     def _read(self, levels: _Levels, sessions: dict[int, list[Any]]) -> None:
-        """Read the results; `sessions` has the key and the state of each session."""
+        """Read the results; `sessions` maps the number of a session to its key and state."""
         rows = sorted(_figures(self._engine, levels), key=_place)
         for number, file, rank, *figures in rows:
             start_ns, end_ns, spans, steps = figures
@@ -84,7 +96,7 @@ class EngineSearch:
             self._of_marks.append((number, self._batches[file].name))
 
     def _search_in_index(self) -> None:
-        """Search like Python, because spans of one id are in different sessions."""
+        """Search like Python."""
         with IndexSearch() as search:
             for batch in self._added:
                 search.add(batch)
@@ -97,17 +109,18 @@ class _Levels(NamedTuple):
     """The sessions of the spans that have others inside them, and of the topmost ones."""
 
     parents: Table
-    """The ids of the parents that each file names, except of topmost spans."""
+    """The ids of the parents that each file names, except those of topmost spans."""
     known: Table
-    """The ids of the spans with others inside that are in a session, each once, and the session."""
+    """The id of each span that contains others and belongs to a session, and that session."""
     top: Table
     """The numbers of the topmost spans, and the session of each."""
 
 
-def _levels(engine: DuckDBEngine, index: SpoolIndex) -> _Levels | None:
-    """Find the sessions; None if an id is in several, or the levels are too many.
+def _levels(engine: DuckDBEngine, index: SpoolIndex) -> _Levels:
+    """Find the sessions.
 
-    `index` is empty. Afterwards it has the topmost spans and the sessions.
+    `index` is empty. Afterwards it has the topmost spans and the sessions. Raises NeedsPythonError
+    if an id is in several sessions, or the levels are too many.
     """
     span = engine.span
     named = span.filter(span.parent.notnull()).select("parent", file=span.no // PLACES)
@@ -124,23 +137,22 @@ def _levels(engine: DuckDBEngine, index: SpoolIndex) -> _Levels | None:
     index.change(ADD_SPAN, map(span_row, engine.rows(tops)))
     assign_sessions(index)
     top = engine.put("top_session", _TOP, index.rows(_MEMBERS))
-    known = _inside(engine, inner, top)
-    return None if known is None else _Levels(named, known, top)
+    return _Levels(named, _inside(engine, inner, top), top)
 
 
-def _inside(engine: DuckDBEngine, inner: Table, top: Table) -> Table | None:
-    """Return the ids of the spans with others inside that are in a session, and the session."""
+def _inside(engine: DuckDBEngine, inner: Table, top: Table) -> Table:
+    """Return the id of each of `inner` that belongs to a session, and that session."""
     joined = inner.inner_join(top, inner.no == top.no)
-    level = known = engine.store(joined.select(inner.id, top.session).distinct())
-    for _ in range(MAX_LEVELS):
-        below = inner.inner_join(level, inner.parent == level.id)
-        found = below.select(inner.id, level.session).distinct()
-        level = engine.store(found.anti_join(known, ["id", "session"]))
-        if not engine.count(level):
-            is_clear = engine.count(known) == engine.count(known.select("id").distinct())
-            return known if is_clear else None
-        known = engine.store(known.union(level))
-    return None
+    levels = [engine.store(joined.select(inner.id, top.session).distinct())]
+    while engine.count(above := levels[-1]):
+        if len(levels) > _MAX_LEVELS:
+            raise NeedsPythonError("scopes are nested in too many levels")
+        below = inner.inner_join(above, inner.parent == above.id)
+        levels.append(engine.store(below.select(inner.id, above.session).distinct()))
+    known = engine.store(union_of(levels).distinct())
+    if engine.count(known) != engine.count(known.select("id").distinct()):
+        raise NeedsPythonError("spans with the same id belong to different sessions")
+    return known
 
 
 def _figures(engine: DuckDBEngine, levels: _Levels) -> Iterator[tuple[Any, ...]]:
@@ -153,18 +165,17 @@ def _figures(engine: DuckDBEngine, levels: _Levels) -> Iterator[tuple[Any, ...]]
     for file, session in engine.rows(pairs):
         sessions.setdefault(file, set()).add(session)
     mixed = sorted(file for file, numbers in sessions.items() if len(numbers) > 1)
-    file = engine.span.no // PLACES
-    whole = engine.span
+    span, number = engine.span, engine.span.no // PLACES
     if mixed:
-        some = engine.store(whole.filter(file.isin(mixed)).select(*_COLUMNS, "parent", file=file))
-        of_spans = _sessions_of(some, levels)
+        of_mixed = span.filter(number.isin(mixed)).select(*_COLUMNS, "parent", file=number)
+        of_spans = _sessions_of(engine.store(of_mixed), levels)
         yield from engine.rows(_aggregated(of_spans, "session", "file", "rank"))
-        whole = whole.filter(~file.isin(mixed))
-    whole = whole.select(*_COLUMNS, file=file)
-    for number, *rest in engine.rows(_aggregated(whole, "file", "rank")):
-        [session] = sessions[number]
+        span = span.filter(~number.isin(mixed))
+    span = span.select(*_COLUMNS, file=number)
+    for file, *figures in engine.rows(_aggregated(span, "file", "rank")):
+        [session] = sessions[file]
         if session is not None:
-            yield session, number, *rest
+            yield session, file, *figures
 
 
 _COLUMNS: Final = ("no", "id", "name", "start_ns", "end_ns", "rank")
@@ -204,7 +215,7 @@ def _marked(engine: DuckDBEngine, levels: _Levels) -> Iterator[tuple[int, int]]:
     yield from engine.rows(joined.select(known.session, marks.file).distinct())
     others = engine.store(marks.anti_join(known, marks.span == known.id))
     if engine.count(others):
-        some = span.semi_join(others, span.id == others.span).select("no", "id", "parent")
-        found = _sessions_of(engine.store(some), levels)
-        joined = others.inner_join(found, others.span == found.id)
-        yield from engine.rows(joined.select(found.session, others.file).distinct())
+        marked = span.semi_join(others, span.id == others.span).select("no", "id", "parent")
+        placed = _sessions_of(engine.store(marked), levels)
+        joined = others.inner_join(placed, others.span == placed.id)
+        yield from engine.rows(joined.select(placed.session, others.file).distinct())

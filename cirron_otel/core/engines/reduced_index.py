@@ -211,7 +211,7 @@ def expanded_rows(
     index: SpoolIndex,
 ) -> tuple[Iterable[tuple[Any, ...]], Iterable[tuple[Any, ...]]]:
     """Return the spans and the marks of an index of odd batches as rows of the relations."""
-    return list(_spans_of(index)), list(_marks_of(index))
+    return _spans_of(index), _marks_of(index)
 
 
 def _spans_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:

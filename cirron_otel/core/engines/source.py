@@ -96,8 +96,9 @@ class OpenedTables:
         """All runs."""
         batches = self._batches.batches
         return runs_of(
-            self._outlined(), self._paths, lambda: EngineSearch(self._files, batches, self._open)
-        )
+            self._outlined(), self._paths,
+            lambda: EngineSearch(self._files, batches, self._open, self._odd),
+        )  # fmt: skip
 
     def _outlined(self) -> Iterator[OutlinedBatch]:
         outlines = self._files.outlines()
