@@ -28,7 +28,7 @@ from tests.environments import EnvironmentUnavailableError
 from tests.frameworks import Program, programs
 from tests.frameworks.environments import ENVIRONMENTS
 from tests.frameworks.matrix_page import NO_HOOKS, PAGE, page
-from tests.frameworks.running import ProgramError, Worker
+from tests.frameworks.running import ProgramError, Server, Worker
 from tests.torch.judging import dissolve, judge, without
 from tests.torch.peers import CIRRON_SDK
 from tests.torch.trees import Node, folded, parse, read
@@ -170,9 +170,11 @@ def _run(module: str, outdated: list[Program]) -> dict[str, Any]:
     imports = _IMPORTS.get(module, ())
     with (
         tempfile.TemporaryDirectory() as parent,
-        Worker(module, "untraced", imports, bare_python) as bare,
-        Worker(module, "cirron-sdk", imports, python, paths) as traced,
+        Server(imports, bare_python) as bare_server,
+        Server(imports, python, paths) as server,
     ):
+        bare = Worker(bare_server, module, "untraced")
+        traced = Worker(server, module, "cirron-sdk")
         for program in outdated:
             directory = Path(parent, program.name)
             result = _result(program, bare, traced, directory, left_out)

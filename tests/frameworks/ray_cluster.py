@@ -25,22 +25,31 @@ from pathlib import Path
 from typing import Any
 
 from tests.frameworks import programs_of
-from tests.frameworks.running import Worker
+from tests.frameworks.running import Server, Worker
 from tests.sdk.processes import ROOT, environment
 
 _MODULE = "tests.frameworks.ray_cluster"
 
 
-class Driver(Worker):
+class _Driver(Server):
     """A process that runs the programs of a framework as drivers of a cluster."""
 
     def __init__(self, python: Path, variables: Mapping[str, str], framework: str, tool: str):
-        super().__init__(framework, tool, ())
+        super().__init__(())
         self._command = [str(python), "-m", _MODULE, framework, tool]
         self._variables = variables
 
     def _start(self) -> subprocess.Popen[str]:
         return _process(self._command, self._variables)
+
+
+@contextmanager
+def driver(
+    python: Path, variables: Mapping[str, str], framework: str, tool: str
+) -> Iterator[Worker]:
+    """Yield the programs of a framework, run by a driver of the cluster with these variables."""
+    with _Driver(python, variables, framework, tool) as server:
+        yield Worker(server, framework, tool)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,13 +24,11 @@ class ProgramError(Exception):
     """A rank of a program did not end; the message is the end of its output."""
 
 
-class Worker:
+class Server:
     """A process that runs programs (`tests.frameworks.worker`), started when first needed."""
 
     def __init__(
         self,
-        framework: str,
-        tool: str,
         modules: Sequence[str],
         python: Path | None = None,
         paths: Sequence[Path] = (),
@@ -39,28 +38,18 @@ class Worker:
         `paths` precede the interpreter's own packages.
         """
         self._paths = paths
-        command = [str(python or sys.executable), "-m", "tests.frameworks.worker"]
-        self._command = [*command, framework, tool, *modules]
+        self._command = [str(python or sys.executable), "-m", "tests.frameworks.worker", *modules]
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, program: Program, directory: Path) -> list[dict[str, Any]]:
-        """Run a program; return the outcome of each rank. Raises ProgramError."""
-        directory.mkdir(parents=True, exist_ok=True)
+    def ask(self, request: dict[str, str]) -> list[int]:
+        """Run a program, and return the exit statuses of its ranks; none if the process is dead."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        request = {"program": program.name, "directory": str(directory.absolute())}
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
-        statuses = json.loads(process.stdout.readline() or "[]")
-        outcomes = []
-        for rank in range(program.ranks):
-            found = directory / f"outcome-{rank}.json"
-            if statuses[rank : rank + 1] != [0] or not found.exists():
-                output = (directory / f"output-{rank}.txt").read_text()[-3000:]
-                raise ProgramError(f"rank {rank} of {program.name} failed\n{output}")
-            outcomes.append(json.loads(found.read_text()))
-        return outcomes
+        statuses: list[int] = json.loads(process.stdout.readline() or "[]")
+        return statuses
 
     def _start(self) -> subprocess.Popen[str]:
         variables = {
@@ -94,6 +83,30 @@ class Worker:
             finally:
                 self._process.kill()
                 self._process.wait()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The programs of a framework, run by a server with one tool or none."""
+
+    server: Server
+    framework: str
+    tool: str
+
+    def run(self, program: Program, directory: Path) -> list[dict[str, Any]]:
+        """Run a program; return the outcome of each rank. Raises ProgramError."""
+        directory.mkdir(parents=True, exist_ok=True)
+        request = {"framework": self.framework, "tool": self.tool}
+        request |= {"program": program.name, "directory": str(directory.absolute())}
+        statuses = self.server.ask(request)
+        outcomes = []
+        for rank in range(program.ranks):
+            found = directory / f"outcome-{rank}.json"
+            if statuses[rank : rank + 1] != [0] or not found.exists():
+                output = (directory / f"output-{rank}.txt").read_text()[-3000:]
+                raise ProgramError(f"rank {rank} of {program.name} failed\n{output}")
+            outcomes.append(json.loads(found.read_text()))
+        return outcomes
 
 
 def parameters(framework: str) -> list[Any]:

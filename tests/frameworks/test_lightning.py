@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,35 +10,33 @@ import pytest
 
 from tests.frameworks import Program
 from tests.frameworks.programs.lightning_trainer import OLDEST
-from tests.frameworks.running import check, parameters
-from tests.frameworks.workers import Workers, workers_of
+from tests.frameworks.running import Server, check, parameters
+from tests.frameworks.workers import Workers, both, server_of
 
 FRAMEWORKS = ("lightning_trainer", "lightning_fabric_loops")
 MODULES = ("torch", "lightning.pytorch", "pytorch_lightning")
 
 
 Pairs = dict[str, Workers]
+"""The workers by the programs' module."""
 PROGRAMS = [each for name in FRAMEWORKS for each in parameters(name)]
 
 
-def _start(stack: ExitStack, environment: str | None = None) -> Pairs:
-    """Return the processes that run the programs, by the programs' module."""
-    return {
-        framework: stack.enter_context(workers_of(framework, MODULES, environment))
-        for framework in FRAMEWORKS
-    }
+def _pairs(server: Server) -> Pairs:
+    return {framework: both(server, framework) for framework in FRAMEWORKS}
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Pairs]:
-    with ExitStack() as stack:
-        yield _start(stack)
+    with server_of(MODULES) as server:
+        yield _pairs(server)
 
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Pairs]:
-    with ExitStack() as stack:
-        yield _start(stack, "lightning-oldest")
+    """The programs with the oldest version, which imports torch's compiler for every training."""
+    with server_of((*MODULES, "torch._dynamo"), "lightning-oldest") as server:
+        yield _pairs(server)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

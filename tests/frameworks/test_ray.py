@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.frameworks import Program
-from tests.frameworks.ray_cluster import Driver, cluster
+from tests.frameworks.ray_cluster import cluster, driver
 from tests.frameworks.running import parameters
-from tests.frameworks.workers import python_of
+from tests.frameworks.workers import Workers, python_of
 from tests.sdk.spool_trees import OVERHEAD, read_spool
 from tests.torch import trees
 
@@ -23,19 +23,19 @@ _SPAN_DIGITS = 16
 
 
 @pytest.fixture(scope="module")
-def drivers() -> Iterator[tuple[Driver, Driver]]:
+def drivers() -> Iterator[Workers]:
     python = python_of("ray")
     with (
         cluster(python) as variables,
-        Driver(python, variables, FRAMEWORK, "untraced") as untraced,
-        Driver(python, variables, FRAMEWORK, "cirron-otel") as traced,
+        driver(python, variables, FRAMEWORK, "untraced") as untraced,
+        driver(python, variables, FRAMEWORK, "cirron-otel") as traced,
     ):
         yield untraced, traced
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_gives_one_trace_over_all_its_processes(
-    program: Program, drivers: tuple[Driver, Driver], tmp_path: Path
+    program: Program, drivers: Workers, tmp_path: Path
 ) -> None:
     untraced, traced = drivers
     with ThreadPoolExecutor() as pool:  # Ray mostly waits for one process after the other

@@ -23,7 +23,8 @@ def workers() -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Workers]:
-    with workers_of(FRAMEWORK, MODULES, "transformers-oldest") as both:
+    """The programs with the oldest version, which imports torch's compiler for every training."""
+    with workers_of(FRAMEWORK, (*MODULES, "torch._dynamo"), "transformers-oldest") as both:
         yield both
 
 

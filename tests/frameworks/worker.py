@@ -1,15 +1,17 @@
 """Runs programs one after the other for another process, each in forked processes of its own.
 
-    python -m tests.frameworks.worker FRAMEWORK TOOL IMPORT...
+    python -m tests.frameworks.worker IMPORT...
 
-TOOL is `untraced`, `cirron-otel` or `cirron-sdk`. The process imports the modules IMPORT once, and
-never trains, so that forking it is safe. It reads lines {"program": NAME, "directory": PATH} and
-answers each with a line: the exit statuses of the ranks. Each rank leaves `outcome-<rank>.json` and
-`output-<rank>.txt` in the directory.
+The process imports the modules IMPORT once, and never trains, so that forking it is safe; it
+imports no tool, so that the same process serves untraced programs, too. It reads lines
+{"framework": NAME, "tool": TOOL, "program": NAME, "directory": PATH}, where TOOL is `untraced`,
+`cirron-otel` or `cirron-sdk`, and answers each with a line: the exit statuses of the ranks. Each
+rank leaves `outcome-<rank>.json` and `output-<rank>.txt` in the directory.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import json
@@ -55,15 +57,15 @@ class _Warnings(logging.Handler):
 
 def main() -> None:
     """Serve until the end of the input."""
-    framework, tool, *modules = sys.argv[1:]
-    for module in modules:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    programs = programs_of(framework)
+    gc.freeze()  # a collection in a forked process then copies none of these objects' pages
     for line in sys.stdin:
         request = json.loads(line)
-        statuses = _run(programs[request["program"]], tool, Path(request["directory"]))
+        program = programs_of(request["framework"])[request["program"]]
+        statuses = _run(program, request["tool"], Path(request["directory"]))
         print(json.dumps(statuses), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The processes in which a test runs the programs of a framework, without and with tracing."""
+"""The process from which a test runs the programs of a framework, without and with tracing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.conftest import leave_out
 from tests.environments import EnvironmentUnavailableError
 from tests.frameworks.environments import ENVIRONMENTS
-from tests.frameworks.running import Worker
+from tests.frameworks.running import Server, Worker
 
 Workers = tuple[Worker, Worker]
-"""The process without tracing, and the one that cirron-otel traces."""
+"""A framework's programs without tracing, and traced by cirron-otel."""
 
 
 def python_of(name: str) -> Path:
@@ -23,17 +23,25 @@ def python_of(name: str) -> Path:
         leave_out(str(error))
 
 
+def both(server: Server, framework: str) -> Workers:
+    """Return the two ways in which a server runs the programs of a module."""
+    return Worker(server, framework, "untraced"), Worker(server, framework, "cirron-otel")
+
+
+@contextmanager
+def server_of(modules: Sequence[str], environment: str | None = None) -> Iterator[Server]:
+    """Yield a process that has imported `modules` once, in which nothing else of a program runs.
+
+    Without the name of an environment it is in that of the tests.
+    """
+    with Server(modules, None if environment is None else python_of(environment)) as server:
+        yield server
+
+
 @contextmanager
 def workers_of(
     framework: str, modules: Sequence[str], environment: str | None = None
 ) -> Iterator[Workers]:
-    """Yield the processes that run the programs of a module, once they have imported `modules`.
-
-    Without the name of an environment they are in that of the tests.
-    """
-    python = None if environment is None else python_of(environment)
-    with (
-        Worker(framework, "untraced", modules, python) as untraced,
-        Worker(framework, "cirron-otel", modules, python) as traced,
-    ):
-        yield untraced, traced
+    """`server_of` for the programs of one module, without and with tracing."""
+    with server_of(modules, environment) as server:
+        yield both(server, framework)

@@ -4,11 +4,13 @@
 
 reads lines {"loop": NAME, "directory": PATH} and answers each, when the loop is over, with a line:
 its ranks' exit statuses. Each rank leaves `outcome-<rank>.json` and `output-<rank>.txt` in the
-directory. This process itself never trains, so that forking it is safe, and torch is imported once.
+directory. This process itself never trains, so that forking it is safe, and torch is imported once,
+with its compiler, which every optimizer imports.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo
 
 from tests.backends.process import free_port
 from tests.torch.loops import Loop, every
@@ -29,6 +32,7 @@ def main() -> None:
     """Serve until the end of the input."""
     torch.set_num_threads(1)
     tool, loops = sys.argv[1], every()
+    gc.freeze()  # a collection in a forked process then copies none of these objects' pages
     for line in sys.stdin:
         asked = json.loads(line)
         statuses = _run(loops[asked["loop"]], tool, Path(asked["directory"]))

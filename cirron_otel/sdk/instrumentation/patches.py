@@ -88,10 +88,8 @@ class Patches:
         functions, self._functions = self._functions, {}
         for module in list(sys.modules.values()) if functions else ():
             try:
-                names = _names_in(module)
-                copies = [name for name, value in list(names.items()) if id(value) in functions]
-                for name in copies:
-                    self.replace(module, name, functions[id(names[name])])
+                for name, value in _of_ids(_names_in(module), functions):
+                    self.replace(module, name, functions[id(value)])
             except Exception as error:
                 record_error("hooks", error)
 
@@ -110,11 +108,11 @@ class Patches:
 
     def _restore_copies(self, module: Any, originals: dict[int, Any]) -> None:
         names = _names_in(module)
-        for name, value in list(names.items()):
-            original = originals.get(id(value))
-            if original is None:
-                continue
-            if not any(each[0] is module and each[1] == name for each in self._replaced):
+        for name, value in _of_ids(names, originals):
+            original = originals[id(value)]
+            if original is not None and not any(
+                each[0] is module and each[1] == name for each in self._replaced
+            ):
                 names[name] = getattr(original, "__func__", original)
 
     def restore_all_copies(self) -> None:
@@ -179,6 +177,16 @@ def _names_in(module: Any) -> dict[str, Any]:
     """Return a module's names; empty for other objects in `sys.modules`, such as None."""
     names = getattr(module, "__dict__", None)
     return names if isinstance(names, dict) else {}
+
+
+def _of_ids(names: dict[str, Any], ids: dict[int, Any]) -> list[tuple[str, Any]]:
+    """Return the names of a module, with their values, whose values have one of these ids.
+
+    Hardly any module has one, and there are thousands of modules: the first test is the fast one.
+    """
+    if ids.keys().isdisjoint(map(id, list(names.values()))):
+        return []
+    return [(name, value) for name, value in list(names.items()) if id(value) in ids]
 
 
 def _put_back(owner: Any, name: str, stored: Any, replacement: Any) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch._dynamo  # every optimizer imports it: here once, before the forks
 from torch import nn
 from torch.utils.data import TensorDataset
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -22,6 +22,8 @@ from .tracker import Tracker
 from .trackers import Trackers
 
 _FAR = 10_000
+_codes: dict[str, tuple[int, Sequence[CodeType]]] = {}
+"""The code of each module of this package, with the number of names that the module had."""
 _PARTS = LOAD | FORWARD | LOSS | BACKWARD | OPTIMIZER | TRANSFER | RECOMPUTE
 
 
@@ -163,8 +165,18 @@ def leave_alone() -> None:
 
     for name, module in list(sys.modules.items()):
         if name.startswith("cirron_otel.sdk") or name.startswith("cirron_otel.sdk.instrumentation"):
-            for code in _codes_of(module):
+            for code in _codes_in(module):
                 skip(code)
+
+
+def _codes_in(module: ModuleType) -> Sequence[CodeType]:
+    """Return what `_codes_of` yields, which is kept until the module gets another name."""
+    size = len(vars(module))
+    kept = _codes.get(module.__name__)
+    if kept is None or kept[0] != size:
+        found = {id(code): code for code in _codes_of(module)}
+        kept = _codes[module.__name__] = (size, list(found.values()))
+    return kept[1]
 
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:
