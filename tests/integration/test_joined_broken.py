@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.backends import postgres as pg
 from tests.backends import run
 from tests.backends.postgres import Postgres, postgres
+from tests.backends.process import Process
 from tests.collector.serving import spans_of
 from tests.conftest import leave_out
 
@@ -28,8 +29,8 @@ from .test_services import converted, is_synthetic
 pytestmark = [pytest.mark.backends, pytest.mark.torch, pytest.mark.slow]
 BATCHES = STEPS * EPOCHS
 SERVED = "GET /features"
-GIVEN_UP = "Failed to export"
-"""In the log of the service: its SDK has dropped a batch."""
+GIVEN_UP, RETRIED = "Failed to export", "Transient error"
+"""In the log of the service: its SDK has dropped a batch, and it will send one again."""
 IMPATIENT = {"OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_EXPORTER_OTLP_TIMEOUT": "5"}
 """A service's stock SDK sends every 200 ms, and gives a batch up after five seconds."""
 PROMPT = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
@@ -90,6 +91,14 @@ def lost(found: Shown) -> set[int]:
     assert len(clients) == BATCHES
     served = {span["parentSpanId"] for span in found.values() if span["name"] == SERVED}
     return {number for number, span in enumerate(clients) if span["spanId"] not in served}
+
+
+def gives_up(service: Process) -> bool:
+    """Whether the last that a service's log has of its batches is that one is given up."""
+    lines = [
+        line for line in service.tail(1000).splitlines() if GIVEN_UP in line or RETRIED in line
+    ]
+    return bool(lines) and GIVEN_UP in lines[-1]
 
 
 def test_the_collector_is_killed_and_comes_back(
