@@ -83,6 +83,14 @@ class Finished:
         """The requests that the page's queries find: on a busy machine, also other ones."""
         return [each for each in self.named("GET /features") if took(each) > SLOW_NS]
 
+    def percents(self) -> dict[tuple[int, int], int]:
+        """The percentage of each step's time that its request took, by epoch and number."""
+        found = {}
+        for request in self.named("GET"):
+            [(epoch, step, step_id)] = self.steps_of([request])
+            found[epoch, step] = 100 * took(request) // took(self.spans[step_id])
+        return found
+
     def steps_of(self, spans: list[Span]) -> list[tuple[int, int, str]]:
         """The epoch, the number and the id of the step above each span, in that order."""
         found = []
@@ -242,10 +250,11 @@ def check_sql(rows: Any, finished: Finished) -> None:
     for taken, run_id, rank, epoch, step, lasted in found:
         assert (run_id, rank) == (own_id, 0)
         assert lasted >= taken >= (600 if (epoch, step) in slept else 200)
+    # On a busy machine, other steps may have waited for a larger part of their time.
+    percents = finished.percents()
     most = [tuple(row) for row in rows(waited)]
-    assert len(most) == 10
-    assert slept <= {row[:2] for row in most}
-    assert all(0 <= row[3] <= 100 for row in most)
+    assert [row[3] for row in most] == sorted(percents.values(), reverse=True)[:10]
+    assert all(percents[row[:2]] == row[3] for row in most)
 
 
 def test_sql_leads_from_a_slow_request_to_its_step(finished: Finished, tmp_path: Path) -> None:
