@@ -1,7 +1,7 @@
 # One Python from 3.11 on makes the environment; Go, where it is found, the real backends.
 PYTHON ?= python3
 # How many test processes run side by side.
-# One more than the cores of the slowest machine that runs the tests: many of them wait for others.
+# One more than the cores of a machine with two: many tests wait for another process.
 WORKERS ?= 3
 # TORCH=no: PyTorch is not installed, and what needs it is left out.
 TORCH ?= yes

@@ -227,7 +227,7 @@ def test_two_runs_of_a_spool_side_by_side(run: Run, three: Path) -> None:
 
 
 def test_each_batch_of_other_software_is_in_the_run_of_its_records() -> None:
-    """Marks number their rows from 1 as spans do; a batch of one run has marks of that run."""
+    """The rows of marks and those of spans are both numbered from 1: a query must not mix them."""
     found = read_runs(SpoolReader(SPOOLS / "07_ranks"))
     assert [len(each.batches) for each in found.runs] == [3] * 7 + [2]
     assert len(frozenset().union(*(each.batches for each in found.runs))) == 23

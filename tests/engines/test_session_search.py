@@ -148,9 +148,8 @@ def test_a_circle_belongs_to_no_session(tmp_path: Path, in_index: list[int]) -> 
 
 
 def test_many_batches_that_are_expanded_are_searched_in_an_index(
-    tmp_path: Path, in_index: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
     counts: list[int] = []
     monkeypatch.setattr(EngineSearch, "_search_in_index", lambda _: counts.append(1))
     spans = [span(number, 0, index=index) for number, index in ((1, 1), (2, "two"), (3, "three"))]

@@ -65,7 +65,7 @@ def spans_of(tables: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def documents(spark_cluster: Cluster, tables: Path) -> dict[str, Any]:
-    """What Spark computes of each of these: one application, since its start takes long."""
+    """The documents of each case. One application computes all, because its start takes long."""
     cases = [*CASES, DAMAGED]
     wanted = [f"{','.join(names_of(case))}:{tables / case}" for case in cases]
     done = spark_cluster.run("-m", "tests.engines.spark_reports", spark_cluster.url, *wanted)

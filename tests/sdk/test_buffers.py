@@ -36,7 +36,7 @@ class PausedScope:
 
     @property
     def end_ns(self) -> int:
-        """The time of its end; reading it waits until the flush thread looks at the buf."""
+        """The time of its end; reading it waits until the flush thread has begun."""
         before = buf.undroppable.scopes
         self.is_removed.set()
         end = time.monotonic() + 60

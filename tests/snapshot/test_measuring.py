@@ -199,6 +199,12 @@ def test_complex_numbers_whose_squares_are_no_doubles(size: float) -> None:
         assert (stats["min"], stats["max"]) == (size, pytest.approx(5 * size))
 
 
+def test_complex_weights_that_are_trained() -> None:
+    weights = torch.nn.Parameter(torch.tensor([3 + 4j, 1j]))
+    see(weights, [5.0, 1.0])
+    assert weights.tolist() == [3 + 4j, 1j]
+
+
 def magnitude(value: complex) -> float:
     """The absolute value by the same operations; torch's root differs from that of `math`."""
     real, imaginary = abs(value.real), abs(value.imag)

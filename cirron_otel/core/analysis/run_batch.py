@@ -19,6 +19,7 @@ CLOSED, FAILED, KILLED = "closed", "failed", "killed"
 UNFINISHED, OPEN = "unfinished", "open"
 _SEVERITY = (None, CLOSED, OPEN, UNFINISHED, KILLED, FAILED)
 STEP_NAMES = ("step", "batch")
+"""The names of the scopes that are counted as steps of a run; `batch` is that of cirron-sdk."""
 _ENDED_BY_SIGNAL = ("incomplete:", "killed:")
 _ERROR = 2
 

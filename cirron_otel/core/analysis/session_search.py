@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, Self
 
 from ..spool.reader import BatchFile
 from .index import SpoolIndex
-from .run_batch import RunBatchOutline
+from .run_batch import STEP_NAMES, RunBatchOutline
 from .sessions import assign_sessions
 
 
@@ -89,12 +89,12 @@ class IndexSearch:
             yield number, self._names[file]
 
 
-_SPANS = """
+_SPANS = f"""
 SELECT session.no, session.key, session.state, span.file, min(span.start_ns), max(span.end_ns),
-    span.rank, count(*), sum(span.name IN ('step', 'batch'))
+    span.rank, count(*), sum(span.name IN {STEP_NAMES})
 FROM member JOIN span USING (no) JOIN session ON session.no = member.session
 GROUP BY session.no, span.file, span.rank ORDER BY session.no, span.file, span.rank
-"""
+"""  # noqa: S608 - constants
 _MARKS = """
 SELECT DISTINCT member.session, mark.file
 FROM mark JOIN span ON span.id = mark.span JOIN member ON member.no = span.no

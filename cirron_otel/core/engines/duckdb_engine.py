@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ... import exactjson
 from ...errors import InputError, TargetError
 from ...semconv import JOB, SESSION
-from ..analysis.run_batch import RunBatchOutline, add_end, outline_of_otel
+from ..analysis.run_batch import STEP_NAMES, RunBatchOutline, add_end, outline_of_otel
 from ..analysis.run_report import PREFIX
 from ..columns.schema import BATCHES, MARKS, SNAPSHOTS, SPANS
 from ..records.rows import DEVICE_PEAK, MAX_TEXT, PEAK_SAMPLES, PHASES_ARE_SUMS, RESERVED_PEAK
@@ -94,11 +94,11 @@ def relation_query(
     )
 
 
-_OUTLINES = """
+_OUTLINES = f"""
 SELECT batch_key, rank, count(*), min(start_ns), max(end_ns),
-    count(*) FILTER (name IN ('step', 'batch'))
-FROM {rows} GROUP BY batch_key, rank
-"""
+    count(*) FILTER (name IN {STEP_NAMES})
+FROM {{rows}} GROUP BY batch_key, rank
+"""  # noqa: S608 - constants
 _ENDS = f"""
 SELECT batch_key, name, otel, attributes FROM {{rows}}
 WHERE name = '{JOB}' OR (name = '{SESSION}' AND parent_id IS NULL) ORDER BY batch_key, ordinal

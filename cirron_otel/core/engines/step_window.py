@@ -35,7 +35,7 @@ from .steps import StepRelations
 
 _EPOCH_LEVELS: Final = 65
 _REMEMBERED_LEVELS: Final = (4, 8, 16, 32)
-"""Scopes around these are among those further out only if they contain each other."""
+"""The levels whose scopes are kept. A scope that a later level has again contains itself."""
 _MEMBER: Final = "SELECT session FROM span LEFT JOIN member USING (no) WHERE span.id = ? LIMIT 1"
 _DEVICE_SUMS: Final = ("h2d", "forward", "backward", "optimizer")
 

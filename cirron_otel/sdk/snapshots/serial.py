@@ -131,7 +131,7 @@ def magnitudes(values: Any) -> Any:
     """
     torch = sys.modules["torch"]
     result = torch.empty(values.shape, dtype=torch.float64, device=values.device)
-    flat, places = values.resolve_conj().reshape(-1), result.view(-1)
+    flat, places = values.detach().resolve_conj().reshape(-1), result.view(-1)
     for some, place in zip(flat.split(_COMPLEX), places.split(_COMPLEX), strict=True):
         parts = torch.view_as_real(some).to(torch.float64, copy=True).abs_()
         real, imaginary = parts.unbind(-1)
