@@ -62,6 +62,26 @@ def test_other_content_under_the_same_name_is_refused(run: Run, spool: Path) -> 
     assert victim.read_bytes() == changed
 
 
+def test_a_repeated_key_in_otlp_json_is_reported_with_its_line_and_path(
+    run: Run, spool: Path, tmp_path: Path
+) -> None:
+    assert run("convert", ".cirron", "t.jsonl").returncode == 0
+    lines = (tmp_path / "t.jsonl").read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"name"', b'"name":"another","name"', 2)
+    (tmp_path / "odd.jsonl").write_bytes(b"".join(lines))
+    result = run("convert", "odd.jsonl", "restored", "--json")
+    report = json.loads(result.stdout)
+    assert (result.returncode, report["batches"], report["skipped_count"]) == (1, 4, 1)
+    path = "resourceSpans[0].scopeSpans[0].scope.name"
+    assert result.stderr.startswith(
+        f"cirron-otel: skipped: odd.jsonl 2: {path}: the key occurs twice"
+    )
+    (tmp_path / "all.json").write_text('{"resourceSpans":[{}],\n"resourceSpans":[]}')
+    result = run("convert", "all.json", "nothing")
+    assert result.returncode == 1
+    assert "skipped: all.json 1: resourceSpans: the key occurs twice" in result.stderr
+
+
 def test_select(run: Run, spool: Path) -> None:
     arguments = ("--select", "epoch=1..2", "--select", "name=step", "--select", "rank=0")
     result = run("convert", ".cirron", "t.jsonl", "--json", *arguments)

@@ -7,6 +7,8 @@ must be what it was.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -143,12 +145,20 @@ def text(data: bytes) -> None:
         told(error)
         return
     assert all("\n" not in line for line in lines)
+    with contextlib.suppress(RecursionError):
+        json.loads(data, object_pairs_hook=_without_repeats)
     written = message.SerializeToString(deterministic=True)
     measure(written, ReceivedSignal.TRACES, MOST_ELEMENTS * 100)
     assert TracesData.FromString(written).SerializeToString(deterministic=True) == written
     if not json_losses(message):
         again, _ = traces_from_json(traces_to_json(message))
         assert again.SerializeToString(deterministic=True) == written
+
+
+def _without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Check that no key is repeated in a JSON object that was read."""
+    assert len(dict(members)) == len(members)
+    return {}
 
 
 def batch(data: bytes) -> None:

@@ -2,7 +2,8 @@
 
 Accepts everything that proto3 JSON lets writers produce: lowerCamelCase and snake_case keys,
 numbers or strings for integers, enum names, null for an absent field. Unknown keys are ignored and
-reported. If an object contains a key twice, the last value counts, as in all common JSON parsers.
+reported. An object that contains a field twice is refused, whether under one key, under both
+spellings of its key, or as two members of an AnyValue.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def traces_from_json(data: bytes) -> tuple[TracesData, list[str]]:
 
     Losses are unknown keys, and halves of surrogate pairs that were replaced.
 
-    Raises InputError, with the JSON path of the fault, if `data` is not JSON, a value has a wrong
-    type or is out of range, hex or base64 is malformed, or values are nested deeper than protobuf
-    parsers accept.
+    Raises InputError, with the JSON path of the fault, if `data` is not JSON, a key is repeated, a
+    value has a wrong type or is out of range, hex or base64 is malformed, or values are nested
+    deeper than protobuf parsers accept.
     """
     document, replaced = parse(data)
     message, ignored = traces_from_value(document)
@@ -138,8 +139,10 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
             others.append((key, *kind.others[key]))
         else:
             unknown.add(kind.name, key)
-    if len(scalars) != scalar_count or len({name for _, name, _ in others}) != len(others):
-        raise Bad(f"a field of {kind.name} is given twice, under both spellings of its key")
+    if len(scalars) != scalar_count or (
+        len(others) > 1 and len({name for _, name, _ in others}) != len(others)
+    ):
+        raise _given_twice(kind, value)
     message = create(**scalars)
     for key, name, fill in others:
         try:
@@ -147,6 +150,23 @@ def _read(kind: Kind, value: Any, create: Callable[..., Any], depth: int, unknow
         except Bad as bad:
             bad.path.append("." + key)
             raise
+
+
+def _given_twice(kind: Kind, value: dict[str, Any]) -> Bad:
+    """Return the error for a field that `value` has under both spellings of its key."""
+    field_of = kind.scalars | kind.others
+    spelling_of: dict[str, str] = {}
+    second = next(
+        key
+        for key, item in value.items()
+        if item is not None
+        and key in field_of
+        and spelling_of.setdefault(field_of[key][0], key) != key
+    )
+    first = spelling_of[field_of[second][0]]
+    bad = Bad(f"the field is given twice, as {first} and {second}, expected once: remove one")
+    bad.path.append("." + second)
+    return bad
 
 
 def one(kind: Kind) -> Fill:

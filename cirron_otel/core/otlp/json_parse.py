@@ -18,11 +18,11 @@ from typing import Any
 import orjson
 
 from ...errors import InputError
+from .json_keys import TOO_DEEP, check_keys
 
 _MINUS_ZERO = re.compile(rb"[:,\[]\s*-0\s*[,}\]]")
 _BARE_TOKEN = re.compile(rb"[:,\[]\s*(NaN|-?Infinity)\b")
 _LONGEST_INT = 20
-_TOO_DEEP = "JSON nested deeper than OTLP allows: flatten the attribute values"
 
 # An escaped surrogate pair, an escaped half of a pair (the group), or any other escape.
 _ESCAPE = re.compile(
@@ -35,18 +35,22 @@ _ESCAPE = re.compile(
 def parse(data: bytes) -> tuple[Any, list[str]]:
     """Parse `data`; return the document, and a line for replaced surrogates if there are any.
 
-    Raises InputError with line and column if `data` is not JSON, or if it is nested too deeply.
+    Raises InputError with line and column if `data` is not JSON, with the JSON path of a repeated
+    key, or if `data` is nested too deeply.
     """
     if b"-0" in data and _MINUS_ZERO.search(data):
         return _parse_slowly(data)
     try:
-        return orjson.loads(data), []
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         if _BARE_TOKEN.search(data):
             return _parse_slowly(data)
         reason = str(error)
+    else:
+        check_keys(data, document)
+        return document, []
     if "depth limit" in reason or "recursion" in reason.lower():
-        raise InputError(_TOO_DEEP)
+        raise InputError(TOO_DEEP)
     if "surrogate" in reason:
         well_formed, replaced = _without_halves(data)
         if replaced:
@@ -73,7 +77,7 @@ def _without_halves(data: bytes) -> tuple[bytes, list[str]]:
 def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
     data, replaced = _without_halves(data)
     try:
-        return _decoder.decode(data.decode("utf-8")), replaced
+        document = _decoder.decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -81,7 +85,9 @@ def _parse_slowly(data: bytes) -> tuple[Any, list[str]]:
             f"not JSON: {error.msg}: line {error.lineno} column {error.colno}"
         ) from None
     except RecursionError:
-        raise InputError(_TOO_DEEP) from None
+        raise InputError(TOO_DEEP) from None
+    check_keys(data, document)
+    return document, replaced
 
 
 def _int(text: str) -> int | float:
