@@ -160,6 +160,55 @@ def test_what_is_wrong_is_named_by_its_path(collector: Serving, span: dict[str, 
     assert said.error.message.startswith("resourceSpans[0].scopeSpans[0].spans[0]")
 
 
+REPEATED: dict[str, tuple[str, bytes, str]] = {
+    "at the top": (
+        "traces",
+        b'{"resourceSpans":[{"scopeSpans":[{}]}],"resourceSpans":[]}',
+        "resourceSpans",
+    ),
+    "in a span, with an escape": (
+        "traces",
+        document({"name": "n", "kind": 1}).replace(b'"kind"', b'"n\\u0061me" '),
+        "resourceSpans[0].scopeSpans[0].spans[0].name",
+    ),
+    "in an unknown field": (
+        "traces",
+        document({"newer": {"a": [1]}}).replace(b'"a"', b'"a":0,"a"'),
+        "resourceSpans[0].scopeSpans[0].spans[0].newer.a",
+    ),
+    "in logs": (
+        "logs",
+        b'{"resourceLogs":[{"scopeLogs":[],"scopeLogs":[]}]}',
+        "resourceLogs[0].scopeLogs",
+    ),
+    "in metrics": ("metrics", b'{"resourceMetrics":[{}],"resourceMetrics":[]}', "resourceMetrics"),
+}
+
+
+@pytest.mark.parametrize(("signal", "body", "path"), REPEATED.values(), ids=REPEATED)
+def test_a_repeated_key_is_refused_with_its_path(
+    small: Serving, signal: str, body: bytes, path: str
+) -> None:
+    said = post(small, body, JSON, f"/v1/{signal}")
+    assert (said.status, said.kind) == (400, JSON)
+    assert said.error.message.startswith(f"{path}: the key occurs twice")
+
+
+def test_a_field_under_both_spellings_is_refused_with_its_path(collector: Serving) -> None:
+    said = post(collector, document({"traceId": ID, "trace_id": ID}), JSON)
+    assert (said.status, said.kind) == (400, JSON)
+    assert said.error.message.startswith("resourceSpans[0].scopeSpans[0].spans[0].trace_id: ")
+
+
+def test_attributes_with_the_same_key_are_kept(tmp_path: Path) -> None:
+    attributes = [*valued(stringValue="a")["attributes"], *valued(stringValue="b")["attributes"]]
+    with storing(tmp_path / "data") as (here, found):
+        said = post(here, document({"attributes": attributes}), JSON)
+    assert (said.status, said.body) == (200, b"{}")
+    kept = found[0].scope_spans[0].spans[0].attributes
+    assert [(each.key, each.value.string_value) for each in kept] == [("k", "a"), ("k", "b")]
+
+
 def test_a_byte_order_mark_is_no_json(collector: Serving) -> None:
     """RFC 8259, section 8.1, lets receivers refuse it; they must not guess."""
     assert post(collector, b"\xef\xbb\xbf" + document({}), JSON).status == 400

@@ -326,6 +326,15 @@ def test_what_was_accepted_before_a_failure_is_told() -> None:
     )
 
 
+def test_a_json_answer_that_repeats_a_key_is_accepted_with_a_warning() -> None:
+    """The number of rejected spans would be lost without notice."""
+    body = b'{"partialSuccess":{"rejectedSpans":"1"},"partialSuccess":{}}'
+    with http_receiver(Answer(body=body, headers=JSON)) as server:
+        result = push(server, traces(3))
+    assert result.accepted_spans == 3
+    assert result.warnings == ("the answer to accepted spans cannot be read (application/json)",)
+
+
 def test_json_answers_may_say_anything() -> None:
     answers = [
         Answer(body=json.dumps(value).encode(), headers=JSON)

@@ -134,6 +134,12 @@ def test_answers_that_break_off(backend: str) -> None:
     assert "cut off" in message
 
 
+def test_an_answer_that_repeats_a_key_is_refused_with_its_path() -> None:
+    body = as_json(trace()).replace(b'"name"', b'"name":"another","name"')
+    message = failing(InputError, Said(body=body))
+    assert "result.resourceSpans[0].scopeSpans[0].spans[0].name: the key occurs twice" in message
+
+
 def test_gzip_and_what_is_damaged_in_it() -> None:
     packed = gzip.compress(as_json(trace()))
     coding = {"content-encoding": "gzip"}

@@ -21,6 +21,7 @@ import msgspec
 from ... import exactjson
 from ...core.otlp.json_decode import traces_from_json
 from ...core.otlp.json_logs import logs_from_json
+from ...core.otlp.json_parse import parse
 from ...core.records.check import check_batch
 from ...core.records.schema import LISTS
 from ...errors import InputError
@@ -188,15 +189,17 @@ def counted(body: bytes, most: int) -> None:
 
 
 def check_object(body: bytes, most: int) -> None:
-    """Raise RefusalError if `body` is not a JSON object, or has too many values."""
+    """Raise RefusalError if `body` is not a JSON object, repeats a key, or has too many values."""
     counted(body, most)
     try:
-        _pieces.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        document, _ = parse(body)
+    except InputError as error:
         problem = str(error)
     else:
-        return
-    raise RefusalError(Reason.INVALID, f"not a JSON object: {problem}")
+        if isinstance(document, dict):
+            return
+        problem = "expected a JSON object, found something else"
+    raise RefusalError(Reason.INVALID, problem)
 
 
 def batch_of(body: bytes, most: int) -> BatchContent:

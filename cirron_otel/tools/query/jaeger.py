@@ -144,7 +144,7 @@ def _document(content: bytes, address: QueryAddress) -> Any:
         return parse(content)[0]
     except InputError as error:
         raise InputError(
-            f"{address.shown} gave an answer that is cut off, or no JSON: {error}"
+            f"{address.shown} gave an answer that is cut off, or not valid JSON: {error}"
         ) from None
 
 

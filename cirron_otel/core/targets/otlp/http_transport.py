@@ -24,6 +24,7 @@ from ...http.client import BrokenAnswerError, HttpAnswer
 from ...http.session import HttpSession
 from ...otlp.json_codec import json_losses, traces_to_json
 from ...otlp.json_metrics import metrics_to_json
+from ...otlp.json_parse import parse
 from .config import OtlpCompression, OtlpConfig, OtlpProtocol, Signal
 from .transport import (
     USER_AGENT,
@@ -177,11 +178,11 @@ _REJECTED = {Signal.TRACES: "rejectedSpans", Signal.METRICS: "rejectedDataPoints
 
 def _parse_json(content: bytes, rejected: str) -> ExportTraceServiceResponse | None:
     try:
-        partial = json.loads(content).get("partialSuccess") or {}
+        partial = parse(content)[0].get("partialSuccess") or {}
         body = ExportTraceServiceResponse()
         body.partial_success.rejected_spans = int(partial.get(rejected) or 0)
         body.partial_success.error_message = str(partial.get("errorMessage") or "")
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (InputError, ValueError, TypeError, AttributeError):
         return None
     return body
 
