@@ -38,6 +38,7 @@ from . import (
     diagnose_cost,
     digest_cost,
     engines_cost,
+    json_cost,
     sampling_cost,
     sdk,
     sklearn_cost,
@@ -57,7 +58,7 @@ from .shapes import SHAPES
 
 BLOCKS = 7
 SECTIONS = (
-    "conversion", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
+    "conversion", "json", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
     "sampling", "stormlog", "traceml", "dgrr", "columns", "engines", "diagnose", "storage",
     "targets",
     "collector",
@@ -294,6 +295,8 @@ def main() -> None:
     chosen = SECTIONS if arguments.section is None else (arguments.section,)
     if "conversion" in chosen:
         conversion(arguments.big)
+    if "json" in chosen:
+        json_cost.section(json_cost.TINY if arguments.tiny else json_cost.JsonSizes())
     if "shapes" in chosen:
         shapes()
     if "sdk" in chosen:
