@@ -164,7 +164,6 @@ class TestCounting:
         assert counting.shown == "x"
         counting.send([BATCH, BATCH])
         totals = registry.totals()
-        assert totals[m.EXPORT_REJECTED_SPANS] == [(("n",), [2])]
         assert totals[m.EXPORTED_RECORDS] == [(("n",), [6])]
         assert totals[m.EXPORTED_BYTES] == [(("n",), [2 * len(BATCH.data)])]
 

@@ -10,7 +10,7 @@ import pytest
 
 from cirron_otel.collector.service import otlp_sender
 from cirron_otel.collector.service.exporter_options import OtlpExporter
-from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.metrics import EXPORT_REJECTED_SPANS, Registry
 from cirron_otel.collector.service.otlp_sender import OtlpSender
 from cirron_otel.core.records.findings import Finding
 from cirron_otel.core.spool.dead_letters import dead_letters
@@ -18,6 +18,7 @@ from cirron_otel.core.spool.paths import SpoolPaths
 from cirron_otel.core.spool.state import make_state
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
+from tests.exporter.servers import Answer, http_receiver
 from tests.spool.made import encoded, made, span
 
 from .endpoints import http_endpoint
@@ -61,6 +62,27 @@ def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> 
         finally:
             at_work.end(10.0)
     assert sorted(endpoint.names()) == ["span-1", "span-2"]
+
+
+def test_rejected_spans_are_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = SpoolWriter(tmp_path)
+    writer.write(encoded(made(1, spans=[span(1), span(2)])))
+    registry = Registry()
+    answer = Answer(
+        body=b'{"partialSuccess":{"rejectedSpans":"1","errorMessage":"too old"}}',
+        headers={"Content-Type": "application/json"},
+    )
+    with http_receiver(answer) as server:
+        exporter = OtlpExporter(endpoint=server.url)
+        config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
+        at_work = OtlpSender(writer.paths, exporter, config, lambda _name: (), registry)
+        try:
+            _until(lambda: "1 spans were rejected, and are not sent again: too old" in caplog.text)
+            assert registry.totals()[EXPORT_REJECTED_SPANS] == [((at_work.name,), [1])]
+        finally:
+            at_work.end(10.0)
 
 
 def test_every_evicted_batch_is_counted(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class Answer:
     """What an HTTP server says; `hold` is waited for before it says so."""
 
     status: int = 200
+    """0 closes the connection without an answer."""
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
@@ -107,6 +108,9 @@ def http_receiver(
                 answer = answer(post)
             if answer.hold is not None:
                 answer.hold.wait(60)
+            if answer.status == 0:
+                self.close_connection = True
+                return
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)

@@ -310,9 +310,9 @@ def test_a_span_too_large_by_itself_is_rejected_and_the_others_go() -> None:
     request = traces(1, "a") + traces(1, "b" * 30_000) + traces(1, "c")
     with grpc_receiver(max_bytes=20_000) as server:
         result = push(server, request)
-    assert (result.accepted_spans, result.rejected_spans) == (2, 1)
-    assert "RESOURCE_EXHAUSTED" in result.error_message
-    assert "larger than max" in result.error_message
+    assert (result.accepted_spans, result.refused_spans) == (2, 1)
+    assert "RESOURCE_EXHAUSTED" in result.refusal
+    assert "larger than max" in result.refusal
 
 
 def test_a_rate_that_a_request_alone_exceeds_is_about_size() -> None:

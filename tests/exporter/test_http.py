@@ -296,12 +296,12 @@ def test_a_span_too_large_by_itself_is_rejected_and_the_others_go() -> None:
     request = traces(1, "a") + traces(1, "b" * 1000) + traces(1, "c")
     with http_receiver(*[only_small] * 100) as server:
         result = push(server, request)
-        assert (result.accepted_spans, result.rejected_spans) == (2, 1)
-        assert "a single span of 1" in result.error_message
-        assert "413" in result.error_message
+        assert (result.accepted_spans, result.refused_spans) == (2, 1)
+        assert "a single span of 1" in result.refusal
+        assert "413" in result.refusal
         with pytest.raises(RefusedError, match="a single span of") as caught:
             push(server, traces(1, "b" * 1000))
-    assert caught.value.result.rejected_spans == 1
+    assert caught.value.result.refused_spans == 1
 
 
 def test_large_requests_are_cut_before_they_are_sent() -> None:

@@ -19,6 +19,7 @@ from cirron_otel.core.delivery.errors import (
 from cirron_otel.core.delivery.errors import RefusedError as PushRefusedError
 from cirron_otel.core.spool.paths import file_name
 from cirron_otel.core.targets.otlp.config import OtlpConfig, OtlpProtocol
+from cirron_otel.core.targets.otlp.request_limit import RequestLimit
 from cirron_otel.core.targets.otlp.target import OtlpTarget
 from cirron_otel.core.translator.own.encode import Options
 from cirron_otel.core.translator.translate import encode_own
@@ -131,12 +132,12 @@ def test_what_cannot_be_said_in_otlp_is_refused() -> None:
     assert server.posts == []
 
 
-def test_a_large_batch_goes_on_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_goes_on_where_it_failed() -> None:
     """What was accepted of it is not sent again."""
     answers = [Answer(), Answer(413), Answer(), Answer(503), Answer(400)]
     with http_receiver(*answers) as server:
         target = target_for(server.url)
-        monkeypatch.setattr(target._pusher, "_max_request_bytes", 3000)
+        target._pusher._limit = RequestLimit(3000)
         batch = sealed(1, spans=100)
         with pytest.raises(UnreachableError):
             target.send([batch])

@@ -11,6 +11,7 @@ import pytest
 
 from cirron_otel.core.delivery import engine as resubmission
 from cirron_otel.core.delivery.delivery import Delivery
+from cirron_otel.core.delivery.delivery_stats import DeliveryStats
 from cirron_otel.core.delivery.engine import Resubmission
 from cirron_otel.core.delivery.retry_policy import Backoff, RetryPolicy
 from cirron_otel.core.delivery.schedule import Schedule
@@ -346,14 +347,15 @@ def test_a_retry_that_fails_for_now_is_made_again(tmp_path: Path) -> None:
         name = process.seal()
         letters.put(name, (process.paths.spool / name).read_bytes(), "no")
         retry_all(tmp_path)
-        again = Resubmission(process.paths, cirron_target(server.url), schedule, letters)
+        target, stats = cirron_target(server.url), DeliveryStats("x")
+        again = Resubmission(process.paths, target, schedule, letters, stats)
         again.every_s = 0.0
         for _ in range(3):
-            assert not again.run(lambda batch: sent.append(batch.name))
+            assert not again.run(lambda batch, _receipt: sent.append(batch.name))
         assert (len(server.posts()), sent, letters.requested()) == (1, [], [name])
         assert schedule.failing == 0
         now[0] = 102.0
-        assert not again.run(lambda batch: sent.append(batch.name))
+        assert not again.run(lambda batch, _receipt: sent.append(batch.name))
     assert (sent, letters.names()) == ([name], [])
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class Counting:
         self._target, self._registry, self._name = target, registry, name
         # Create the counters now, so that a rate can be computed from the first increase.
         registry.add(m.DROPPED_BATCHES, 0, name, "refused")
-        registry.add(m.EXPORT_REJECTED_SPANS, 0, name)
         self._took(Records(), 0, 0)
 
     def __getattr__(self, name: str) -> Any:
@@ -60,8 +59,6 @@ class Counting:
             raise
         for batch in batches:
             self._took(records_of(batch.data), 1, len(batch.data))
-        if receipt.rejected_spans:
-            self._registry.add(m.EXPORT_REJECTED_SPANS, receipt.rejected_spans, self._name)
         return receipt
 
     def _took(self, records: Records, batches: int, size: int) -> None:
@@ -71,6 +68,12 @@ class Counting:
         self._registry.add(m.EXPORTED_BATCHES, batches, self._name)
         self._registry.add(m.EXPORTED_RECORDS, sum(records), self._name)
         self._registry.add(m.EXPORTED_BYTES, size, self._name)
+
+
+def rejected_counter(registry: Registry, name: str) -> Callable[[int], None]:
+    """Return a function that counts the spans that a target rejected; `name` is its label."""
+    registry.add(m.EXPORT_REJECTED_SPANS, 0, name)
+    return lambda spans: registry.add(m.EXPORT_REJECTED_SPANS, spans, name)
 
 
 def counted_letters(

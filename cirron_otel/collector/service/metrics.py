@@ -134,7 +134,7 @@ EXPORT_FAILURES = _counter(
 EXPORT_REJECTED_SPANS = _counter(
     "export_rejected_spans",
     labels="exporter",
-    meaning="Spans that an endpoint rejected in batches that it acknowledged",
+    meaning="Spans that an endpoint rejected in requests that it accepted (partial success)",
 )
 DROPPED_BATCHES = _counter(
     "dropped_batches",

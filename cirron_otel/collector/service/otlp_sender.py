@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ...core.delivery.batch_target import Receipt
 from ...core.delivery.delivery_stats import ExportStats
 from ...core.delivery.errors import PushError, StoppedError
 from ...core.delivery.follow import Follower
@@ -20,7 +21,7 @@ from ...core.spool.paths import SpoolPaths
 from ...core.targets.otlp.config import OtlpConfig, default_service_name, target_key
 from ...core.translator.own.encode import SEGMENTED, Options
 from ...errors import CirronOtelError
-from .delivery_counters import Counting
+from .delivery_counters import Counting, rejected_counter
 from .exporter_options import OtlpExporter
 from .header_forwarding import ForwardingOtlpTarget, HeadersOf
 from .metrics import Registry
@@ -44,6 +45,10 @@ class _SenderStats(ExportStats):
             self.evicted += 1
         elif finding.code != "refused":
             self.unreadable.add(finding.name)
+
+    def _show(self, receipt: Receipt) -> None:
+        if receipt.notice:
+            self._log(receipt.notice, None)
 
 
 class OtlpSender(BatchSender):
@@ -75,7 +80,8 @@ class OtlpSender(BatchSender):
             )
         self._at_work: Follower | None = None
         self._stop = threading.Event()
-        self._stats = _SenderStats(config.shown_endpoint)
+        count = rejected_counter(registry, self.name)
+        self._stats = _SenderStats(config.shown_endpoint, on_rejected=count)
         self._thread = threading.Thread(target=self._run, name="cirron-otel-otlp", daemon=True)
         self._thread.start()
 

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from ...core.delivery.batch_target import BatchTarget
 from ...core.delivery.delivery import Delivery
+from ...core.delivery.delivery_stats import DeliveryStats
 from ...core.delivery.follow import Follower
 from ...core.spool.cursor import cursor_path
 from ...core.spool.ledger import Ledger, by_owner
 from ...core.spool.owner import NONE, group_of, is_alive, known_owners
 from ...core.spool.paths import SpoolPaths, batch_names
-from .delivery_counters import Counting, counted_letters
+from .delivery_counters import Counting, counted_letters, rejected_counter
 from .metrics import BLOBS, Registry
 
 _MOST_NAMES = 500_000
@@ -214,6 +215,7 @@ class TargetSender(BatchSender):
         super().__init__(paths, (target.key, target.shown), registry, name, max_bytes)
         no_owner: Any = SimpleNamespace(prefix=NONE)
         counted: Any = Counting(target, registry, name) if name else target
+        count = rejected_counter(registry, name or BLOBS)
         self._at_work = self._delivery = Delivery(
             paths,
             no_owner,
@@ -221,6 +223,7 @@ class TargetSender(BatchSender):
             most_names=_MOST_NAMES,
             most_noted=sys.maxsize,
             letters=self._letters,
+            stats=DeliveryStats(target.shown, on_rejected=count),
         )
         names = unsent(paths, target)
         self._oldest = OldestUnsent(paths, self._unsent, names)

@@ -25,6 +25,14 @@ class Receipt(NamedTuple):
     message: str = ""
     """The target's message about the batches, as one line."""
 
+    @property
+    def notice(self) -> str:
+        """The rejections and the message for a log line; "" if there are none."""
+        if not self.rejected_spans:
+            return self.message
+        reason = self.message or "no reason given"
+        return f"{self.rejected_spans} spans were rejected, and are not sent again: {reason}"
+
 
 class BlobSink(Protocol):
     """The destination of the snapshot files that batches name."""
@@ -51,6 +59,9 @@ class BatchTarget(Protocol):
     A target may have a method `lane_of`, which takes a batch's name and returns its lane. A lane
     consists of batches that the target treats equally, such as the batches of one tenant. Its
     failures do not delay other lanes. `send` is called with batches of one lane.
+
+    A target that sends a batch in several requests may keep the unfinished part of a batch between
+    two attempts, and what it was answered so far. It then has a method `forget` (see `forget_of`).
 
     Batches are sent at least once: if the response to a request is lost, its batches are sent again
     with the same ids.
@@ -98,3 +109,18 @@ def lanes_of(target: object) -> Callable[[str], str]:
 
 def _one_lane(_name: str) -> str:
     return ""
+
+
+def forget_of(target: object) -> Callable[[str], Receipt]:
+    """Return the target's `forget`; by default, a function that does nothing.
+
+    It takes the name of a batch that this process will not continue to send, because the batch is a
+    dead letter, has left the spool, or is sent by another process. It returns the receipt for the
+    parts that the target accepted: the spans that these rejected have not been counted yet.
+    """
+    forget: Callable[[str], Receipt] = getattr(target, "forget", _nothing_kept)
+    return forget
+
+
+def _nothing_kept(_name: str) -> Receipt:
+    return Receipt()

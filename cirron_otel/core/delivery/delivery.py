@@ -19,7 +19,7 @@ from ..spool.dead_letters import DeadLetters
 from ..spool.owner import Owner
 from ..spool.paths import SpoolPaths
 from .backlog import MOST_NAMES, Backlog
-from .batch_target import BatchTarget, SealedBatch
+from .batch_target import BatchTarget, Receipt, SealedBatch
 from .delivery_stats import DeliveryStats
 from .engine import DeliveryEngine, OrphanedBacklogs
 from .errors import StoppedError
@@ -46,6 +46,7 @@ class Delivery(DeliveryEngine):
         most_names: int = MOST_NAMES,
         most_noted: int | None = None,
         letters: DeadLetters | None = None,
+        stats: DeliveryStats | None = None,
     ) -> None:
         """Prepare the delivery; `start` starts it. For the other arguments, see DeliveryEngine.
 
@@ -55,7 +56,7 @@ class Delivery(DeliveryEngine):
         super().__init__(
             paths,
             target,
-            DeliveryStats(target.shown),
+            stats or DeliveryStats(target.shown),
             policy=policy,
             clock=clock,
             most_names=most_names,
@@ -242,8 +243,9 @@ class Delivery(DeliveryEngine):
         if is_orphaned and self._leftovers.settle(backlog):
             self._sweep_at = self._clock()
 
-    def _sent_again(self, batch: SealedBatch) -> None:
+    def _sent_again(self, batch: SealedBatch, receipt: Receipt) -> None:
         """Acknowledge a dead letter that the target accepted: the backlog may contain it too."""
+        self._stats.reject(receipt)
         if self._own is not None:
             self._acknowledge(self._own, [batch])
 

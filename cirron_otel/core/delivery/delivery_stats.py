@@ -6,8 +6,8 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from ...errors import CirronOtelError
@@ -23,6 +23,10 @@ _VARYING = re.compile(r"[0-9a-f]{8,}|\d+")
 _logger = logging.getLogger(__name__)
 
 
+def _uncounted(_spans: int) -> None:
+    """Do nothing: no other counter counts rejected spans."""
+
+
 @dataclass(slots=True)
 class DeliveryStats:
     """Counts the results of one delivery, and logs each cause of an error once, at WARNING."""
@@ -35,7 +39,7 @@ class DeliveryStats:
     refused: int = 0
     """The number of batches that the target will never accept or that cannot be read."""
     rejected_spans: int = 0
-    """The number of spans in accepted batches that the target rejected."""
+    """The number of spans that the target rejected although it accepted their requests."""
     evicted: int = 0
     """The number of batches that left the spool before they were sent."""
     sent_blobs: int = 0
@@ -49,16 +53,39 @@ class DeliveryStats:
     last_success_ns: int = 0
     is_misconfigured: bool = False
     """Whether the latest error suggests a wrong key, URL or certificate."""
+    on_rejected: InitVar[Callable[[int], None]] = field(default=_uncounted, kw_only=True)
+    """Called with each number that is added to `rejected_spans`."""
     _causes: set[str] = field(default_factory=set)
+    _on_rejected: Callable[[int], None] = field(init=False)
+
+    def __post_init__(self, on_rejected: Callable[[int], None]) -> None:
+        """Complete the construction."""
+        self._on_rejected = on_rejected
 
     def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
         """Count batches that the target accepted, and log the target's message about them."""
         self.succeeded()
         self.sent_batches += len(batches)
         self.sent_bytes += sum(len(batch.data) for batch in batches)
-        self.rejected_spans += receipt.rejected_spans
-        if receipt.message:
-            self._log(receipt.message, None)
+        self._receive(receipt)
+
+    def reject(self, receipt: Receipt) -> None:
+        """Count the rejected spans of a batch that is not counted as sent, and log the message.
+
+        The target accepted other parts of the batch, or accepted the batch as a dead letter.
+        """
+        self._receive(receipt)
+
+    def _receive(self, receipt: Receipt) -> None:
+        if receipt.rejected_spans:
+            self.rejected_spans += receipt.rejected_spans
+            self._on_rejected(receipt.rejected_spans)
+        self._show(receipt)
+
+    def _show(self, receipt: Receipt) -> None:
+        """Show the user what a receipt reports."""
+        if receipt.notice:
+            self._log(receipt.notice, None)
 
     def skip(self, finding: Finding) -> None:
         """Count a batch or a snapshot file that is never sent."""
@@ -123,14 +150,17 @@ class ExportStats(DeliveryStats):
     """The uncompressed size in bytes of the accepted requests."""
     message: str = ""
     """The latest message of the target about batches that it accepted."""
+    unsent_rejected_spans: int = 0
+    """Those of `rejected_spans` whose batches were not sent completely, so that `spans` does not
+    include them.
+    """
     skipped: list[Finding] = field(default_factory=list)
     """The first 10,000 findings."""
     skipped_count: int = 0
 
     def sent(self, batches: Sequence[SealedBatch], receipt: Receipt) -> None:
         """Count batches that the target accepted, and their records."""
-        self.rejected_spans += receipt.rejected_spans
-        self.message = receipt.message or self.message
+        self._receive(receipt)
         for batch in batches:
             outline = read_outline(batch.data)
             self.sent_batches += 1
@@ -138,6 +168,14 @@ class ExportStats(DeliveryStats):
             self.spans += len(outline.spans)
             self.marks += len(outline.marks)
             self.snapshots += len(outline.snapshots)
+
+    def reject(self, receipt: Receipt) -> None:
+        """Count the rejected spans of a batch that is not counted as sent."""
+        self.unsent_rejected_spans += receipt.rejected_spans
+        self._receive(receipt)
+
+    def _show(self, receipt: Receipt) -> None:
+        self.message = receipt.message or self.message
 
     def skip(self, finding: Finding) -> None:
         """Keep a finding about a batch or a snapshot file that is never sent."""

@@ -25,10 +25,10 @@ from ..spool.owner import NONE, is_alive, owners
 from ..spool.paths import SpoolPaths
 from .backlog import MOST_NAMES, Backlog
 from .batch_queue import BatchQueue
-from .batch_target import BatchTarget, Receipt, SealedBatch, lanes_of
+from .batch_target import BatchTarget, Receipt, SealedBatch, forget_of, lanes_of
 from .blobs import BlobGates, named_blobs
 from .delivery_stats import DeliveryStats
-from .errors import RefusedError, StoppedError
+from .errors import PushError, RefusedError, StoppedError
 from .retry_policy import FailureKind, RetryPolicy, kind_of
 from .schedule import Schedule
 
@@ -73,6 +73,14 @@ def _attempt(
     return _Result(receipt=receipt)
 
 
+def _reason(refusal: Exception) -> str:
+    return refusal.reason if isinstance(refusal, PushError) else str(refusal)
+
+
+OnSent = Callable[[SealedBatch, Receipt], None]
+"""Receives a dead letter that the target accepted, and the target's receipt."""
+
+
 class Resubmission:
     """Resends a target's dead letters when `spool dead-letters retry` requests it.
 
@@ -80,10 +88,15 @@ class Resubmission:
     """
 
     def __init__(
-        self, paths: SpoolPaths, target: BatchTarget, schedule: Schedule, letters: DeadLetters
+        self,
+        paths: SpoolPaths,
+        target: BatchTarget,
+        schedule: Schedule,
+        letters: DeadLetters,
+        stats: DeliveryStats,
     ) -> None:
         """`letters` are the target's dead letters; `schedule` also applies to its other batches."""
-        self._paths, self._target = paths, target
+        self._paths, self._target, self._stats = paths, target, stats
         self._schedule, self._letters = schedule, letters
         self.every_s = 5.0
         """The time between two checks for requests, in seconds."""
@@ -92,7 +105,7 @@ class Resubmission:
         self._last = ""
         """The last name that the current round has reached; empty between rounds."""
 
-    def run(self, on_sent: Callable[[SealedBatch], None]) -> bool:
+    def run(self, on_sent: OnSent) -> bool:
         """Try each requested dead letter once; call `on_sent` for each one that the target accepts.
 
         Returns whether some of them are left for the next call, so that other batches can be sent
@@ -119,7 +132,7 @@ class Resubmission:
         self._last = ""
         return False
 
-    def _try(self, name: str, lane: str, on_sent: Callable[[SealedBatch], None]) -> None:
+    def _try(self, name: str, lane: str, on_sent: OnSent) -> None:
         try:
             batch = SealedBatch(name, self._letters.read(name))
         except FileNotFoundError:
@@ -129,10 +142,11 @@ class Resubmission:
             return
         result = _attempt(self._target, self._schedule, lane, [batch])
         if result.receipt is not None:
-            on_sent(batch)
+            on_sent(batch, result.receipt)
             self._letters.remove(name)
         elif isinstance(result.refusal, RefusedError):
-            self._letters.put(name, batch.data, str(result.refusal))
+            self._letters.put(name, batch.data, _reason(result.refusal))
+            self._stats.reject(forget_of(self._target)(name))
         else:
             self._schedule.forget([name])
 
@@ -166,7 +180,8 @@ class DeliveryEngine:
         self._policy, self._clock, self._most_names = policy or RetryPolicy(), clock, most_names
         self._schedule = Schedule(self._policy, clock)
         self._letters = letters or DeadLetters(paths, target.key, target.shown)
-        self._resubmission = Resubmission(paths, target, self._schedule, self._letters)
+        self._resubmission = Resubmission(paths, target, self._schedule, self._letters, stats)
+        self._forget = forget_of(target)
         self._blob_gates = BlobGates(self._policy, clock)
 
     # --- the decisions of the driver ------------------------------------------------------------
@@ -223,6 +238,8 @@ class DeliveryEngine:
         if backlog.is_held():
             return True
         self.backlogs.pop(backlog.owner, None)
+        for name in backlog.queue.names():  # the other process gets and counts all answers
+            self._forget(name)
         self._lost(backlog)
         backlog.release()
         return False
@@ -246,6 +263,8 @@ class DeliveryEngine:
             self._stats.skip(Finding(name, "evicted", "gone before it could be sent"))
         for name in backlog.unreadable:
             self._stats.skip(Finding(name, "unreadable", "given up: its file cannot be read"))
+        for name in (*backlog.evicted, *backlog.unreadable):
+            self._stats.reject(self._forget(name))
         backlog.evicted.clear()
         backlog.unreadable.clear()
         if not group:
@@ -277,14 +296,16 @@ class DeliveryEngine:
 
     def _refuse(self, backlog: Backlog, batch: SealedBatch, refusal: Exception) -> None:
         """Keep a refused batch as a dead letter; if that fails, it waits for another attempt."""
+        reason = _reason(refusal)
         self._stats.failed(refusal)
         try:
-            backlog.refuse(batch, str(refusal))
+            backlog.refuse(batch, reason)
         except TargetError as error:
             self._could_not_keep(error)
         finally:
             if batch.name not in backlog.queue:
-                self._stats.skip(Finding(batch.name, "refused", str(refusal)))
+                self._stats.skip(Finding(batch.name, "refused", reason))
+                self._stats.reject(self._forget(batch.name))
 
     # --- snapshot files -------------------------------------------------------------------------
 

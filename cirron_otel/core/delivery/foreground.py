@@ -210,6 +210,6 @@ class ForegroundDelivery(DeliveryEngine):
     def _lost(self, backlog: Backlog) -> None:
         self.lost |= backlog.queue.names()
 
-    def _sent_again(self, batch: SealedBatch) -> None:
+    def _sent_again(self, batch: SealedBatch, receipt: Receipt) -> None:
         """Count a dead letter that the target accepted."""
-        self._stats.sent([batch], Receipt())
+        self._stats.sent([batch], receipt)

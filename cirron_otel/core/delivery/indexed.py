@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..otlp.split import count_spans
 from ..placement.batch_outline import BatchOutline, SpanOutline
 from ..placement.session_index import SessionIndex
 from ..targets.otlp.config import OtlpConfig
@@ -13,9 +12,9 @@ from ..targets.otlp.target import OtlpTarget
 from ..translator.codec import NoBatchError, encode, pushable
 from ..translator.own.encode import Options
 from ..translator.values import encodable
-from .batch_target import Receipt, SealedBatch
+from .batch_target import SealedBatch
 from .delivery_stats import ExportStats
-from .errors import RefusedError
+from .errors import PushResult, RefusedError
 
 MOST_PENDING = 50_000
 """The maximum number of scopes that batches wait for. Above it, batches no longer wait for the
@@ -145,9 +144,7 @@ class IndexedTarget(OtlpTarget):
         except NoBatchError as error:
             raise RefusedError(f"{batch.name} is not a batch: {error}") from None
 
-    def _pushed(self, request: bytes) -> Receipt:
-        receipt = super()._pushed(request)
-        self._stats.accepted_spans += count_spans(request) - receipt.rejected_spans
-        self._stats.messages += 1
-        self._stats.written_bytes += len(request)
-        return receipt
+    def _accepted(self, result: PushResult, size: int) -> None:
+        self._stats.accepted_spans += result.accepted_spans
+        self._stats.messages += result.requests
+        self._stats.written_bytes += size

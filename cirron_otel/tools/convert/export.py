@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from ...core.analysis.run_selection import ALL, choose_run
 from ...core.delivery.delivery_stats import ExportStats
-from ...core.delivery.errors import PushError
+from ...core.delivery.errors import PushError, PushResult, joined
 from ...core.delivery.follow import Follower
 from ...core.spool.paths import parse_name
 from ...core.spool.reader import SpoolReader
@@ -199,11 +198,11 @@ class _Sender:
             report.bytes_read += item.size
             report.sent_of((parse_name(item.name) or (None, ""))[0])
 
-    def _count(self, result: Any) -> None:
+    def _count(self, result: PushResult) -> None:
         self.report.accepted += result.accepted_spans
-        self.report.rejected += result.rejected_spans
-        if result.error_message:
-            self.report.message = result.error_message
+        self.report.rejected += result.rejected_spans + result.refused_spans
+        if message := joined(result.error_message, result.refusal):
+            self.report.message = message
 
 
 def _push_spool(

@@ -133,7 +133,9 @@ class ExportReport(Report):
     accepted: int = 0
     """Spans, or metric points, that the endpoint accepted."""
     rejected: int = 0
-    """Spans, or metric points, that the endpoint rejected in a partial success."""
+    """Spans, or metric points, that the endpoint rejected in a partial success, or as too large."""
+    unsent_rejected: int = 0
+    """Those of `rejected` whose batches were not sent completely: `spans` does not include them."""
     message: str = ""
     """The endpoint's message about the sent spans."""
     oldest_ns: int | None = None
@@ -153,6 +155,7 @@ class ExportReport(Report):
         self.bytes_read += stats.sent_bytes
         self.accepted += stats.accepted_spans
         self.rejected += stats.rejected_spans
+        self.unsent_rejected += stats.unsent_rejected_spans
         self.messages += stats.messages
         self.bytes_written += stats.written_bytes
         self.message = stats.message or self.message
@@ -176,7 +179,7 @@ class ExportReport(Report):
         """The number of sent spans without a record, which the mapping adds for backends."""
         if not self.is_translated or self.points is not None:
             return 0
-        return max(self.accepted + self.rejected - self.spans, 0)
+        return max(self.accepted + self.rejected - self.unsent_rejected - self.spans, 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""

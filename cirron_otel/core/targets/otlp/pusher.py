@@ -15,13 +15,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from ....errors import MissingExtraError
+from ....errors import InputError, MissingExtraError
 from ...delivery.errors import PushError, PushResult, RefusedError, StoppedError, UnreachableError
 from ...delivery.retry_policy import Backoff
 from ...otlp.split import count_points, count_spans, halve_request, split_request
 from .config import OtlpConfig, OtlpProtocol, Signal
+from .request_limit import MIN_REQUEST_BYTES, RequestLimit
 from .transport import OtlpTransport, Outcome, Response
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024 - 64 * 1024
@@ -82,18 +83,21 @@ class _ResultBuilder:
     messages: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     requests: int = 0
+    refused: int = 0
+    refusals: list[str] = field(default_factory=list)
 
     def accept(self, spans: int, response: Response) -> None:
         rejected = min(response.rejected_spans, spans)
         self.accepted += spans - rejected
         self.requests += 1
-        self.reject(rejected, response.message)
+        self.rejected += rejected
+        _note(self.messages, response.message)
         for warning in response.warnings:
             _note(self.warnings, warning)
 
-    def reject(self, spans: int, message: str) -> None:
-        self.rejected += spans
-        _note(self.messages, message)
+    def refuse(self, spans: int, reason: str) -> None:
+        self.refused += spans
+        _note(self.refusals, reason)
 
     def result(self) -> PushResult:
         return PushResult(
@@ -102,12 +106,28 @@ class _ResultBuilder:
             "; ".join(self.messages),
             tuple(self.warnings),
             self.requests,
+            self.refused,
+            "; ".join(self.refusals),
         )
 
 
 def _note(known: list[str], text: str) -> None:
     if text and text not in known and len(known) < _MOST_MESSAGES:
         known.append(text)
+
+
+@dataclass(slots=True)
+class _Halved:
+    """A request that was refused as too large, and is sent in halves."""
+
+    accepted: list[int] = field(default_factory=list)
+    """The sizes of the halves that the endpoint accepted, in bytes."""
+
+
+class _Part(NamedTuple):
+    data: bytes
+    halved: _Halved | None = None
+    """The refused request that this is a half of, if any."""
 
 
 class Pusher:
@@ -123,6 +143,7 @@ class Pusher:
         transport: OtlpTransport | None = None,
         deadline: float | None = DEADLINE_S,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        min_request_bytes: int = MIN_REQUEST_BYTES,
         backoff: Backoff | None = None,
         retry: bool = True,
         stop: threading.Event | None = None,
@@ -131,7 +152,9 @@ class Pusher:
 
         A push ends after `deadline` seconds without an accepted request; None means no limit. Once
         `stop` is set, waits end, and a push makes no further attempt. Without `retry`, the first
-        failed attempt ends the push, and the caller decides when to try again. Raises
+        failed attempt ends the push, and the caller decides when to try again. Requests are limited
+        to `max_request_bytes`, and to as little as `min_request_bytes` if the endpoint refuses
+        larger ones (see RequestLimit). Raises
         MissingExtraError if the extra `otlp` is not installed, and UsageError if a certificate
         cannot be read.
         """
@@ -139,7 +162,7 @@ class Pusher:
         self._count = _COUNT[config.signal]
         self._transport = transport_for(config) if transport is None else transport
         self._deadline = float("inf") if deadline is None else deadline
-        self._max_request_bytes = max_request_bytes
+        self._limit = RequestLimit(max_request_bytes, min_request_bytes)
         self._backoff = backoff or Backoff()
         self._retry = retry
         self._stop = stop or threading.Event()
@@ -147,53 +170,68 @@ class Pusher:
     @property
     def max_request_bytes(self) -> int:
         """The maximum size in bytes of a request, reduced if the endpoint refused larger ones."""
-        return self._max_request_bytes
+        return self._limit.bytes
 
     def push(self, request: bytes) -> PushResult:
         """Send one serialized request, split into as many requests as necessary, in order.
 
-        A single span that is too large for the endpoint counts as rejected. Raises RefusedError,
+        If the endpoint refuses a single span as too large, the others are still sent, and the
+        result has a `refusal`; if there are no others, RefusedError is raised. Raises RefusedError,
         UnreachableError or StoppedError with the result so far, InputError if `request` has to be
         split but is not a protobuf message, and UsageError if no attempt can succeed with this
         configuration.
         """
         builder = _ResultBuilder()
-        parts = deque(split_request(request, self._max_request_bytes) if request else ())
+        parts = deque(map(_Part, self._split(request)))
         while parts:
             part = parts.popleft()
             try:
-                response = self._send(part, builder)
+                response = self._send(part.data, builder)
             except PushError as error:
-                error.unsent = (part, *parts)
+                error.unsent = tuple(each.data for each in (part, *parts))
                 raise
+            except InputError as error:
+                if not builder.requests:
+                    raise
+                builder.refuse(self._count(part.data), str(error))
+                continue
             if response.outcome is Outcome.ACCEPTED:
-                builder.accept(self._count(part), response)
-            elif halves := halve_request(part):
-                parts = self._smaller(halves, parts)
+                builder.accept(self._count(part.data), response)
+                parts = self._after(part, parts)
+            elif halves := halve_request(part.data):
+                halved = _Halved()
+                parts.extendleft(_Part(half, halved) for half in reversed(halves))
             else:
-                refusal = self._refusal_text(response)
-                builder.reject(
-                    self._count(part),
-                    f"{refusal}: a single {_UNIT[self._config.signal]} of {len(part)} bytes is too"
-                    " large",
+                builder.refuse(
+                    self._count(part.data),
+                    f"{self._refusal_text(response)}: a single {_UNIT[self._config.signal]} of"
+                    f" {len(part.data)} bytes is too large",
                 )
-        if builder.rejected and not builder.requests:
-            raise RefusedError("; ".join(builder.messages), builder.result())
+        if builder.refusals and not builder.requests:
+            raise RefusedError("; ".join(builder.refusals), builder.result())
         return builder.result()
 
-    def _smaller(self, halves: tuple[bytes, bytes], rest: deque[bytes]) -> deque[bytes]:
-        """Return the parts that remain to be sent after the endpoint refused a request as too
-        large.
+    def _split(self, request: bytes) -> list[bytes]:
+        return split_request(request, self._limit.bytes) if request else []
 
-        `halves` are the halves of that request, and `rest` are the parts after it. The size of the
-        larger half becomes the limit for all later requests; otherwise each of them would first be
-        refused.
+    def _after(self, part: _Part, rest: deque[_Part]) -> deque[_Part]:
+        """Learn from an accepted part; return the parts that remain, split to the new limit.
+
+        If both halves of a refused request are accepted, its size was the reason for the refusal.
+        Otherwise each later request would first be refused, so the limit is reduced. If only one
+        half is accepted, the reason may be a span in the other half, whatever its size.
         """
-        self._max_request_bytes = min(self._max_request_bytes, max(map(len, halves)))
+        self._limit.accepted()
+        if part.halved is None:
+            return rest
+        part.halved.accepted.append(len(part.data))
+        if len(part.halved.accepted) < 2:
+            return rest
+        self._limit.reduce(max(part.halved.accepted))
         return deque(
-            part
-            for request in (*halves, *rest)
-            for part in split_request(request, self._max_request_bytes)
+            each if len(each.data) <= self._limit.bytes else _Part(piece)
+            for each in rest
+            for piece in self._split(each.data)
         )
 
     def close(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Self
 
 from ....errors import InputError, UsageError
 from ...delivery.batch_target import Receipt, SealedBatch
@@ -15,6 +16,7 @@ from ...delivery.errors import (
     PushResult,
     RefusedError,
     UnreachableError,
+    joined,
 )
 from ...spool.paths import parse_name
 from ...translator.own.encode import Options
@@ -27,7 +29,7 @@ from .summary import summarised
 
 _GROUP_BYTES = 2_000_000
 _MOST_PARTIAL = 4
-"""The maximum number of partially accepted batches with remaining requests in memory."""
+"""The maximum number of batches whose unfinished parts are kept in memory."""
 
 _REFUSES_THIS = re.compile(r"400|413|422|INVALID_ARGUMENT|")
 """Matches the status of a refusal that concerns the request itself.
@@ -45,11 +47,50 @@ parent's calls.
 """
 
 
+@dataclass(slots=True)
+class _Rest:
+    """The unfinished part of a batch, and the answers to the finished part."""
+
+    requests: tuple[bytes, ...]
+    """The requests without a final answer."""
+    size: int
+    """The size of the complete batch as OTLP, in bytes."""
+    result: PushResult = field(default_factory=PushResult)
+    """The sum of the results so far."""
+    refusal: str = ""
+    """The reasons for which parts were permanently refused; "" if none was."""
+
+    @classmethod
+    def of(cls, request: bytes) -> Self:
+        """Return the rest of a batch that was not sent yet."""
+        return cls((request,), len(request))
+
+    def add(self, result: PushResult, requests: Sequence[bytes], refusal: str = "") -> None:
+        """Add the result of a push, after which `requests` remain; `refusal` is its error."""
+        self.result = self.result.plus(result)
+        self.refusal = joined(joined(self.refusal, result.refusal), refusal)
+        self.requests = tuple(requests)
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether sending the complete batch again would repeat an accepted request, or might
+        change a refusal.
+        """
+        return self.result.requests > 0 or bool(self.requests and self.refusal)
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt for the accepted parts."""
+        return _receipt(self.result)
+
+
 class OtlpTarget:
     """Sends batches to the endpoint of `config`; several small batches share one request.
 
-    If a batch needs several requests and only some are accepted, only the remaining requests are
-    sent again, as long as this object exists.
+    If a batch needs several requests, and some of them must be sent again, only these are. The
+    answers to the others are kept as well: the batch is refused if any part was, and its receipt
+    covers all parts. Without what was kept, for example in a new process, the complete batch is
+    sent again, and gets all answers again.
     """
 
     blobs = None
@@ -75,8 +116,8 @@ class OtlpTarget:
         self._whole_snapshots, self._within_budget = whole_snapshots, within_budget
         self._stop = threading.Event()
         self._pusher = Pusher(config, deadline=config.timeout, retry=False, stop=self._stop)
-        self._rest: dict[str, tuple[bytes, ...]] = {}
-        """The remaining requests of partially accepted batches, by batch name."""
+        self._rests: dict[str, _Rest] = {}
+        """The unfinished parts of batches that got some answers, by batch name."""
         self._last: tuple[int, str] | None = None
 
     @property
@@ -97,29 +138,51 @@ class OtlpTarget:
         Raises the errors of `BatchTarget.send`, and RefusedError if OTLP cannot express a batch.
         """
         if len(batches) > 1:
-            return self._pushed(b"".join(self._encoded(batch) for batch in batches))
+            return self._send_group(batches)
         (batch,) = batches
-        unsent = self._rest.pop(batch.name, None)
-        requests = unsent or (self._encoded(batch),)
-        is_partial = unsent is not None
-        refused, receipt = "", Receipt()
-        while requests:
+        rest = self._rests.pop(batch.name, None) or _Rest.of(self._encoded(batch))
+        try:
+            self._send_rest(rest)
+            if rest.refusal:
+                raise RefusedError(rest.refusal, rest.result)
+        except BaseException:
+            self._keep(batch.name, rest)
+            raise
+        self._accepted(rest.result, rest.size)
+        return rest.receipt
+
+    def _send_group(self, batches: Sequence[SealedBatch]) -> Receipt:
+        """Send batches together. If this fails, all of them are sent again, in groups or alone."""
+        for batch in batches:
+            self._rests.pop(batch.name, None)
+        request = b"".join(self._encoded(batch) for batch in batches)
+        result = self._pushed(request)
+        if result.refusal:
+            raise RefusedError(result.refusal, result)
+        self._accepted(result, len(request))
+        return _receipt(result)
+
+    def _send_rest(self, rest: _Rest) -> None:
+        """Send the remaining requests of a batch until one of them must be tried again later."""
+        while rest.requests:
+            request, *later = rest.requests
             try:
-                receipt = _joined(receipt, self._pushed(requests[0]))
-                requests = requests[1:]
-                is_partial = True
+                rest.add(self._pushed(request), later)
             except RefusedError as error:
                 # The endpoint may still accept the other parts of a large batch.
-                refused = str(error)
-                requests = (*error.unsent[1:], *requests[1:])
-                is_partial = True
+                rest.add(error.result, (*error.unsent[1:], *later), str(error))
             except PushError as error:
-                if is_partial or error.result.requests:
-                    self._keep(batch.name, (*(error.unsent or requests[:1]), *requests[1:]))
+                rest.add(error.result, (*(error.unsent or (request,)), *later))
+                error.refusal = rest.refusal
                 raise
-        if refused:
-            raise RefusedError(refused)
-        return receipt
+
+    def _accepted(self, result: PushResult, size: int) -> None:
+        """Handle the acceptance of complete batches, `size` bytes in total as OTLP."""
+
+    def forget(self, name: str) -> Receipt:
+        """Drop the unfinished part of a batch; return the receipt of the accepted part."""
+        rest = self._rests.pop(name, None)
+        return Receipt() if rest is None else rest.receipt
 
     def _encoded(self, batch: SealedBatch) -> bytes:
         if self._last is not None and self._is_skipped(batch.name, *self._last):
@@ -141,11 +204,11 @@ class OtlpTarget:
         parsed = parse_name(name)
         return parsed is not None and parsed[0] > created_ns and parsed[1].startswith(owner)
 
-    def _pushed(self, request: bytes) -> Receipt:
+    def _pushed(self, request: bytes) -> PushResult:
         if not request:
-            return Receipt()  # no span in the batch was sampled
+            return PushResult()  # no span in the batch was sampled
         try:
-            return _receipt(self._pusher.push(request))
+            return self._pusher.push(request)
         except RefusedError as error:
             if _REFUSES_THIS.fullmatch(error.status[:3]) or _REFUSES_THIS.fullmatch(error.status):
                 raise
@@ -158,10 +221,11 @@ class OtlpTarget:
         except InputError as error:  # our own request could not be split
             raise RefusedError(str(error)) from None
 
-    def _keep(self, name: str, requests: tuple[bytes, ...]) -> None:
-        self._rest[name] = requests
-        if len(self._rest) > _MOST_PARTIAL:
-            del self._rest[next(iter(self._rest))]
+    def _keep(self, name: str, rest: _Rest) -> None:
+        if rest.is_worth_keeping:
+            self._rests[name] = rest
+        if len(self._rests) > _MOST_PARTIAL:
+            del self._rests[next(iter(self._rests))]
 
     def interrupt(self) -> None:
         """End the wait of a push; later pushes end before their first attempt."""
@@ -178,8 +242,3 @@ class OtlpTarget:
 
 def _receipt(result: PushResult) -> Receipt:
     return Receipt(result.rejected_spans, result.error_message)
-
-
-def _joined(one: Receipt, other: Receipt) -> Receipt:
-    rejected = one.rejected_spans + other.rejected_spans
-    return Receipt(rejected, other.message or one.message)
