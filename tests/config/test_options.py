@@ -128,14 +128,14 @@ class TestOrder:
     def test_not_given_and_none(self, place: Place, option: Option) -> None:
         variables = {
             "snapshots": "full", "detail_every": "3", "sample_interval": "0.5",
-            "digest": "step", "digest_keep": "1..2", "export_budget": "7",
+            "digest": "step", "digest_keep": "1..2", "export_budget": "7", "exit_timeout": "4.5",
         }  # fmt: skip
         environ = {f"CIRRON_{name.upper()}": text for name, text in variables.items()}
         default = place.resolve(environ=environ)
         assert place.resolve({option.name: NOT_GIVEN}, environ) == default
         explicit = place.resolve({option.name: None}, environ)
         if option.name in variables:
-            assert getattr(default.config, option.name) in ("full", 3, 0.5, "step", (1, 2), 7)
+            assert getattr(default.config, option.name) in ("full", 3, 0.5, "step", (1, 2), 7, 4.5)
             assert getattr(explicit.config, option.name) is None
         else:
             assert explicit == default

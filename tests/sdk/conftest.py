@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,17 @@ class OpenSession:
 
     def collect(self, *, is_last: bool = False) -> FlushResult:
         """What the flush thread would find now."""
-        return self.collector.collect(is_last=is_last)
+        with self.owned():
+            return self.collector.collect(is_last=is_last)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Own the flush side, as the flush thread does while it works."""
+        assert self.collector.ownership.take()
+        try:
+            yield
+        finally:
+            self.collector.ownership.give()
 
     def rows(self, *, is_last: bool = False) -> tuple[list[SpanRow], list[MarkRow]]:
         """The spans and marks of one flush, the SDK's own marks included."""

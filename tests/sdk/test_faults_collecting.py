@@ -88,7 +88,8 @@ def test_what_was_taken_is_put_together_again(
             session.collect()
         record(1)
         mark("behind", 1)
-    left = session.collector.resume()
+    with session.owned():
+        left = session.collector.resume()
     found = [first, left, session.collect(is_last=True)]
     told = [batch.rows() for each in found if each is not None for batch in each.batches]
     spans = [span for rows, _ in told for span in rows]

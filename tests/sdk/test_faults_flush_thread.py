@@ -13,6 +13,7 @@ from cirron_otel.sdk.flush.pipeline import Pipeline
 from cirron_otel.sdk.session.errors import errors
 
 from .backend import Backend
+from .conftest import OpenSession
 from .processes import Agent, until
 from .whole import batch_files, whole
 
@@ -103,7 +104,7 @@ def test_a_thread_that_is_gone_is_replaced_by_one(tmp_path: Path) -> None:
 
 
 def test_a_failure_in_its_bookkeeping_is_counted_and_followed_by_a_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, session: OpenSession
 ) -> None:
     """Else the thread would try again at once, for ever, and hold the interpreter's lock."""
     rests: list[float] = []
@@ -112,7 +113,7 @@ def test_a_failure_in_its_bookkeeping_is_counted_and_followed_by_a_rest(
     class Broken(Pipeline):
         tries = 0
 
-        def before_a_flush(self) -> None:
+        def _tick(self) -> None:
             self.tries += 1
             self._is_done = self.tries == 3
             raise MemoryError
@@ -120,8 +121,7 @@ def test_a_failure_in_its_bookkeeping_is_counted_and_followed_by_a_rest(
         def _died(self, why: str) -> None:
             raise MemoryError(why)
 
-    broken = Broken(None, None, 0.0)  # type: ignore[arg-type]
-    broken.before_each = broken.before_a_flush
+    broken = Broken(session.collector, None, 0.0)  # type: ignore[arg-type]
     counted = errors.counts["flush thread"]
     broken._run()
     assert rests == [1.0, 1.0]

@@ -219,7 +219,8 @@ def test_a_backlog_is_taken_in_portions_the_oldest_first(
     told = []
     while drain.waiting() > 10:
         before = drain.waiting()
-        found = session.collector.collect(is_portion=True)
+        with session.owned():
+            found = session.collector.collect(is_portion=True)
         told.append([batch.rows() for batch in found.batches])
         assert drain.waiting() < before
     assert len(told) > 3

@@ -110,7 +110,7 @@ def test_a_flush_that_is_tried_again_counts_once(
     tell_open = collector._add_open
     monkeypatch.setattr(collector, "_add_open", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        collector.collect()
+        session.collect()
     monkeypatch.setattr(collector, "_add_open", tell_open)
     train(1, 1)
     assert places(session.rows()[0]) == [(0, 0), (0, 1)]

@@ -302,11 +302,13 @@ class Config:
         "the longest time that `shutdown()` waits for exporters",
         unit="s",
     )
-    exit_timeout: float = _option(
-        5.0,
-        number(0, _DAY, "seconds"),
-        "the longest time that a signal or the interpreter's exit waits for the last flush",
+    exit_timeout: float | None = _option(
+        None,
+        optional(number(0, _DAY, "seconds")),
+        "the longest time that a signal or the interpreter's exit waits for the last flush and for"
+        " sending; without it, the flush may take as long as it makes progress, and sending 5 s",
         unit="s",
+        takes_none=True,
     )
     handle_signals: bool = _option(
         True, BOOLEAN, "flush at SIGTERM and SIGINT, then call the previous handlers"

@@ -90,11 +90,12 @@ class Eviction:
         self._scan_took = 0.0
         self._since_scan = 0
 
-    def make_room(self, name: str, data: bytes) -> None:
+    def make_room(self, name: str, data: bytes, *, has_snapshots: bool = True) -> None:
         """Evict until the batch fits. Raises TargetError if it can never fit or eviction fails.
 
-        Files that must not be evicted (other kinds of files, a snapshot newer than every batch) may
-        bring the total above the cap.
+        Without `has_snapshots`, the batch is known to reference no files. Files that must not be
+        evicted (other kinds of files, a snapshot newer than every batch) may bring the total above
+        the cap.
         """
         if len(data) > self._max_bytes:
             raise OverCapError(
@@ -104,7 +105,8 @@ class Eviction:
         try:
             if self._is_stale():
                 self._scan()
-            self._name_blobs(name, data)
+            if has_snapshots:
+                self._name_blobs(name, data)
             while self.total + len(data) > self._max_bytes:
                 if not self._evict_one(name):
                     return

@@ -23,6 +23,9 @@ _PREFIX_BYTES = 6
 _PREFIX = re.compile(r"[0-9a-f]{12}")
 _LOCK = re.compile(r"owner-([0-9a-f]{12})\.lock")
 _JOURNAL = re.compile(r"journal-([0-9a-f]{12})\.json")
+_REMAINDER = re.compile(r"remainder-([0-9a-f]{12})\.jsonl")
+_UNFINISHED = (_LOCK, _JOURNAL, _REMAINDER)
+"""The files of owners that may have something to recover."""
 _DELIVERY = re.compile(r"[a-z]+-[0-9a-f]{16}-([0-9a-f]{12})\.json")
 
 
@@ -66,14 +69,14 @@ class Owner:
         return batch_id_of(self.prefix, os.urandom(10))
 
     def release(self) -> None:
-        """Release the lock, and remove its file unless a journal needs it for recovery.
+        """Release the lock, and remove its file unless there is something to recover.
 
         In a forked child, do the same as `abandon`.
         """
         if self._descriptor is not None and os.getpid() == self._pid:
             path = lock_path(self.paths, self.prefix)
             with contextlib.suppress(OSError):
-                if has_name(self._descriptor, path) and not _journal(self.paths, self).exists():
+                if has_name(self._descriptor, path) and not has_unsealed(self.paths, self.prefix):
                     path.unlink()
         self.abandon()
 
@@ -98,8 +101,10 @@ def lock_path(paths: SpoolPaths, prefix: str) -> Path:
     return paths.state / f"owner-{prefix}.lock"
 
 
-def _journal(paths: SpoolPaths, owner: Owner) -> Path:
-    return paths.state / f"journal-{owner.prefix}.json"
+def has_unsealed(paths: SpoolPaths, prefix: str) -> bool:
+    """Return whether an owner has a journal or a remainder, which recovery needs."""
+    names = f"journal-{prefix}.json", f"remainder-{prefix}.jsonl"
+    return any((paths.state / name).exists() for name in names)
 
 
 def owner_of(name: str) -> str | None:
@@ -130,8 +135,8 @@ def is_alive(paths: SpoolPaths, prefix: str) -> bool:
 
 
 def owners(paths: SpoolPaths) -> list[str]:
-    """Return the prefixes of all owners with a lock file or a journal, in order."""
-    return sorted({*_found(paths, _LOCK), *_found(paths, _JOURNAL)})
+    """Return the prefixes of all owners with a lock file, a journal, or a remainder, in order."""
+    return sorted({prefix for pattern in _UNFINISHED for prefix in _found(paths, pattern)})
 
 
 def known_owners(paths: SpoolPaths) -> set[str]:
@@ -140,7 +145,8 @@ def known_owners(paths: SpoolPaths) -> set[str]:
     The batches of these owners are sent under their own leases and cursors; all other batches are
     sent under those of NONE.
     """
-    return {prefix for pattern in (_LOCK, _JOURNAL, _DELIVERY) for prefix in _found(paths, pattern)}
+    patterns = (*_UNFINISHED, _DELIVERY)
+    return {prefix for pattern in patterns for prefix in _found(paths, pattern)}
 
 
 def dead_owners(paths: SpoolPaths) -> list[str]:

@@ -1,8 +1,9 @@
 """Recovery of the unfinished work of processes that died.
 
-Their open scopes are closed as incomplete, so that every child has its parent; their partly written
-files are removed. Live processes are never affected. The same journal and batches always result in
-the same batch, byte for byte. Once that batch is written, another recovery has nothing to do.
+The records that they had no time to seal are moved into the spool. Their open scopes are closed as
+incomplete, so that every child has its parent; their partly written files are removed. Live
+processes are never affected. The same journal and batches always result in the same batch, byte for
+byte. Once that batch is written, another recovery has nothing to do.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from .journal import JournalState, ReadJournal, journal_path, read_journal
 from .lease import claim
 from .oom_bundles import remove_unfinished
 from .oom_kills import kills_text, risen
-from .owner import batch_id_of, dead_owners, known_owners, lock_path, owner_of, owners
+from .owner import batch_id_of, dead_owners, has_unsealed, known_owners, lock_path, owner_of, owners
 from .paths import TMP_SUFFIX, SpoolPaths, batch_names, file_name, find_spool
 from .reader import SpoolReader
+from .remainder import Left, remainder_path, seal_remainder
 from .state import remove_unlocked, replace_file, set_aside, unwritable
 from .writer import SpoolWriter
 
@@ -127,10 +129,14 @@ class Recovered(NamedTuple):
     """The number of scopes that had ended and were in no sealed batch."""
     oom_kills: int = 0
     """How many processes of the owner's cgroup the kernel has killed since its session began."""
+    saved: tuple[str, ...] = ()
+    """The batches of the remainder, which the owner had no time to seal."""
+    lost: Left = Left()
+    """Numbers of records that the owner reported as lost."""
     torn: tuple[str, ...] = ()
     """The owner's `.json.tmp` files, which were removed."""
     problem: str = ""
-    """The damage to the owner's journal, which was renamed to `.bad`; "" for an intact journal."""
+    """The damage to the owner's journal or remainder, which was renamed to `.bad`; "" for none."""
 
 
 def recover(paths: SpoolPaths) -> list[Recovered]:
@@ -170,12 +176,20 @@ def find_recoverable(path: str | os.PathLike[str]) -> SpoolPaths:
 
 def _recover(paths: SpoolPaths, prefix: str, torn: Iterable[str]) -> Recovered:
     removed = tuple(name for name in torn if remove_unlocked(paths.spool / name))
-    result = Recovered(prefix, torn=removed)
+    remainder = seal_remainder(paths, prefix, _writer(paths))
+    result = Recovered(
+        prefix,
+        saved=tuple(remainder.names),
+        lost=remainder.left,
+        torn=removed,
+        problem=remainder.problem,
+    )
     try:
         journal = read_journal(paths, prefix)
     except InputError as error:
         set_aside(journal_path(paths, prefix))
-        result = result._replace(problem=str(error))
+        problems = [each for each in (result.problem, str(error)) if each]
+        result = result._replace(problem="; ".join(problems))
     else:
         if journal is not None:
             result = _close(paths, prefix, journal, result)
@@ -203,12 +217,24 @@ def _close(paths: SpoolPaths, prefix: str, journal: ReadJournal, result: Recover
     spans = closed + [
         _incomplete(span, ends[span["id"]], sealed.marks_of(span["id"]), kills) for span in left
     ]
+    for span in spans:
+        if span["id"] == state.session:
+            _add_lost(span, result.lost)
     spans.sort(key=lambda span: (span["end_ns"], span["id"]))
     batch = _batch(prefix, state, journal.exact["otel"], spans)
-    writer = SpoolWriter(paths.root, max_bytes=None)
-    writer.paths = paths  # the spool that was found, even if it is empty now
-    name = writer.write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"])).name
+    name = (
+        _writer(paths)
+        .write(batch_bytes(batch), file_name(state.written_ns, batch["batch_id"]))
+        .name
+    )
     return result._replace(name=name, incomplete=len(left), closed=len(closed), oom_kills=kills)
+
+
+def _writer(paths: SpoolPaths) -> SpoolWriter:
+    """Return a writer into the spool that was found, even if it is empty now."""
+    writer = SpoolWriter(paths.root, max_bytes=None)
+    writer.paths = paths
+    return writer
 
 
 def _noted_kills(paths: SpoolPaths, prefix: str, journal: ReadJournal) -> int:
@@ -282,6 +308,14 @@ def _incomplete(span: dict[str, Any], end_ns: int, marks: list[str], kills: int)
     return span
 
 
+def _add_lost(span: dict[str, Any], lost: Left) -> None:
+    """Count lost records on the session, like the SDK's `DropCounts.record_in`."""
+    attrs = span.get("attrs")
+    counts = {f"drops.{kind}_left_at_exit": number for kind, number in lost.by_kind() if number}
+    if counts and isinstance(attrs, dict):
+        span["attrs"] = {**attrs, **counts}
+
+
 def _batch(
     prefix: str, state: JournalState, otel: Any, spans: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -298,9 +332,9 @@ def _batch(
 
 
 def _remove_traces(paths: SpoolPaths, prefix: str) -> None:
-    """Remove the journal, then the lock file: an owner without these files needs no recovery."""
+    """Remove the remainder, the journal, and the lock file: then the owner needs no recovery."""
     journal = journal_path(paths, prefix)
-    for path in (journal, journal.with_name(journal.name + ".tmp")):
+    for path in (remainder_path(paths, prefix), journal, journal.with_name(journal.name + ".tmp")):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -332,7 +366,7 @@ def _forget_deliveries(paths: SpoolPaths) -> None:
     except OSError:
         return
     for prefix in known_owners(paths) - present - {None}:
-        if not lock_path(paths, prefix).exists() and not journal_path(paths, prefix).exists():
+        if not lock_path(paths, prefix).exists() and not has_unsealed(paths, prefix):
             with contextlib.suppress(OSError):  # the next recovery tries again
                 for path in paths.state.glob(f"*-*-{prefix}.json"):
                     path.unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from ...errors import TargetError
 from .. import atomic_files
 from .directories import make_private
 
+BAD_SUFFIX = ".bad"
+"""The suffix of a damaged file that is set aside."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -129,7 +131,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file to `<name>.bad`, and return the new path. Raises TargetError."""
-    bad = path.with_name(path.name + ".bad")
+    bad = path.with_name(path.name + BAD_SUFFIX)
     try:
         path.replace(bad)
     except FileNotFoundError:

@@ -81,9 +81,10 @@ class SpoolWriter:
         """The amount that eviction has dropped so far."""
         return self._eviction.drops if self._eviction is not None else Drops()
 
-    def write(self, data: bytes, name: str | None = None) -> Written:
+    def write(self, data: bytes, name: str | None = None, *, has_snapshots: bool = True) -> Written:
         """Write a batch under `name`, or under the name derived from the batch itself.
 
+        Without `has_snapshots`, the batch is known to have none, and is not searched for them.
         Raises TargetError if a file of that name has other content, if the name is not a plain file
         name, or if the spool cannot be written; no partial file is left in these cases.
         """
@@ -95,7 +96,7 @@ class SpoolWriter:
                 if _holds_already(path, data):
                     return Written(name, path, False)
                 if self._eviction is not None:
-                    self._eviction.make_room(name, data)
+                    self._eviction.make_room(name, data, has_snapshots=has_snapshots)
                 is_new = _seal(path, data, self._durable)
             except OSError as error:
                 if error.errno in _NAME_REFUSED:

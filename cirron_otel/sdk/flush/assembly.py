@@ -27,12 +27,18 @@ from .span_rows import is_encodable, mark_row, recorded_above
 ROOT = "root"
 """The span id of marks made outside of every session (schemas page, "marks[]")."""
 
+_CHECKED = 2048
+"""Number of marks between two checkpoints."""
 _mark_time = attrgetter("ts_ns")
 _order = attrgetter("ts_ns", "id")
 
 
+def _nothing() -> None:
+    pass
+
+
 def ids_of(
-    entries: list[MarkEntry], session: Scope
+    entries: list[MarkEntry], session: Scope, checkpoint: Callable[[], None] = _nothing
 ) -> tuple[dict[Scope, list[str]], list[tuple[str, str]]]:
     """Return the mark ids of each scope, and a pair (mark id, scope id) for each mark.
 
@@ -47,27 +53,32 @@ def ids_of(
     last: Any = None
     span_id = low = ""
     scope_ids: list[str] = []
-    for entry, half in zip(entries, halves, strict=False):
-        scope: Any = entry[0]
-        if scope is not last:
-            last = scope if scope._id else None
-            if not scope._id and (scope._inside is not None or type(entry[5]) is SampleAttributes):
-                scope = recorded_above(scope)  # the scope turned out not to be a step, or a phase
-            low = scope._trace.low
-            span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
-            if scope is NO_SESSION:
-                span_id, low = ROOT, session._trace.low
-            known = ids.get(scope)
-            scope_ids = [] if known is None else known
-            ids[scope] = scope_ids
-        value = entry[2]
-        kind = type(value)
-        if (kind is int or kind is Deferred) and not is_encodable(value):
-            put(("", ""))
-            continue
-        mark_id = half + low
-        scope_ids.append(mark_id)
-        put((mark_id, span_id))
+    for at in range(0, len(entries), _CHECKED):
+        checkpoint()
+        part = slice(at, at + _CHECKED)
+        for entry, half in zip(entries[part], halves[part], strict=False):
+            scope: Any = entry[0]
+            if scope is not last:
+                last = scope if scope._id else None
+                is_sample = type(entry[5]) is SampleAttributes
+                if not scope._id and (scope._inside is not None or is_sample):
+                    # The scope turned out not to be a step, or a phase.
+                    scope = recorded_above(scope)
+                low = scope._trace.low
+                span_id = "%016x%s" % (scope._id, low) if scope._id else ""  # noqa: UP031 - faster
+                if scope is NO_SESSION:
+                    span_id, low = ROOT, session._trace.low
+                known = ids.get(scope)
+                scope_ids = [] if known is None else known
+                ids[scope] = scope_ids
+            value = entry[2]
+            kind = type(value)
+            if (kind is int or kind is Deferred) and not is_encodable(value):
+                put(("", ""))
+                continue
+            mark_id = half + low
+            scope_ids.append(mark_id)
+            put((mark_id, span_id))
     return ids, pairs
 
 
@@ -99,10 +110,14 @@ def mark_rows(
     return rows
 
 
-def sort_marks(marks: list[MarkRow]) -> None:
-    """Sort into canonical order, (ts_ns, id): by time alone if all times are distinct."""
-    times = set(map(_mark_time, marks))
-    marks.sort(key=_mark_time if len(times) == len(marks) else _order)
+def sort_marks(marks: list[MarkRow], *, are_in_time: bool = False) -> None:
+    """Sort into canonical order, (ts_ns, id): by time alone if all times are distinct.
+
+    `are_in_time` means that the marks are sorted by time already.
+    """
+    has_ties = len(set(map(_mark_time, marks))) < len(marks)
+    if has_ties or not are_in_time:
+        marks.sort(key=_order if has_ties else _mark_time)
 
 
 MAX_SPANS = 8_000
@@ -114,6 +129,12 @@ _entry_time = itemgetter(3)
 
 Naming = Callable[[], tuple[str, int]]
 """Returns the id and the time of a new batch."""
+Emit = Callable[[BatchText], None]
+"""Receives each batch as soon as it is complete."""
+
+
+class TimeOverError(BaseException):
+    """Raised by a checkpoint if no time is left to build more batches."""
 
 
 class BatchAssembly:
@@ -123,6 +144,12 @@ class BatchAssembly:
         """`common` has the same meaning as in `scope_rows`."""
         self._common, self._session, self._naming = common, session, naming
         self._spans, self._marks, self._snapshots = Text(), Text(), Text()
+        self.checkpoint: Callable[[], None] = _nothing
+        """Called before each slice; what it raises ends the assembly."""
+
+    def omit_overhead(self) -> None:
+        """Record no more marks with the SDK's own time."""
+        self._common = *self._common[:2], 0
 
     def set_rank(self, rank: int) -> None:
         """Set the rank of all later rows."""
@@ -139,45 +166,65 @@ class BatchAssembly:
         otel_of: Callable[[dict[Scope, list[str]], bool], tuple[dict[str, Any], dict[str, Any]]],
         wanted: set[str],
         snapshots: list[SnapshotRow],
-    ) -> tuple[list[BatchText], list[SpanRow], dict[Scope, list[str]]]:
-        """Build the batches of a flush.
+        emit: Emit,
+    ) -> tuple[list[SpanRow], dict[Scope, list[str]]]:
+        """Build the batches of a flush, and pass them to `emit`.
 
-        Returns the batches; the records of spans whose ids are in `wanted` or that an earlier batch
-        refers to; and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`,
-        and `snapshots` are in canonical order. `otel_of` receives the mark ids by scope, and
-        whether there may be several batches; it returns the `otel` objects of the first batch and
-        of the later batches.
+        Returns the records of spans whose ids are in `wanted` or that an earlier batch refers to,
+        and the ids of marks whose scope is not in `ended`, by scope. `ended`, `foreign`, and
+        `snapshots` are in canonical order. `otel_of` receives the mark ids by scope, and whether
+        there may be several batches; it returns the `otel` objects of the first batch and of the
+        later batches.
+
+        Raises TimeOverError if `checkpoint` does. Then the batches contain a part of the records.
         """
         for text in (self._spans, self._marks, self._snapshots):
             text.clear()
             text.lost = 0
         entries = sorted(entries, key=_entry_time)
-        ids, mark_ids = ids_of(entries, self._session)
+        ids, mark_ids = ids_of(entries, self._session, self.checkpoint)
         is_split = len(ended) + len(foreign) >= MAX_SPANS or len(entries) >= MAX_MARKS - MAX_SPANS
         otel, brief = otel_of(ids, is_split)
-        maker = _Making(self, entries, mark_ids, foreign, change, otel, brief)
+        maker = _Making(
+            self, entries, mark_ids, foreign, change, otel, brief, emit, is_split=is_split
+        )
+        try:
+            closed = self._add_all(maker, ended, ids, default, change, wanted)
+            maker.finish(snapshots)
+        except TimeOverError:
+            maker.finish([])
+            raise
+        change.spans_lost += self._spans.lost
+        change.marks_lost += self._marks.lost
+        change.snapshots_lost += self._snapshots.lost
+        return closed, ids
+
+    def _add_all(
+        self,
+        maker: _Making,
+        ended: list[Scope],
+        ids: dict[Scope, list[str]],
+        default: Trace,
+        change: FlushChanges,
+        wanted: set[str],
+    ) -> list[SpanRow]:
         closed: list[SpanRow] = []
-        parent_ids: set[str | None] = set()
         at = 0
         while at < len(ended):
+            self.checkpoint()
             end = min(at + _SLICE, len(ended))
             while end < len(ended) and ended[end]._end == ended[end - 1]._end:
                 end += 1  # one slice contains all scopes with the same end time: they sort by id
             marks: list[MarkRow] = []
             rows = scope_rows(ended[at:end], ids, default, self._common, change, marks)
+            earlier = maker.earlier_parents
             rows = maker.add(rows, marks, ended[end - 1]._end)
-            if is_split or wanted:
-                closed += [row for row in rows if row.id in wanted or row.id in parent_ids]
-            if is_split:
-                parent_ids.update([row.parent_id for row in rows])
+            if wanted or earlier:
+                closed += [row for row in rows if row.id in wanted or row.id in earlier]
             at = end
         rows = maker.add([], [], None)
-        closed += [row for row in rows if row.id in wanted or row.id in parent_ids]
-        maker.finish(snapshots)
-        change.spans_lost += self._spans.lost
-        change.marks_lost += self._marks.lost
-        change.snapshots_lost += self._snapshots.lost
-        return maker.batches, closed, ids
+        closed += [row for row in rows if row.id in wanted or row.id in maker.earlier_parents]
+        return closed
 
 
 class _Making:
@@ -192,12 +239,20 @@ class _Making:
         change: FlushChanges,
         otel: dict[str, Any],
         brief: dict[str, Any],
+        emit: Emit,
+        *,
+        is_split: bool,
     ) -> None:
+        """With `is_split`, there may be several batches."""
+        self._is_split = is_split
         self._assembly, self._entries, self._mark_ids = assembly, entries, mark_ids
         self._foreign, self._change = foreign, change
         self._otel, self._brief = otel, brief
         self._mark_at = self._foreign_at = 0
-        self.batches: list[BatchText] = []
+        self._emit, self._is_first = emit, True
+        self._parents: set[str | None] = set()
+        self.earlier_parents: set[str | None] = set()
+        """The ids of the parents of all spans in complete batches."""
 
     def add(self, rows: list[SpanRow], marks: list[MarkRow], until: int | None) -> list[SpanRow]:
         """Add a slice of spans, and all other records up to `until` (None: all remaining records).
@@ -217,10 +272,13 @@ class _Making:
         if self._foreign_at < len(self._foreign):
             rows = self._with_foreign(rows, until)
         if len(marks) > 1:
-            sort_marks(marks)
+            sort_marks(marks, are_in_time=end == at)
         spans, texts = self._assembly._spans, self._assembly._marks
         spans.add(rows)
+        if self._is_split:
+            self._parents.update([row.parent_id for row in rows])
         for start in range(0, len(marks), _SLICE):
+            self._assembly.checkpoint()
             if texts.count >= MAX_MARKS:
                 self._close()
             texts.add(marks[start : start + _SLICE])
@@ -240,8 +298,9 @@ class _Making:
     def _close(self) -> None:
         assembly = self._assembly
         batch_id, created_ns = assembly._naming()
-        otel = self._otel if not self.batches else self._brief
-        self.batches.append(
+        self.earlier_parents = self.earlier_parents | self._parents
+        otel, self._is_first = self._otel if self._is_first else self._brief, False
+        self._emit(
             batch_text(
                 assembly._spans, assembly._marks, otel, batch_id, created_ns, assembly._snapshots
             )
@@ -254,7 +313,7 @@ class _Making:
             if assembly._snapshots.count >= MAX_SNAPSHOTS:
                 self._close()
             assembly._snapshots.add(snapshots[start : start + _SLICE])
-        is_news = not self.batches and ("running" in self._otel or "segments" in self._otel)
+        is_news = self._is_first and ("running" in self._otel or "segments" in self._otel)
         has_any = assembly._spans.count or assembly._marks.count or assembly._snapshots.count
         if has_any or is_news:
             self._close()

@@ -102,21 +102,23 @@ class BufferDrain:
     def take_others(self, ended: list[Scope], *, is_last: bool = False) -> None:
         """Take the ended spans of other libraries, and the marks made so far.
 
-        If only a portion of the scopes was taken, take only the marks up to their latest end.
+        If only a portion of the scopes was taken, take only the marks up to their latest end, or a
+        portion of the marks if there are no scopes.
         `ended` are the scopes that are recorded now. The sampler's marks on scopes that may be
         discarded wait, unless `is_last`.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
         samples: list[slice] = []
-        until = 0
+        # Marks of later scopes would put those into the journal: take them with their scopes.
+        until, least = 0, 0 if self.scopes else PORTION
         if self._is_portion:
             until = max((scope._end for scope in self.scopes), default=0)
         for buffers in tuple(buf.registry):
             is_dead = buffers.dead
             before = len(self.marks)
             if self._is_portion:
-                _move_until(buffers.marks, self.marks, until)
+                _move_until(buffers.marks, self.marks, until, least)
             else:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
@@ -221,10 +223,9 @@ def _move_begun(source: deque[Any], taken: list[Any], until: int) -> None:
             taken.extend(islice(iter(source.popleft, None), 1))
 
 
-def _move_until(source: deque[Any], taken: list[Any], until: int) -> None:
-    """Move the marks made no later than `until`, and at least one portion."""
+def _move_until(source: deque[Any], taken: list[Any], until: int, least: int) -> None:
+    """Move the marks made no later than `until`, and about `least` marks at least."""
     left = len(source)
-    least = PORTION
     entries = iter(source.popleft, None)
     with contextlib.suppress(IndexError):
         while left > 0 and (least > 0 or source[0][3] <= until):

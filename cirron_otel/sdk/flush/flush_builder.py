@@ -1,4 +1,4 @@
-"""Build batches from the threads' buffers; used only by the flush thread.
+"""Build batches from the threads' buffers; used only by the owner of the flush side (`ownership`).
 
 The builder takes the new records, tracks open scopes, assigns ids to marks, and assembles batches.
 It writes nothing.
@@ -27,7 +27,8 @@ from .assembly import BatchAssembly, Naming, random_name
 from .batch_otel import BatchOtel
 from .drain import BufferDrain, Drained, FlushChanges
 from .export_budget import ExportBudget
-from .flush_result import FlushResult, SessionOrigin
+from .flush_result import FlushResult, RecordCounts, SessionOrigin
+from .ownership import FlushOwnership
 from .rows import SnapshotRow, SpanRow
 from .scope_rows import default_trace, sort_scopes, span_order
 from .span_rows import span_row
@@ -57,18 +58,22 @@ class FlushBuilder:
         naming: Naming | None = None,
         snapshots: Snapshots | None = None,
         announces_open: bool = True,
+        ownership: FlushOwnership | None = None,
     ) -> None:
         """Prepare to build batches.
 
         One in every `overhead_every` scopes gets a mark with the SDK's own time; 0 turns these
         marks off. `budget` chooses the steps whose export is a summary. `naming` returns the ids
         and times of batches; by default, ids are random. With `announces_open`, batches contain
-        open sessions and epochs, so that a backend shows them before they end.
+        open sessions and epochs, so that a backend shows them before they end. The owner in
+        `ownership` calls all methods but `set_rank`.
         """
+        self.ownership = ownership or FlushOwnership()
         self._origin = origin
         self._foreign = foreign
         common = origin.pid, origin.rank, overhead_every
         self._assembly = BatchAssembly(common, origin.session, naming or random_name(wall_now))
+        self._assembly.checkpoint = self.ownership.checkpoint
         self._thinner = thinner
         self._budget = budget
         self._recent = recent
@@ -88,6 +93,8 @@ class FlushBuilder:
         """For each open scope, the first halves of the ids of its sealed marks."""
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
+        self._closed: list[Scope] = []
+        """The scopes that the last flush ended."""
         self._scopes = 0
         self._places = StepPlaces()
         self.spans = self.marks = self.snapshots = 0
@@ -101,6 +108,8 @@ class FlushBuilder:
         self.overhead_ns = 0
         """The SDK's own time inside ended scopes, in ns: the sum for the session and its direct
         children, whose values include all scopes inside them."""
+        self.left = RecordCounts()
+        """Records that were lost because the process ended."""
 
     def set_rank(self, rank: int) -> None:
         """Set the rank of all later records."""
@@ -113,6 +122,7 @@ class FlushBuilder:
         `is_last` also closes all open scopes. `is_portion` takes only one portion, the oldest
         records. If the call raises, or its thread dies, `resume` continues with the records taken.
         """
+        self.ownership.check()
         try:
             if self._drained is None:
                 self._drained = self._take(is_last, is_portion)
@@ -146,19 +156,18 @@ class FlushBuilder:
         journalled_ids = self._journalled - {scope.id for scope in drained.open}
         journalled_ids |= {each.id for each in around if each not in drained.late}
         snapshots = self._snapshot_rows(drained, change)
-        result.batches, result.closed, ids = self._assembly.assemble(
+        self.ownership.checkpoint()
+        result.closed, ids = self._assembly.assemble(
             drained.ended, drained.marks, foreign, default, change,
             lambda ids, is_split: self.otel.of_flush(
                 drained, default, ids, is_split, change, self._announced
             ),
-            journalled_ids, snapshots,
+            journalled_ids, snapshots, result.batches.append,
         )  # fmt: skip
         if self._budget is not None:
             result.batches = [self._budget.apply(batch) for batch in result.batches]
-        for scope, mark_ids in ids.items():
-            if scope in drained.open or scope in drained.late:
-                halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
-                change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)
+        open_scopes = drained.open.keys() | drained.late.keys()
+        add_ids(change, {scope: some for scope, some in ids.items() if scope in open_scopes})
         self._add_open(drained, around, result)
         if self.retains_records:
             result.ended, result.points = drained.ended, drained.marks.copy()
@@ -187,6 +196,15 @@ class FlushBuilder:
             if drained.is_last:
                 self._foreign.open.clear()
                 forget_newest()
+        self._apply(change)
+        self._drain.clear()
+        self._drained, self._attempts = None, 0
+        result.is_noted = True
+        if self._recent is not None:
+            for batch in result.batches:
+                self._recent.add(batch)
+
+    def _apply(self, change: FlushChanges) -> None:
         segments = self._origin.segments.new
         while segments and segments[0] in change.segments:
             del segments[0]
@@ -195,12 +213,6 @@ class FlushBuilder:
         self.spans_lost, self.marks_lost = change.spans_lost, change.marks_lost
         self.snapshots_lost = change.snapshots_lost
         self._places = change.places
-        self._drain.clear()
-        self._drained, self._attempts = None, 0
-        result.is_noted = True
-        if self._recent is not None:
-            for batch in result.batches:
-                self._recent.add(batch)
 
     def _give_up(self) -> None:
         """Drop and count records from which no batch can be built."""
@@ -219,6 +231,20 @@ class FlushBuilder:
         drain.clear()
 
     @property
+    def taken(self) -> tuple[int, int, int]:
+        """The numbers of spans, marks and snapshots that were taken and are not sealed.
+
+        Any thread may read it.
+        """
+        drain, latest = self._drain, self.latest
+        counts = RecordCounts(len(drain.scopes) + len(drain.foreign), len(drain.marks))
+        counts.snapshots = sum(each.size for each in drain.snapshots.copy())
+        if latest is not None and latest.is_noted and not latest.is_sealed:
+            for batch in latest.batches:
+                counts.add(batch.span_count, batch.mark_count, batch.snapshot_count)
+        return counts.spans, counts.marks, counts.snapshots
+
+    @property
     def foreign_dropped(self) -> int:
         """The number of foreign spans dropped because the buffer was full."""
         return self._foreign.dropped
@@ -228,6 +254,7 @@ class FlushBuilder:
     def _take(self, is_last: bool, is_portion: bool) -> Drained:
         drain = self._drain
         drain.take_scopes(is_portion=is_portion)
+        self.ownership.checkpoint()
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *drain.scopes):
@@ -242,10 +269,13 @@ class FlushBuilder:
         if is_last:
             ended += self._close_all(still)
             still = {}
+        self.ownership.checkpoint()
         drain.take_others(ended, is_last=is_last)
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
+        self.ownership.checkpoint()
         late = drain.late(ended)
+        self.ownership.checkpoint()
         open_foreign = [] if is_last else list(self._foreign.open.values())
         marks = drain.marks
         if self._thinner is not None:
@@ -268,6 +298,7 @@ class FlushBuilder:
             # A phase that has ended but is not finished has its end time in `_until`.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)
+        self._closed = closed
         return closed
 
     # --- records --------------------------------------------------------------------------------
@@ -353,3 +384,10 @@ class FlushBuilder:
                 if seen in drained.still:
                     row_or_none.end_ns = 0
                 result.open.append(row_or_none)
+
+
+def add_ids(change: FlushChanges, ids: dict[Scope, list[str]]) -> None:
+    """Remember the ids of marks whose scope has no record yet."""
+    for scope, mark_ids in ids.items():
+        halves = bytes.fromhex("".join([mark_id[:16] for mark_id in mark_ids]))
+        change.mark_ids[scope] = bytearray(change.mark_ids.get(scope, b"") + halves)

@@ -37,6 +37,25 @@ class SessionOrigin:
 
 
 @dataclass(slots=True)
+class RecordCounts:
+    """Numbers of records of each kind."""
+
+    spans: int = 0
+    marks: int = 0
+    snapshots: int = 0
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.spans or self.marks or self.snapshots)
+
+    def add(self, spans: int, marks: int, snapshots: int) -> None:
+        """Add the records of a batch."""
+        self.spans += spans
+        self.marks += marks
+        self.snapshots += snapshots
+
+
+@dataclass(slots=True)
 class FlushResult:
     """The result of one flush."""
 

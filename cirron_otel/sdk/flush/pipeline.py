@@ -3,6 +3,10 @@
 The thread is supervised: after an error it continues, and if it ends it is replaced. After three
 failures in 60 s, the pipeline only writes the spool and sends nothing (Cirron's concepts page,
 "Error handling").
+
+The thread owns the flush side while it collects and seals (`ownership`). When the process ends and
+the limit for that is over, the thread that ends the process takes the flush side over, and saves
+the rest in the remainder.
 """
 
 from __future__ import annotations
@@ -14,66 +18,32 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
 
 from ..session.errors import record_error
 from ..tracing import buffers as buf
 from ..tracing.clock import wall_now
+from ..tracing.state import state
+from .deferred_signals import deferred_signals
 from .drain import PORTION, waiting
 from .flush_builder import FlushBuilder
 from .flush_result import FlushResult
+from .interfaces import Exporter, Leaving, Metrics
+from .leaving import OVER_S, finish_exporters, leave
+from .ownership import RetiredError
+from .patience import wait
 from .sealer import Sealer
 
 DEATHS = 3
 DEATHS_WITHIN_S = 60.0
 _BACKOFF_S = (0.0, 0.2, 1.0)
+_SEND_S = 5.0
+"""Seconds for sending at the end of a session without a limit."""
 
 NORMAL, SPOOL_ONLY, STOPPED = "normal", "spool_only", "stopped"
 
 
 def _nothing() -> None:
     pass
-
-
-class Exporter(Protocol):
-    """Receives the names of sealed batches; implemented by the delivery thread."""
-
-    def notify(self, name: str) -> None:
-        """Process a batch that is in the spool."""
-
-    def rescan(self) -> None:
-        """Look for batches that were recovered from dead processes."""
-
-    def request_flush(self, timeout: float) -> None:
-        """Announce, without waiting, that `finish` follows and has `timeout` seconds from now."""
-
-    def finish(self, timeout: float) -> bool:
-        """Send the remaining batches within `timeout` seconds; return whether all are sent."""
-
-    def abandon(self) -> None:
-        """In a forked child: release everything without sending."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return the state for `health()`."""
-
-
-class Metrics(Protocol):
-    """Sends metrics; implemented by `metrics_push.MetricsPush`.
-
-    Only the end of the session waits for it.
-    """
-
-    def request_flush(self) -> None:
-        """Request the last export and the end of the thread, without waiting."""
-
-    def finish(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the last export, and release the connection."""
-
-    def abandon(self) -> None:
-        """In a forked child: release everything without sending."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return the state for `health()`."""
 
 
 class Pipeline:
@@ -88,19 +58,36 @@ class Pipeline:
     ) -> None:
         """`interval` in seconds; `sinks` receive the result of each flush once it is sealed."""
         self.collector, self.sealer = collector, sealer
+        self._ownership = collector.ownership
         self.exporters: list[Exporter] = []
         self.metrics: Metrics | None = None
         self._interval, self.sinks = interval, sinks
         self.before_first: Callable[[], None] = _nothing
         """Called by the flush thread before its first flush."""
         self.before_each: Callable[[], None] = _nothing
+        self.after_last: Callable[[], None] = _nothing
+        """Called by the flush thread once the session is sealed."""
+        self.announce: Callable[[], None] = _nothing
+        """Called if an exit without a limit takes some time."""
+        self.remainder: Leaving | None = None
+        """Saves what is left at the end of the process; None if nothing is written."""
         # `put` is safe in a signal handler that interrupted another `put`; an Event is not.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asked: deque[threading.Event] = deque()
+        self._results: deque[FlushResult] = deque()
+        """Results that are sealed, and that the sinks have not received."""
         self._is_last = False
         self._is_done = False
+        self.is_sealed = False
+        """Whether the session is sealed: all of its records are in the spool, or counted."""
         self._pid = os.getpid()
         self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._cannot_start = False
+        """Whether the flush thread has ended, and no other can be started."""
+        self._has_left = threading.Event()
+        """Set once the rest is saved, or counted as lost."""
+        self._last_failures = 0
+        """How often the last flush of the session has failed."""
         self._tending = threading.Lock()
         self._rest = 0.0
         """Seconds that the flush thread waits before it continues after a failure."""
@@ -129,43 +116,111 @@ class Pipeline:
             for exporter in self.exporters:
                 exporter.notify(name)
 
-    def flush(self, timeout: float) -> bool:
+    def flush(self, timeout: float | None, announce: Callable[[], None] = _nothing) -> bool:
         """Seal all records made so far; return whether they are in the spool within `timeout` s.
 
-        This method only requests a flush and waits, so a signal handler may call it.
+        None waits as long as there is progress. This method only requests a flush and waits, so a
+        signal handler may call it. `announce` is called if the wait takes long. On the flush
+        thread, it seals immediately, or returns False if a flush is in progress.
         """
         if os.getpid() != self._pid or self._is_done:
             return False
         if threading.current_thread() is self._thread:
-            self._tick()
-            return True
+            if self._ownership.is_in_use:
+                self._wake.put(None)
+                return False
+            self._seal_all(is_last=False)
+            return not self.sealer.waiting
         done = threading.Event()
-        self._asked.append(done)
-        self.request_flush()
-        return done.wait(timeout) and not self.sealer.waiting
 
-    def shutdown(self, timeout: float) -> bool:
-        """Close, seal, and send everything; return whether that is done within `timeout` s."""
-        deadline = time.monotonic() + timeout
-        self._is_last = True
-        done = self.flush(timeout) and self.sealer.is_whole
-        self._is_done = True
+        def arrives(seconds: float) -> bool:
+            self.ensure_alive()
+            return done.wait(seconds) or self._cannot_start
+
+        self._asked.append(done)
         self._wake.put(None)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(max(deadline - time.monotonic(), 0.1))
+        wait(arrives, timeout, self._progress, announce)
+        return done.is_set() and not self._ownership.is_demanded and not self.sealer.waiting
+
+    def shutdown(self, timeout: float | None, *, is_exit: bool = False) -> bool:
+        """Close, seal, and send everything; return whether that is done within `timeout` s.
+
+        None waits for the sealing as long as there is progress, and for sending a few seconds. If
+        the time is over, the flush thread continues to seal. With `is_exit`, the process ends:
+        then the rest is saved in the remainder, which takes less than a second.
+        """
+        if os.getpid() != self._pid:
+            return False
+        begun = time.monotonic()
+        self._is_last = True
+        is_whole = self._seal_last(timeout, is_exit=is_exit) and self.sealer.is_whole
+        if timeout is None:
+            timeout = time.monotonic() - begun + _SEND_S
+        if self._ownership.is_demanded and self.mode == STOPPED:
+            return False  # everything was done before
         is_sending = self.mode == NORMAL
-        # Flush all exporters at once, so that an unreachable target does not delay the others.
-        for exporter in self.exporters:
-            exporter.request_flush(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
-        if self.metrics is not None:
-            self.metrics.request_flush()
-        for exporter in self.exporters:
-            left = max(deadline - time.monotonic(), 0.0) if is_sending else 0.0
-            done = exporter.finish(left) and is_sending and done
-        if self.metrics is not None:
-            self.metrics.finish(max(deadline - time.monotonic(), 0.0) if is_sending else 0.0)
+        is_sent = finish_exporters(
+            self.exporters, self.metrics, begun + timeout, is_sending=is_sending, is_exit=is_exit
+        )
         self.mode = STOPPED
-        return done
+        return is_whole and is_sent
+
+    def _seal_last(self, timeout: float | None, *, is_exit: bool) -> bool:
+        """Wait until the session is sealed; return whether it is."""
+        begun = time.monotonic()
+        try:
+            if not self.is_sealed and not self._ownership.is_demanded:
+                self.flush(timeout, self.announce if is_exit and timeout is None else _nothing)
+                if self._cannot_start and timeout is None and not self.is_sealed:
+                    self._tick()  # at the interpreter's exit, no thread can be started
+        except (Exception, RetiredError) as error:
+            record_error("flush thread", error)
+        finally:
+            # Also after Ctrl-C: the user does not want to wait.
+            if is_exit and not self.is_sealed and os.getpid() == self._pid:
+                over_by = 0.0 if timeout is None else time.monotonic() - begun - timeout
+                self._leave(time.monotonic() - max(over_by, 0.0))
+        if self.is_sealed and threading.current_thread() is not self._thread:
+            self._thread.join(OVER_S)
+        return self.is_sealed
+
+    def _leave(self, begun: float) -> None:
+        """Take the flush side over, and save the rest; `begun` is when the time was over."""
+        with deferred_signals():
+            if not self._ownership.demand():
+                self._has_left.wait(OVER_S)  # another thread saves the rest
+                return
+            if self._ownership.is_in_use or self._has_left.is_set():
+                return
+            state.recording = False  # a record that is made now cannot be saved
+            self._is_done = True
+            self._wake.put(None)
+            for exporter in self.exporters:
+                exporter.request_flush(0.0)
+            if self.remainder is not None:
+                leave(self._ownership, self.remainder, begun)
+            try:
+                self.after_last()
+            finally:
+                self._has_left.set()
+
+    def seal_late(self) -> None:
+        """Seal records made after the end of the session, at the process's exit."""
+        if os.getpid() == self._pid and not self._thread.is_alive() and self._ownership.take():
+            try:
+                self.sealer.seal_late(self.collector.collect(is_last=True))
+            finally:
+                self._ownership.give()
+
+    @property
+    def is_sealing(self) -> bool:
+        """Whether the session has ended, and the flush thread still has to seal it."""
+        return self._is_last and not self._is_done
+
+    def _progress(self) -> object:
+        # Repeated failures of the last flush are no progress.
+        checkpoints = 0 if self._last_failures else self._ownership.checkpoints
+        return checkpoints, self.sealer.batches
 
     def abandon(self) -> None:
         """In a forked child: stop; the threads and the records belong to the parent."""
@@ -183,11 +238,12 @@ class Pipeline:
             return  # another thread is replacing the flush thread
         try:
             if not self._thread.is_alive():
-                self._died("the thread ended unexpectedly")
                 thread = self._new_thread()
                 thread.start()
-                self._thread = thread
-        except Exception as error:  # no thread can be started now
+                self._thread, self._cannot_start = thread, False
+                self._died("the thread ended unexpectedly")
+        except Exception as error:
+            self._cannot_start = True
             record_error("flush thread", error)
         finally:
             self._tending.release()
@@ -210,10 +266,16 @@ class Pipeline:
                 first()
                 self._wait()
                 self._serve()
+            except RetiredError:
+                break
             except BaseException as error:
                 # Including SystemExit: only the end of the session ends this thread.
+                self._ownership.give()  # the exception may have struck anywhere
                 try:
+                    self._last_failures += self._is_last
                     self._died(f"{type(error).__name__}: {error}")
+                    if self._last_failures >= DEATHS:
+                        self._give_up()
                 except Exception as failure:
                     self._rest = _BACKOFF_S[-1]
                     record_error("flush thread", failure)
@@ -223,7 +285,8 @@ class Pipeline:
     def _wait(self) -> None:
         """Wait for a request, or until the interval is over."""
         with contextlib.suppress(Empty):
-            self._wake.get(timeout=self._interval)
+            # Requests that are still waiting had been noticed before the thread failed.
+            self._wake.get(timeout=0.0 if self._asked else self._interval)
             for _ in range(self._wake.qsize()):
                 self._wake.get_nowait()
 
@@ -240,46 +303,80 @@ class Pipeline:
 
     def _tick(self) -> None:
         begun = time.monotonic()
-        self.before_each()
-        self._work_off()
-        result = self._collected(is_last=self._is_last)
-        if self._is_last:
-            self.sealer.finish()
-        self._show(result)
+        is_last = self._is_last
+        try:
+            self.before_each()
+        except Exception as error:
+            record_error("flush thread", error)
+        self._seal_all(is_last=is_last)
         took = time.monotonic() - begun
         self.flushes += 1
         self.flush_seconds += took
         self.longest_flush = max(self.longest_flush, took)
         self.last_flush_ns = wall_now()
+        if is_last:
+            self._end()
 
-    def _work_off(self) -> None:
-        """Seal a backlog one portion at a time, up to a limited number of portions."""
+    def _give_up(self) -> None:
+        """End the session, although its last flush fails again and again: count what it leaves."""
+        self.sealer.is_whole = False
+        if self._ownership.take():
+            if self.remainder is not None:
+                self.remainder.count_lost()
+            self._ownership.give()
+        self._end()
+
+    def _end(self) -> None:
+        """End the thread: the session is sealed."""
+        try:
+            self.after_last()
+        except Exception as error:
+            record_error("exit", error)
+        self.is_sealed = self._is_done = True
+
+    def _seal_all(self, *, is_last: bool) -> None:
+        """Seal all records made so far, a backlog one portion at a time."""
         rounds = 2 * waiting() // PORTION
         while rounds > 0 and waiting() > PORTION:
-            self._show(self._collected(is_portion=True))
+            self._collect(is_portion=True)
+            self._show()
             rounds -= 1
+        self._collect(is_last=is_last)
+        self._show()
 
-    def _show(self, result: FlushResult) -> None:
-        for sink in self.sinks:
-            try:
-                sink(result)
-            except Exception as error:
-                record_error("output", error)
-        result.forget()
+    def _show(self) -> None:
+        while self._results:
+            result = self._results.popleft()
+            for sink in self.sinks:
+                try:
+                    sink(result)
+                except Exception as error:
+                    record_error("output", error)
+            result.forget()
 
-    def _collected(self, *, is_last: bool = False, is_portion: bool = False) -> FlushResult:
-        """Seal all records made so far; first finish an earlier flush that was interrupted."""
+    def _collect(self, *, is_last: bool = False, is_portion: bool = False) -> None:
+        """Seal all records made so far; first finish an earlier flush that was interrupted.
+
+        Raises RetiredError if another thread has taken the flush side over.
+        """
+        if not self._ownership.take():
+            raise RetiredError
         try:
-            left = self.collector.resume()
-            if left is not None:
-                self.sealer.seal(left, self.collector)
-                self._show(left)
-            result = self.collector.collect(is_last=is_last, is_portion=is_portion)
-        except Exception as error:
-            record_error("collect", error)
-            raise
-        self.sealer.seal(result, self.collector)
-        return result
+            try:
+                left = self.collector.resume()
+                if left is not None:
+                    self.sealer.seal(left, self.collector)
+                    self._results.append(left)
+                result = self.collector.collect(is_last=is_last, is_portion=is_portion)
+            except Exception as error:
+                record_error("collect", error)
+                raise
+            self.sealer.seal(result, self.collector)
+            self._results.append(result)
+            if is_last:
+                self.sealer.finish()
+        finally:
+            self._ownership.give()
 
     def _died(self, why: str) -> None:
         record_error("flush thread", why)

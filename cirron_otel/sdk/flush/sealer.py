@@ -1,12 +1,14 @@
 """Name batches, record them in the journal, and write them to the spool.
 
-Batches that cannot be written wait in memory, up to a limit.
+Batches that cannot be written wait in memory, up to a limit. Only the owner of the flush side uses
+the sealer; it lends the flush side while it waits for a file (`ownership`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +17,7 @@ from ..._version import SDK_VERSION
 from ...core.spool.journal import VERSION, OwnerJournal
 from ...core.spool.owner import Owner
 from ...core.spool.paths import file_name
+from ...core.spool.state import BAD_SUFFIX, make_state, replace_file
 from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
 from ..session.errors import record_error
@@ -22,6 +25,8 @@ from ..tracing.clock import wall_now
 from .batch_text import BatchText
 from .flush_builder import FlushBuilder
 from .flush_result import FlushResult, SessionOrigin
+from .ownership import FlushOwnership
+from .proof import fault_of
 from .rows import SpanRow, as_raw
 
 PENDING_BYTES = 64_000_000
@@ -70,8 +75,11 @@ class Sealer:
         writer: SpoolWriter,
         origin: SessionOrigin,
         written: Callable[[str], None],
+        ownership: FlushOwnership,
     ) -> None:
         """`written` is called with the name of each batch that is in the spool."""
+        self._ownership = ownership
+        self.paths = writer.paths
         self._owner, self._writer, self._origin = owner, writer, origin
         self._journal = OwnerJournal(writer.paths, owner)
         self._written = written
@@ -82,8 +90,15 @@ class Sealer:
         self.batches = 0
         self.dropped_spans = self.dropped_marks = self.dropped_snapshots = 0
         """Records of batches that could not be written and no longer fit in memory."""
+        self.set_aside = 0
+        """Batches whose text does not have the records that it should have."""
         self.is_whole = True
         """False if the session ended before everything was written."""
+
+    @property
+    def waiting_batches(self) -> tuple[Sealed, ...]:
+        """The batches that could not be written yet; any thread may read them."""
+        return tuple(self._waiting.copy())
 
     @property
     def waiting(self) -> int:
@@ -96,6 +111,7 @@ class Sealer:
         It may be called again after an interruption: a batch keeps its name and bytes, so writing
         it again changes nothing.
         """
+        self._ownership.check()
         if not result.is_sealed:
             sealed = [_sealed(batch) for batch in result.batches]
             self._unsealed = [*(self._unsealed if self._waiting else []), *result.closed]
@@ -107,28 +123,45 @@ class Sealer:
 
     def seal_late(self, result: FlushResult) -> None:
         """Write batches to the spool once, without a journal, after the end of the session."""
+        self._ownership.check()
         result.is_sealed = True
         self._waiting.extend(map(_sealed, result.batches))
         self._write()
 
     def finish(self) -> None:
         """Write the waiting batches, dropping those that fail; remove the journal if none did."""
+        self._ownership.check()
         self._write()
         if self._waiting:
             self._drop(0)
             self.is_whole = False
         if not self.is_whole:
             return  # the journal records what is missing
-        try:
-            self._journal.remove()
-        except CirronOtelError as error:
-            record_error("journal", error)
+        self.remove_journal()
+
+    def take_waiting(self) -> Iterator[Sealed]:
+        """Yield the batches that are not in the spool, and forget each one afterwards."""
+        self._ownership.check()
+        while self._waiting:
+            yield self._waiting[0]
+            self._waiting.popleft()
 
     def _write(self) -> None:
         while self._waiting:
             batch = self._waiting[0]
+            self._ownership.checkpoint()
             try:
-                self._writer.write(batch.data, batch.name)
+                if not self._is_proved(batch):
+                    self._waiting.popleft()
+                    continue
+                self._ownership.lend(
+                    partial(
+                        self._writer.write,
+                        batch.data,
+                        batch.name,
+                        has_snapshots=bool(batch.snapshots),
+                    )
+                )
             except CirronOtelError as error:
                 record_error("spool", error)
                 self._drop(PENDING_BYTES)
@@ -136,6 +169,18 @@ class Sealer:
             self._waiting.popleft()
             self.batches += 1
             self._written(batch.name)
+
+    def _is_proved(self, batch: Sealed) -> bool:
+        """Return whether a batch has all of its records; keep it aside in `state/` if not."""
+        problem = fault_of(batch.data, (batch.spans, batch.marks, batch.snapshots))
+        if problem is None:
+            return True
+        path = self.paths.state / f"{batch.name}{BAD_SUFFIX}"
+        make_state(self.paths.state)
+        self._ownership.lend(partial(replace_file, path, batch.data))
+        self.set_aside += 1
+        record_error("batch", f"{path} is set aside: {problem}; please report this")
+        return False
 
     def _drop(self, most_bytes: int) -> None:
         """Drop and count the oldest waiting batches above `most_bytes`."""
@@ -152,28 +197,34 @@ class Sealer:
     ) -> None:
         origin = self._origin
         try:
-            self._journal.write(
-                msgspec.json.encode(
-                    {
-                        "version": VERSION,
-                        "owner": self._owner.prefix,
-                        "session": origin.session_id,
-                        "pid": origin.pid,
-                        "rank": origin.rank,
-                        "written_ns": wall_now(),
-                        "sdk_version": SDK_VERSION,
-                        "otel": as_raw(builder.otel.base()),
-                        "next_batch": next_batch,
-                        "open": [as_raw(row) for row in result.open if not row.end_ns],
-                        "closed": [
-                            as_raw(row) for row in (*self._unsealed, *result.open) if row.end_ns
-                        ],
-                        "oom_kills": origin.oom_kills,
-                    }
-                )
+            state = msgspec.json.encode(
+                {
+                    "version": VERSION,
+                    "owner": self._owner.prefix,
+                    "session": origin.session_id,
+                    "pid": origin.pid,
+                    "rank": origin.rank,
+                    "written_ns": wall_now(),
+                    "sdk_version": SDK_VERSION,
+                    "otel": as_raw(builder.otel.base()),
+                    "next_batch": next_batch,
+                    "open": [as_raw(row) for row in result.open if not row.end_ns],
+                    "closed": [
+                        as_raw(row) for row in (*self._unsealed, *result.open) if row.end_ns
+                    ],
+                    "oom_kills": origin.oom_kills,
+                }
             )
+            self._ownership.lend(partial(self._journal.write, state))
             self._was_open = [(row.id, row.end_ns) for row in result.open]
         except (CirronOtelError, msgspec.MsgspecError) as error:
+            record_error("journal", error)
+
+    def remove_journal(self) -> None:
+        """Remove the journal: recovery does not need it."""
+        try:
+            self._journal.remove()
+        except CirronOtelError as error:
             record_error("journal", error)
 
 
@@ -195,3 +246,7 @@ class Unwritten(Sealer):
 
     def finish(self) -> None:
         """Do nothing: there is no journal."""
+
+    def take_waiting(self) -> Iterator[Sealed]:
+        """Yield nothing."""
+        return iter(())

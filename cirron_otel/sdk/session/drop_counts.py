@@ -17,6 +17,8 @@ logger = logging.getLogger("cirron_otel")
 
 DROPS = "drops."
 """Prefix of the session's attributes that count dropped records, one for each reason."""
+LEFT = ("scopes_left_at_exit", "marks_left_at_exit", "snapshots_left_at_exit")
+"""The reasons for drops at the end of the process."""
 THINNED = "scopes_thinned"
 """The reason for drops that an option requests; drops for all other reasons are unwanted."""
 
@@ -46,6 +48,7 @@ class DropCounts:
         """Return how many records the session has dropped so far, by reason."""
         sealer, collector, snapshots = self._sealer, self._collector, self._snapshots
         scopes, marks, deep = map(sub, process_drops(), self._before)
+        left = collector.left
         without_record = collector.snapshots_lost + (snapshots.lost if snapshots else 0)
         return {
             "scopes_buffer_full": scopes,
@@ -58,6 +61,8 @@ class DropCounts:
             "marks_spool_unwritable": sealer.dropped_marks,
             "snapshots_without_record": without_record,
             "snapshots_spool_unwritable": sealer.dropped_snapshots,
+            **dict(zip(LEFT, (left.spans, left.marks, left.snapshots), strict=True)),
+            "batches_set_aside": sealer.set_aside,
             "snapshot_files": snapshots.files_dropped if snapshots is not None else 0,
             "batches_evicted": self._writer.drops.batches,
             THINNED: self._thinner.thinned if self._thinner is not None else 0,
@@ -66,11 +71,16 @@ class DropCounts:
     def record_in(self, session: Scope) -> None:
         """Set an attribute of the session for each reason, so that a report can show the drops."""
         for reason, count in self._unwanted():
-            session.set_attribute(DROPS + reason, count)
+            session.attrs[DROPS + reason] = count  # the session may have ended
 
     def warn(self) -> None:
-        """Log a warning if records were dropped for a reason that no option requests."""
-        counts = ", ".join(f"{number:,} {reason}" for reason, number in self._unwanted())
+        """Log a warning if records were dropped for a reason that no option requests.
+
+        Those that the exit left are reported by `handle.show_left`.
+        """
+        counts = ", ".join(
+            f"{number:,} {reason}" for reason, number in self._unwanted() if reason not in LEFT
+        )
         if counts:
             logger.warning(
                 "cirron-otel: dropped while recording: %s; the data in the spool is incomplete",

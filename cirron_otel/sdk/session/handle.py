@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from ...core.config.options import Config
 from ...core.spool.directories import DEFAULT_NAME
 from ...ids import SHORT_ID_DIGITS
+from ..flush.flush_result import RecordCounts
 from ..instrumentation.installing import Instrumentation
 from ..tracing.scope import Scope
 from . import exits
@@ -99,11 +100,14 @@ class Profiler:
         Waits at most `timeout` seconds (`shutdown_timeout` by default), and does not wait for
         exporters.
         """
+        return self.flush_within(_seconds(timeout, self.config.shutdown_timeout))
+
+    def flush_within(self, limit: float | None) -> bool:
+        """Do the same as `flush`; a limit of None waits as long as there is progress."""
         runtime = self.runtime
         if runtime is None or runtime.is_over:
             return False
         try:
-            limit = _seconds(timeout, self.config.shutdown_timeout)
             return runtime.flush(limit)
         except Exception as error:
             record_error("flush", error)
@@ -112,9 +116,24 @@ class Profiler:
     def shutdown(self, timeout: float | None = None) -> bool:
         """Close, seal, and export the session; return whether all of that succeeded.
 
-        It waits at most `timeout` seconds (`shutdown_timeout`, 30, by default). Unsent batches stay
-        in the spool. A second call does nothing.
+        It waits at most `timeout` seconds (`shutdown_timeout`, 30, by default). Records that are
+        not sealed by then are sealed in the background; the process's exit, and the opening of the
+        next session, wait for that. Unsent batches stay in the spool. A second call does nothing.
         """
+        return self._close(_seconds(timeout, self.config.shutdown_timeout), is_exit=False)
+
+    def end(self, limit: float | None) -> None:
+        """Close the session because the process ends; after `shutdown`, complete the sealing.
+
+        Waits at most `limit` seconds; None waits as long as there is progress. What is not sealed
+        by then is saved beside the spool for recovery.
+        """
+        if self.enabled:
+            self._close(limit, is_exit=True)
+        elif self.runtime is not None:
+            self._finish(self.runtime, limit)
+
+    def _close(self, limit: float | None, *, is_exit: bool) -> bool:
         runtime = self.runtime
         if runtime is None:
             forget(self)
@@ -124,20 +143,35 @@ class Profiler:
         # In a `finally` block or an exception handler, the exception is the cause of the end.
         self.fail(sys.exception())
         try:
-            limit = _seconds(timeout, self.config.shutdown_timeout)
             forget(self)
             if self.instrumentation is not None:
                 self.instrumentation.remove()
-            done = runtime.shutdown(limit)
+            done = runtime.shutdown(limit, is_exit=is_exit)
         except Exception as error:
             record_error("shutdown", error)
+        finally:  # also after Ctrl-C
+            self._remove_exits(runtime)
+            show_left(runtime)
+        show_closing_line(runtime)
+        return done
+
+    def _finish(self, runtime: Runtime, limit: float | None) -> None:
+        """Complete a session whose `shutdown` had not enough time."""
         try:
-            if self.exits is not None:
+            runtime.finish(limit)
+        except Exception as error:
+            record_error("shutdown", error)
+        finally:
+            self._remove_exits(runtime)
+            show_left(runtime)
+
+    def _remove_exits(self, runtime: Runtime) -> None:
+        """Remove the handlers of exits, unless the flush thread still seals records."""
+        try:
+            if self.exits is not None and not runtime.pipeline.is_sealing:
                 self.exits.remove()
         except Exception as error:
             record_error("exit", error)
-        show_closing_line(runtime)
-        return done
 
     def fail(self, error: BaseException | None) -> None:
         """Mark the session and all open scopes as failed: an exception ends the program."""
@@ -239,6 +273,53 @@ def seal_late() -> None:
             last.runtime.seal_late()
         except Exception as error:
             record_error("exit", error)
+
+
+def show_left(runtime: Runtime) -> None:
+    """Write to stderr what the end of the process left unsealed, once; never raises."""
+    try:
+        text = "" if runtime.is_left_shown else left_text(runtime)
+        if text and sys.stderr is not None:
+            runtime.is_left_shown = True
+            sys.stderr.write(text)
+            sys.stderr.flush()
+    except Exception as error:
+        record_error("closing line", error)
+
+
+def left_text(runtime: Runtime) -> str:
+    """Return the lines about saved and lost records; "" if everything is sealed."""
+    pipeline, quiet = runtime.pipeline, runtime.config.quiet
+    left, remainder = pipeline.collector.left, runtime.remainder
+    lines = []
+    if remainder.saved and not quiet:
+        command = shlex.join(["cirron-otel", "spool", "recover", _shown(runtime.paths.root)])
+        lines.append(
+            f"the time to exit was over: {_records(remainder.saved)} are saved beside the spool;"
+            f" the next session in this directory seals them, or: {command}"
+        )
+    if left:
+        lines.append(f"the time to exit was over: {_records(left)} are lost")
+    return "".join(f"cirron-otel: {line}\n" for line in lines)
+
+
+def _records(counts: RecordCounts) -> str:
+    return f"{counts.spans:,} spans, {counts.marks:,} marks and {counts.snapshots:,} snapshots"
+
+
+def announce_end(runtime: Runtime) -> None:
+    """Write to stderr what the exit still has to seal; never raises."""
+    try:
+        if runtime.config.quiet or sys.stderr is None:
+            return
+        scopes, marks = runtime.unsealed()
+        sys.stderr.write(
+            f"cirron-otel: sealing the last records of the session: {scopes:,} scopes and"
+            f" {marks:,} marks are left\n"
+        )
+        sys.stderr.flush()
+    except Exception as error:
+        record_error("closing line", error)
 
 
 def show_closing_line(runtime: Runtime) -> None:

@@ -19,13 +19,17 @@ _DROPS = (
     "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
     "marks_buffer_full", "marks_without_value_or_scope", "spans_spool_unwritable",
     "marks_spool_unwritable", "snapshots_without_record", "snapshots_spool_unwritable",
+    "scopes_left_at_exit", "marks_left_at_exit", "snapshots_left_at_exit", "batches_set_aside",
     "snapshot_files", "batches_evicted", "scopes_thinned",
 )  # fmt: skip
 _SCOPE_DROPS = (
     "scopes_buffer_full", "scopes_too_deep", "scopes_without_record", "foreign_spans",
-    "spans_spool_unwritable",
+    "spans_spool_unwritable", "scopes_left_at_exit",
 )  # fmt: skip
-_MARK_DROPS = ("marks_buffer_full", "marks_without_value_or_scope", "marks_spool_unwritable")
+_MARK_DROPS = (
+    "marks_buffer_full", "marks_without_value_or_scope", "marks_spool_unwritable",
+    "marks_left_at_exit",
+)  # fmt: skip
 _RECORDED = ("spans", "marks", "snapshots", "batches")
 _SAMPLING: dict[str, Any] = {
     "interval": None, "is_alive": False, "samples": 0, "cpu_ns": 0, "failures": 0, "degraded": [],

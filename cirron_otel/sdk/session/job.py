@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from ...core.spool.oom_kills import kills_text, risen
 from ...core.spool.paths import SpoolPaths, batch_names
 from ...semconv import JOB, OOM_KILLS
 from ..tracing.scope import Scope
+from .handle import announce_end, show_left
 from .identity import Identity
 from .run_identity import RUN_ID_VARIABLE, RunIdentity, command_run
 from .runtime import Runtime
@@ -54,7 +56,7 @@ class Job:
         """The batches that were in the spool before the job."""
         self.exporters = runtime.pipeline.exporters
         self.exit_timeout = runtime.config.exit_timeout
-        """Time limit for ending the job, in seconds."""
+        """Time limit for ending the job, in seconds; None: no limit."""
 
     @property
     def run(self) -> RunIdentity:
@@ -91,10 +93,11 @@ class Job:
             variables[_RUN_NAME] = self._runtime.config.run_name
         return with_hooks(variables) if hooks else variables
 
-    def end(self, code: int, attributes: Mapping[str, Any], timeout: float) -> bool:
+    def end(self, code: int, attributes: Mapping[str, Any], timeout: float | None) -> bool:
         """End the job with an exit code; return whether all records are sealed and sent in time.
 
-        The limit is `timeout` seconds. An exit code other than 0 sets the status ERROR.
+        The limit is `timeout` seconds; None waits as long as there is progress. An exit code other
+        than 0 sets the status ERROR.
         """
         scope = self._scope
         kills = self.oom_kills
@@ -105,7 +108,9 @@ class Job:
             scope.set_status(status)
             self._runtime.origin.session.set_status(status)
         scope.__exit__(None, None, None)
-        return self._runtime.shutdown(timeout)
+        is_done = self._runtime.shutdown(timeout, is_exit=True)
+        show_left(self._runtime)
+        return is_done
 
 
 def open_job(
@@ -130,6 +135,7 @@ def open_job(
     )
     run = command_run(config, environ, command)
     runtime = start_runtime(job_config, environ, Joining(identity=Identity(rank=None), run=run))
+    runtime.pipeline.announce = partial(announce_end, runtime)
     scope = Scope(JOB)
     scope.__enter__()
     scope.set_attributes(dict(attributes))

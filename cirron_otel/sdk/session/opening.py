@@ -25,7 +25,7 @@ from ..tracing.scope import NO_SESSION, drops
 from ..tracing.state import state
 from .errors import errors, record_error, report_problem
 from .exits import Exits
-from .handle import Profiler, active, seal_late
+from .handle import Profiler, active, announce_end, seal_late
 from .identity import TORCH_DISTRIBUTED, Identity
 from .process_session import ProcessSession
 from .provider import is_in_worker
@@ -122,6 +122,7 @@ def open_profiler(
     errors.reset()
     for problem in resolved.problems:
         report_problem("configuration", problem)
+    _finish_previous()
     state.recording = config.enabled
     if not config.enabled:
         return Profiler(None, config, cirron)
@@ -142,6 +143,7 @@ def open_profiler(
     runtime.look_after = instrumentation.on_flush
     hooks = instrumentation.hooks
     runtime.is_torch_hooked = lambda: "torch" in hooks
+    runtime.pipeline.announce = partial(announce_end, runtime)
     try:
         runtime.ensure_sampling()
     except Exception as error:
@@ -151,6 +153,13 @@ def open_profiler(
     except Exception as error:
         record_error("exit", error)
     return profiler
+
+
+def _finish_previous() -> None:
+    """Wait until the previous session is sealed: both sessions use the same buffers."""
+    last = active.last
+    if last is not None:
+        last.end(None)
 
 
 def _rank_found(
@@ -191,14 +200,15 @@ class WorkerOpening:
             state.recording = False
         else:
             profiler.session.set_attribute(WORKER, worker)
-        return lambda: profiler.shutdown(END_S)
+        return lambda: profiler.end(END_S)
 
     def _open(self) -> Profiler:
         # Torch installs its own handlers for a worker's signals.
+        limit = self.config.exit_timeout
         config = replace(
             self.config, frameworks=("none",), capture=(), snapshots=None, handle_signals=False,
             digest=None, sample_interval=None,
-            exit_timeout=min(self.config.exit_timeout, END_S),
+            exit_timeout=END_S if limit is None else min(limit, END_S),
         )  # fmt: skip
         run = self.run and replace(self.run, is_inherited=True)
         joining = Joining(link=self.parent, identity=self.identity, run=run)
@@ -210,36 +220,28 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> 
     atexit.unregister(seal_late)
     atexit.register(seal_late)  # registered before the session's own handler, so it runs after that
     exits = Exits(
-        lambda: profiler.flush(limit), lambda: _end(profiler, limit), profiler.fail,
+        lambda: profiler.flush_within(limit), lambda: profiler.end(limit), profiler.fail,
         profiler.terminate,
     )  # fmt: skip
     profiler.exits = exits
     exits.install(signals=resolved.config.handle_signals)
-    finish_with_process(lambda: profiler.shutdown(limit))
+    finish_with_process(lambda: profiler.end(limit))
     watch_forks(lambda: _after_fork(profiler, resolved, joining))
-
-
-def _end(profiler: Profiler, limit: float) -> None:
-    """Close the session within `limit` seconds, at a signal or the exit of the interpreter.
-
-    The signal may have interrupted a `shutdown` in the same thread, which then never continues.
-    """
-    runtime = profiler.runtime
-    if profiler.enabled:
-        profiler.shutdown(limit)
-    elif runtime is not None:
-        runtime.pipeline.shutdown(limit)
-        runtime.owner.release()
 
 
 def _after_fork(parent: Profiler, resolved: Resolved, before: Joining) -> None:
     """In a forked child: release the parent's session; the first scope opens a new one."""
     active.lock = threading.RLock()  # a thread that the child lacks may have held the parent's lock
     runtime = parent.runtime
-    if runtime is None or runtime.is_over:
+    if runtime is None or (runtime.is_over and runtime.pipeline.is_sealed):
         return
     if parent.exits is not None:
         parent.exits.remove()
+    if runtime.is_over:  # the parent still seals it
+        runtime.pipeline.abandon()
+        runtime.owner.abandon()
+        active.last = None
+        return
     context = runtime.origin.session.get_span_context()
     runtime.abandon()
     hooks = parent.instrumentation

@@ -105,9 +105,9 @@ class ProcessSession:
             limit = profiler.config.exit_timeout
             if profiler.is_automatic:
                 profiler.fail(error)
-                profiler.shutdown(limit)
+                profiler.end(limit)
             else:
-                profiler.flush(limit)
+                profiler.flush_within(limit)
         except Exception as problem:
             record_error("process", problem)
 

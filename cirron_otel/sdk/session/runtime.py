@@ -16,6 +16,7 @@ from ..flight_recorder.report import SessionFacts
 from ..flush.export_budget import ExportBudget
 from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
+from ..flush.remainder import Remainder
 from ..sampling.sampler import Sampler
 from ..snapshots.digests import Digests
 from ..snapshots.recorder import Snapshots
@@ -34,9 +35,16 @@ from .run_details import LateDetails
 from .run_identity import RunIdentity
 from .session import Entered
 
+_FILES_S = 30.0
+"""Seconds to wait for the files of snapshots and bundles if there is no limit."""
+
 
 def _nothing() -> None:
     pass
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)
 
 
 @dataclass(slots=True)
@@ -62,8 +70,12 @@ class Runtime:
     budget: ExportBudget | None
     details: LateDetails
     sampler: Sampler
+    remainder: Remainder
     started: float = field(default_factory=time.monotonic)
     is_over: bool = False
+    _is_shown: bool = field(default=False, init=False)
+    is_left_shown: bool = field(default=False, init=False)
+    """Whether the message about unsealed records was written."""
     inherited_identity: Identity | None = None
     """The identity of child processes, or None if they read it from their environment."""
     look_after: Callable[[], None] = _nothing
@@ -115,20 +127,28 @@ class Runtime:
             self.sampler.interval,
         )
 
-    def flush(self, timeout: float) -> bool:
-        """Seal all records made so far; return whether they are in the spool within `timeout` s."""
-        deadline = time.monotonic() + timeout
-        if self.snapshots is not None:
-            self.snapshots.wait(timeout)
-        self.flight_recorder.wait(max(deadline - time.monotonic(), 0.0))
-        return self.pipeline.flush(max(deadline - time.monotonic(), 0.0))
+    def flush(self, timeout: float | None) -> bool:
+        """Seal all records made so far; return whether they are in the spool within `timeout` s.
 
-    def shutdown(self, timeout: float) -> bool:
-        """End the session; return whether everything is sealed and sent within `timeout` s."""
+        None waits as long as there is progress.
+        """
+        deadline = time.monotonic() + (_FILES_S if timeout is None else timeout)
+        if self.snapshots is not None:
+            self.snapshots.wait(_left(deadline))
+        self.flight_recorder.wait(_left(deadline))
+        return self.pipeline.flush(None if timeout is None else _left(deadline))
+
+    def shutdown(self, timeout: float | None, *, is_exit: bool = False) -> bool:
+        """End the session; return whether everything is sealed and sent within `timeout` s.
+
+        None waits as long as there is progress. If the time is over, the flush thread continues,
+        and `finish` must follow before the process ends. With `is_exit`, the process ends now: what
+        is not sealed in time is saved in the remainder.
+        """
         if self.is_over:
             return True
         self.is_over = True
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (_FILES_S if timeout is None else timeout)
         session = self.origin.session
         try:
             self.sampler.stop()
@@ -136,24 +156,54 @@ class Runtime:
             self.close_digests()
             self.entered.leave()
             self.link.end()
-            snapshots_ready = self.snapshots is None or self.snapshots.finish(timeout)
-            bundles_ready = self.flight_recorder.finish(max(deadline - time.monotonic(), 0.0))
+            snapshots_ready = self.snapshots is None or self.snapshots.finish(_left(deadline))
+            bundles_ready = self.flight_recorder.finish(_left(deadline))
             self.drops.record_in(session)
             if self.budget is not None:
                 self.budget.record_in(session)
-            done = self.pipeline.shutdown(max(deadline - time.monotonic(), 0.0))
+            limit = None if timeout is None else _left(deadline)
+            done = self.pipeline.shutdown(limit, is_exit=is_exit)
             done = done and snapshots_ready and bundles_ready
-            # Other processors receive the session as a span; without it, their trace has no root.
-            session._end = session._end or now()
-            self.link.observers.end(session)
             self.drops.warn()
         finally:
             self.link.disconnect()
             buf.hooks.wake = buf.hooks.first = _nothing
             costs.configure(cpu_time=False, memory_peak=False)
             logs.restore()
-            self.owner.release()
         return done
+
+    def finish(self, limit: float | None) -> None:
+        """Complete a session that `shutdown` could not seal in time.
+
+        What is not sealed within `limit` seconds (None: as long as there is progress) is saved in
+        the remainder.
+        """
+        if not self.pipeline.is_sealed:
+            self.pipeline.shutdown(limit, is_exit=True)
+
+    def unsealed(self) -> tuple[int, int]:
+        """Return the numbers of scopes and marks that are not in the spool yet."""
+        scopes, marks, _ = self.pipeline.collector.taken
+        waiting = self.pipeline.sealer.waiting_batches
+        scopes += sum(len(b.scopes) for b in tuple(buf.registry)) + sum(b.spans for b in waiting)
+        marks += sum(len(b.marks) for b in tuple(buf.registry)) + sum(b.marks for b in waiting)
+        return scopes, marks
+
+    def sealed(self) -> None:
+        """Complete the session: its records are in the spool, or saved, or counted as lost."""
+        self.show_session()
+        self.owner.release()
+
+    def show_session(self) -> None:
+        """Report the end of the session to the other processors, once.
+
+        They receive it as a span; without it, their trace has no root.
+        """
+        if not self._is_shown:
+            self._is_shown = True
+            session = self.origin.session
+            session._end = session._end or now()
+            self.link.observers.end(session)
 
     def close_digests(self) -> None:
         """Digest nothing more; digests already taken still become marks."""
@@ -185,8 +235,7 @@ class Runtime:
         Marks made after `shutdown()` belong to `root` (schemas page, "marks[]").
         """
         if self.is_over and state.session is NO_SESSION and os.getpid() == self.origin.pid:
-            pipeline = self.pipeline
-            pipeline.sealer.seal_late(pipeline.collector.collect(is_last=True))
+            self.pipeline.seal_late()
 
     def abandon(self) -> None:
         """In a forked child: release everything that belongs to the parent."""

@@ -18,7 +18,7 @@ from ...core.spool.paths import SpoolPaths
 from ...core.spool.recovery import recover
 from ...core.translator.own.encode import Options
 from ...errors import CirronOtelError
-from ..flush.pipeline import Exporter
+from ..flush.interfaces import Exporter
 from ..tracing.clock import wall_now
 from ..tracing.foreign_spans import ForeignSpans
 from ..tracing.span_processor import ForeignSpanProcessor, Observers
@@ -41,7 +41,7 @@ def recover_left(paths: SpoolPaths, exporters: list[Exporter]) -> None:
     for result in recovered:
         if result.problem:
             record_error("recovery", result.problem)
-    if any(result.name for result in recovered):
+    if any(result.name or result.saved for result in recovered):
         for exporter in exporters:
             exporter.rescan()
 

@@ -19,9 +19,10 @@ from ...core.spool.writer import SpoolWriter
 from ...errors import CirronOtelError
 from ..flight_recorder.recorder import FlightRecorder
 from ..flush.export_budget import ExportBudget
-from ..flush.flush_builder import FlushBuilder
 from ..flush.flush_result import SessionOrigin
 from ..flush.pipeline import Pipeline
+from ..flush.remainder import Remainder
+from ..flush.rest_builder import RestBuilder
 from ..flush.sealer import BatchNames, Sealer, Unwritten
 from ..flush.sinks import sinks_of
 from ..sampling.sampler import Sampler
@@ -188,7 +189,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
     snapshots = None
     if is_spooled:
         snapshots = snapshots_of(config.snapshots, config.sample_rate, paths.snapshots)
-    collector = FlushBuilder(
+    collector = RestBuilder(
         origin, foreign, overhead_every=config.overhead_marks, thinner=thinner, budget=budget,
         recent=recent, naming=BatchNames(owner), snapshots=snapshots, announces_open=bool(exports),
     )  # fmt: skip
@@ -198,8 +199,13 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         writer,
         origin,
         lambda name: pipeline.written(name),  # noqa: PLW0108 - made below
+        collector.ownership,
     )
     pipeline = Pipeline(collector, sealer, config.flush_interval, sinks_of(config.output))
+    remainder = Remainder(
+        owner, collector, sealer,
+        lambda: runtime.drops.record_in(session),
+    )  # fmt: skip
     flight_recorder = FlightRecorder(
         paths if is_spooled else None, owner.prefix, config.spool_max_bytes,
         lambda: runtime.facts(),  # noqa: PLW0108 - made below
@@ -216,7 +222,7 @@ def start_runtime(config: Config, environ: Mapping[str, str], joining: Joining) 
         owner, snapshots, digests_of(config, paths.snapshots if is_spooled else None),
         flight_recorder, recent,
         DropCounts(collector, sealer, writer, snapshots, thinner), budget,
-        LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE),
+        LateDetails(config, identity, run), Sampler(config, environ, RUN_ID_VARIABLE), remainder,
     )  # fmt: skip
     try:
         state.resource = resource
@@ -251,6 +257,8 @@ def _start(runtime: Runtime, exports: list[Export], *, is_spooled: bool) -> None
         pipeline.sinks += (metrics.measures,)
     if is_spooled:
         pipeline.before_first = lambda: _prepare_spool(runtime)
+    pipeline.remainder = runtime.remainder
+    pipeline.after_last = runtime.sealed
     pipeline.before_each = runtime.before_flush
     pipeline.start()
 

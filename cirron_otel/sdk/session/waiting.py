@@ -98,6 +98,7 @@ def wait_for_session(
             if not resolved.config.enabled:
                 return False
             joining = Joining(provider=provider, begun=begun, environment_first=True)
+            state.recording = True  # the previous session may have stopped the recording
             waiting = active.waiting = Waiting(resolved, joining)
             waiting.hooks.install()
             buf.hooks.first = waiting.open

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 def recover(directory: str, as_json: bool) -> int:
     """Close the scopes that killed processes left open, as incomplete.
 
-    Files that they were writing are removed. Running processes are not affected, and earlier
-    recoveries are not repeated. Exit code 1 if a journal is damaged.
+    Records that they had no time to seal are moved into the spool, and files that they were writing
+    are removed. Running processes are not affected, and earlier
+    recoveries are not repeated. Exit code 1 if a journal or a remainder is damaged.
     """
     from ...core.spool.recovery import find_recoverable
     from ...core.spool.recovery import recover as run
@@ -46,8 +47,8 @@ def recover(directory: str, as_json: bool) -> int:
     else:
         output.result(f"{printable(str(paths.spool))}: {summary(recoveries)}")
         for done in recoveries:
-            if done.name is not None:
-                output.result(f"wrote {printable(done.name)}")
+            for name in (*done.saved, *([] if done.name is None else [done.name])):
+                output.result(f"wrote {printable(name)}")
     return 1 if damages(recoveries) else 0
 
 
@@ -59,11 +60,13 @@ def summary(found: Sequence[Recovered]) -> str:
         return "nothing to recover"
     torn = sum(len(done.torn) for done in found)
     kills = max(done.oom_kills for done in found)
+    saved = sum(len(done.saved) for done in found)
+    sealed = f" {count(saved, 'unsealed batch', 'unsealed batches')} sealed," if saved else ""
     return (
         f"{count(len(found), 'process that died', 'processes that died')}:"
         f" {count(sum(done.incomplete for done in found), 'open scope')} closed as incomplete,"
         f" {count(sum(done.closed for done in found), 'ended scope')} saved,"
-        f" {count(torn, 'unfinished file')} removed{kills_text(kills)}"
+        f"{sealed} {count(torn, 'unfinished file')} removed{kills_text(kills)}"
     )
 
 
@@ -84,6 +87,8 @@ def to_json(found: Sequence[Recovered]) -> list[dict[str, Any]]:
             "batch": done.name,
             "incomplete": done.incomplete,
             "closed": done.closed,
+            "saved": list(done.saved),
+            "lost": dict(done.lost.by_kind()),
             "oom_kills": done.oom_kills,
             "torn": list(done.torn),
             "problem": done.problem,

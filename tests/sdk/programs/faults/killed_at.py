@@ -27,14 +27,14 @@ def die() -> None:
 
 
 def watched(what: str, real: Any) -> Any:
-    def write(*arguments: Any) -> Any:
+    def write(*arguments: Any, **options: Any) -> Any:
         writes[what] += 1
         if what == "batch" and writes[what] == 1:
             may_go_on.wait(300)
         is_at = writes[what] == number
         if is_at and when == f"before the {what}":
             die()
-        done = real(*arguments)
+        done = real(*arguments, **options)
         if is_at and when == f"after the {what}":
             die()
         return done

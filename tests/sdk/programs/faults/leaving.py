@@ -75,10 +75,10 @@ def shut_down() -> None:
 
     real = SpoolWriter.write
 
-    def write(*arguments: Any) -> Any:
+    def write(*arguments: Any, **options: Any) -> Any:
         print("ready", flush=True)
         time.sleep(0.3)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     SpoolWriter.write = write
     ci.shutdown()
