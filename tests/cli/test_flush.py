@@ -13,6 +13,7 @@ from cirron_otel.core.delivery.delivery_stats import ExportStats
 from cirron_otel.core.delivery.follow import Follower
 from cirron_otel.core.spool.delivered import Delivered
 from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.remainder import Left, RemainderFile, left_line
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.otlp.config import OtlpConfig, target_key
 from cirron_otel.core.translator.own.encode import Options
@@ -87,6 +88,23 @@ def test_recover_in_words(run: Run, tmp_path: Path) -> None:
         " saved, 1 unfinished file removed"
     )
     assert lines[1].startswith("wrote 0")
+
+
+def test_recover_seals_a_remainder(run: Run, tmp_path: Path) -> None:
+    paths = SpoolPaths.under(tmp_path / ".cirron")
+    file = RemainderFile(paths, "00000000dead")
+    file.add(encoded(made(1, spans=[span(1)], marks=[])))
+    file.add(left_line(Left(3, 2, 0)))
+    file.close()
+    result = run("spool", "recover")
+    lines = result.stdout.splitlines()
+    assert lines[0] == (
+        ".cirron/spool: 1 process that died: 0 open scopes closed as incomplete, 0 ended scopes"
+        " saved, 1 unsealed batch sealed, 3 spans and 2 marks lost, 0 unfinished files removed"
+    )
+    assert lines[1].startswith("wrote ")
+    assert run("spool", "verify").returncode == 0
+    assert run("spool", "recover").stdout == ".cirron/spool: nothing to recover\n"
 
 
 def test_recover_leaves_the_living_and_recordings_alone(run: Run, spool: Path) -> None:

@@ -250,9 +250,12 @@ def _finish(
     summary.
     """
     from ...core.spool.recovery import recover
+    from .spool import damages
 
     batches = _batches(job)
-    died = batches.died(recover(job.paths))
+    recovered = recover(job.paths)
+    damages(recovered)
+    died = batches.died(recovered)
     kills = max([job.oom_kills, *(each.oom_kills for each in died)])
     size = batches.world_size()
     job.end(code, {} if size is None else {"world_size": size}, job.exit_timeout)

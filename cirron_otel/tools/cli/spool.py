@@ -34,8 +34,8 @@ def recover(directory: str, as_json: bool) -> int:
     """Close the scopes that killed processes left open, as incomplete.
 
     Records that they had no time to seal are moved into the spool, and files that they were writing
-    are removed. Running processes are not affected, and earlier
-    recoveries are not repeated. Exit code 1 if a journal or a remainder is damaged.
+    are removed. Running processes are not affected, and earlier recoveries are not repeated. Exit
+    code 1 if a journal or a remainder is damaged.
     """
     from ...core.spool.recovery import find_recoverable
     from ...core.spool.recovery import recover as run
@@ -55,23 +55,26 @@ def recover(directory: str, as_json: bool) -> int:
 def summary(found: Sequence[Recovered]) -> str:
     """Return a summary of the recovery in one line."""
     from ...core.spool.oom_kills import kills_text
+    from ...core.spool.remainder import Left
 
     if not found:
         return "nothing to recover"
     torn = sum(len(done.torn) for done in found)
     kills = max(done.oom_kills for done in found)
     saved = sum(len(done.saved) for done in found)
+    gone = sum((done.lost for done in found), Left())
+    lost = f" {gone.spans:,} spans and {gone.marks:,} marks lost," if gone != Left() else ""
     sealed = f" {count(saved, 'unsealed batch', 'unsealed batches')} sealed," if saved else ""
     return (
         f"{count(len(found), 'process that died', 'processes that died')}:"
         f" {count(sum(done.incomplete for done in found), 'open scope')} closed as incomplete,"
         f" {count(sum(done.closed for done in found), 'ended scope')} saved,"
-        f"{sealed} {count(torn, 'unfinished file')} removed{kills_text(kills)}"
+        f"{sealed}{lost} {count(torn, 'unfinished file')} removed{kills_text(kills)}"
     )
 
 
 def damages(found: Sequence[Recovered]) -> int:
-    """Report the damaged journals, and return their number."""
+    """Report the damaged journals and remainders, and return their number."""
     problems = [done.problem for done in found if done.problem]
     for problem in problems:
         output.message(f"set aside: {problem}")

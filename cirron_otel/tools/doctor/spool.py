@@ -185,7 +185,7 @@ def filesystem_of(place: Path) -> str:
 def _check_leftovers(
     paths: SpoolPaths, directory: Path, targets: Mapping[str, str]
 ) -> Iterator[Check]:
-    """Check for scopes that dead processes left open, and for unsent batches."""
+    """Check for the open scopes and unsealed records of dead processes, and for unsent batches."""
     shown = shlex.quote(str(directory))
     alive = set(owners(paths))
     dead = dead_owners(paths)
@@ -193,7 +193,8 @@ def _check_leftovers(
     if dead:
         yield warning(
             "spool left open",
-            f"{len(dead)} process{'es' if len(dead) > 1 else ''} died with open scopes",
+            f"{len(dead)} process{'es' if len(dead) > 1 else ''} ended with open scopes or unsealed"
+            " records",
             f"cirron-otel spool recover {shown}",
             owners=dead,
         )
