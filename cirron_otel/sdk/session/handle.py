@@ -295,16 +295,18 @@ def left_text(runtime: Runtime) -> str:
     if remainder.saved and not quiet:
         command = shlex.join(["cirron-otel", "spool", "recover", _shown(runtime.paths.root)])
         lines.append(
-            f"the time to exit was over: {_records(remainder.saved)} are saved beside the spool;"
-            f" the next session in this directory seals them, or: {command}"
+            f"the time to exit was over; saved beside the spool: {_records(remainder.saved)}."
+            f" The next session in this directory seals them, or: {command}"
         )
     if left:
-        lines.append(f"the time to exit was over: {_records(left)} are lost")
+        lines.append(f"the time to exit was over; lost: {_records(left)}")
     return "".join(f"cirron-otel: {line}\n" for line in lines)
 
 
 def _records(counts: RecordCounts) -> str:
-    return f"{counts.spans:,} spans, {counts.marks:,} marks and {counts.snapshots:,} snapshots"
+    kinds = ("span", counts.spans), ("mark", counts.marks), ("snapshot", counts.snapshots)
+    parts = [f"{number:,} {kind}{'s' * (number != 1)}" for kind, number in kinds if number]
+    return ", ".join(parts)
 
 
 def announce_end(runtime: Runtime) -> None:
