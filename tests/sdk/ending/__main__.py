@@ -40,6 +40,7 @@ def main(first: int = 0, count: int = 200, parallel: int = 2) -> int:
     """Run the plans, print what is wrong and a summary, and return the exit code."""
     bad = refused = assembling = 0
     over: list[float] = []
+    handled: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         for is_loaded in (False, True):
             seeds = [seed for seed in range(first, first + count) if seed % 2 == is_loaded]
@@ -50,15 +51,19 @@ def main(first: int = 0, count: int = 200, parallel: int = 2) -> int:
                     assembling += outcome.is_refused and bool(outcome.facts.get("assembling"))
                     if spec.limit is not None and spec.end not in UNANNOUNCED:
                         over.append(outcome.took - spec.limit)
+                        handled.append(outcome.handled - spec.limit)
                         if over[-1] > 1.0:
-                            print(f"slow by {over[-1]:.2f} s: {spec}", flush=True)
+                            text = f"slow by {over[-1]:.2f} s, the handlers by {handled[-1]:.2f} s"
+                            print(f"{text}: {spec}", flush=True)
                     if found:
                         bad += 1
                         print(f"wrong: {spec}: {found}", outcome.stderr[-300:], flush=True)
     print(
         f"{count} runs, {bad} wrong; shutdown returned False in {refused}, in {assembling} of them"
         f" while a batch was being assembled; exits took up to {max(over, default=0):.2f} s more"
-        f" than their limit, {sum(each > 1.0 for each in over)} of {len(over)} more than 1 s"
+        f" than their limit, {sum(each > 1.0 for each in over)} of {len(over)} more than 1 s; the"
+        f" handlers up to {max(handled, default=0):.2f} s more,"
+        f" {sum(each > 1.0 for each in handled)} more than 1 s"
     )
     return int(bool(bad))
 

@@ -80,6 +80,8 @@ class Outcome:
     facts: dict[str, Any]
     took: float
     """Seconds from the last instruction of the program to the end of its process."""
+    handled: float
+    """Seconds from that instruction to the end of the last `atexit` handler, or of the process."""
     opened: list[int]
     marked: list[int]
     flushed: int
@@ -102,6 +104,7 @@ def run(spec: Spec, directory: Path) -> Outcome:
     numbers = struct.unpack(f"{_SLOTS}q", (directory / "counters").read_bytes())
     return Outcome(
         spec, code, err, facts, ended - facts["ends"],
+        min(facts.get("left", ended), ended) - facts["ends"],
         list(numbers[_OPENED : _OPENED + spec.threads]),
         list(numbers[_MARKED : _MARKED + spec.threads]), numbers[_FLUSHED],
     )  # fmt: skip

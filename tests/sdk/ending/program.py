@@ -6,6 +6,7 @@ that the parent can compare the numbers after any kind of end.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import mmap
@@ -174,6 +175,8 @@ def end() -> None:
 
 
 def main() -> None:
+    # Registered first, so it runs after the handlers of the SDK.
+    atexit.register(lambda: note(left=time.time()))
     Assembling.install()
     open_session()
     work()
