@@ -232,5 +232,7 @@ def _of_one_lane(headers: TenantHeaders) -> Iterator[None]:
         yield
     except MisconfiguredError as error:
         if headers and error.status.startswith("431"):
-            raise RefusedError(str(error), error.result, status=error.status) from None
+            refused = RefusedError(str(error), error.result, status=error.status)
+            refused.refusal = error.refusal
+            raise refused from None
         raise

@@ -116,7 +116,7 @@ def forget_of(target: object) -> Callable[[str], Receipt]:
 
     It takes the name of a batch that this process will not continue to send, because the batch is a
     dead letter, has left the spool, or is sent by another process. It returns the receipt for the
-    parts that the target accepted: the spans that these rejected have not been counted yet.
+    accepted parts, whose rejected spans have not been counted yet.
     """
     forget: Callable[[str], Receipt] = getattr(target, "forget", _nothing_kept)
     return forget

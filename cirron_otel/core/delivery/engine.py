@@ -137,6 +137,7 @@ class Resubmission:
             batch = SealedBatch(name, self._letters.read(name))
         except FileNotFoundError:
             self._letters.remove(name)
+            self._stats.reject(forget_of(self._target)(name))
             return
         except OSError:
             return

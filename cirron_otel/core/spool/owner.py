@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...errors import TargetError
 from ...ids import uuid4_shaped
 from .paths import SpoolPaths, parse_name
 from .state import has_name, is_locked, lock_named, make_state
@@ -39,6 +40,7 @@ class Owner:
         """12 random hex digits with which the ids of the owner's batches start."""
         self._pid = os.getpid()
         self._descriptor: int | None = None
+        self._is_released = False
 
     @classmethod
     def acquire(cls, paths: SpoolPaths) -> Owner:
@@ -50,12 +52,15 @@ class Owner:
     def ensure(self) -> None:
         """Create and lock the lock file, unless this process has it locked and it still exists.
 
-        Without the file, this process counts as dead. Raises TargetError if it cannot be created.
+        Without the file, this process counts as dead. Raises TargetError if it cannot be created,
+        or after `release`.
         Does nothing in a forked child.
         """
         path = lock_path(self.paths, self.prefix)
         if os.getpid() != self._pid:
             return
+        if self._is_released:
+            raise TargetError(f"owner {self.prefix} has ended: {path} is not locked again")
         if self._descriptor is not None:
             if has_name(self._descriptor, path):
                 return
@@ -73,6 +78,7 @@ class Owner:
 
         In a forked child, do the same as `abandon`.
         """
+        self._is_released = True
         if self._descriptor is not None and os.getpid() == self._pid:
             path = lock_path(self.paths, self.prefix)
             with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ also be an object with the single key `left`, which counts the records that were
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,30 +62,37 @@ class RemainderFile:
     """Appends to the remainder of a live owner, until it is closed."""
 
     def __init__(self, paths: SpoolPaths, prefix: str) -> None:
-        """Create the file if it does not exist. Raises TargetError if that fails."""
+        """Prepare the file; the first line creates it."""
         self.path = remainder_path(paths, prefix)
-        try:
-            make_state(paths.state)
-            self._descriptor = os.open(self.path, _APPEND, 0o600)
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        self._descriptor: int | None = None
 
     def add(self, line: bytes) -> None:
         """Append a batch, or the result of `left_line`.
 
         Raises TargetError if that fails; then the file ends with the previous line.
         """
-        end = os.fstat(self._descriptor).st_size
+        descriptor = self._descriptor
         try:
-            write_all(self._descriptor, line + b"\n")
+            if descriptor is None:
+                make_state(self.path.parent)
+                descriptor = self._descriptor = os.open(self.path, _APPEND, 0o600)
+            end = os.fstat(descriptor).st_size
+            try:
+                write_all(descriptor, line + b"\n")
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, end)
             raise unwritable(self.path, error) from None
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Close the file. Raises TargetError if its content could not be written."""
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            if descriptor is not None:
+                os.close(descriptor)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
 
 def left_line(left: Left) -> bytes:
@@ -110,7 +116,7 @@ def seal_remainder(paths: SpoolPaths, prefix: str, writer: SpoolWriter) -> Seale
     """Write the batches of a dead owner's remainder to the spool; the file stays.
 
     A second call writes the same batches again, which changes nothing. Raises TargetError if the
-    spool cannot be written.
+    file cannot be read, or the spool cannot be written.
     """
     sealed = SealedRemainder()
     path = remainder_path(paths, prefix)
@@ -132,9 +138,14 @@ def seal_remainder(paths: SpoolPaths, prefix: str, writer: SpoolWriter) -> Seale
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        for line in file:
-            yield line.removesuffix(b"\n")
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                yield line.removesuffix(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _written(line: bytes, writer: SpoolWriter) -> str:

@@ -94,7 +94,7 @@ class FlushBuilder:
         self._announced: set[Scope] = set()
         self._journalled: set[str] = set()
         self._closed: list[Scope] = []
-        """The scopes that the last flush ended."""
+        """The scopes that were open at the end of the session."""
         self._scopes = 0
         self._places = StepPlaces()
         self.spans = self.marks = self.snapshots = 0
@@ -298,7 +298,7 @@ class FlushBuilder:
             # A phase that has ended but is not finished has its end time in `_until`.
             scope._end = scope._end or getattr(scope, "_until", 0) or now()
             closed.append(scope)
-        self._closed = closed
+        self._closed += closed
         return closed
 
     # --- records --------------------------------------------------------------------------------

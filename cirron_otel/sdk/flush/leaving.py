@@ -14,7 +14,7 @@ LEAVE_S: Final = 0.5
 SAVE_S: Final = 0.6
 """Seconds after the limit for the batches of the remainder; later ones are lost."""
 OVER_S: Final = 0.9
-"""Seconds after its limit at which an exit waits for nothing any more."""
+"""Seconds after its limit from which an exit no longer waits for anything."""
 
 
 def leave(ownership: FlushOwnership, remainder: Leaving, begun: float) -> None:

@@ -1,11 +1,11 @@
-"""The rule that the flush side has one owner at every moment, and the check that holds it.
+"""The rule that the flush side has one owner at every moment, and the check that enforces it.
 
 The flush side consists of the flush builder, its drain and the sealer. They have no locks, so only
 their owner may use them. Other threads may read their counters.
 
 - In normal work, the flush thread owns them while it collects and seals.
 - While the owner waits for a file, it offers the flush side to others (`lend`). It continues only
-  if the flush side is still free afterwards; otherwise it retires, and uses nothing any more.
+  if it can take the flush side back; otherwise it retires and no longer uses it.
 - A thread that needs the flush side for the last time, because the process ends, demands it
   (`demand`). The owner gives it up at its next checkpoint: between two slices of records, and
   between two files.

@@ -4,9 +4,9 @@ The thread is supervised: after an error it continues, and if it ends it is repl
 failures in 60 s, the pipeline only writes the spool and sends nothing (Cirron's concepts page,
 "Error handling").
 
-The thread owns the flush side while it collects and seals (`ownership`). When the process ends and
-the limit for that is over, the thread that ends the process takes the flush side over, and saves
-the rest in the remainder.
+The thread owns the flush side while it collects and seals (`ownership`). If the process ends and
+its time limit has passed, the thread that ends the process takes over the flush side and saves the
+remaining records.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ class Pipeline:
         """Called by the flush thread before its first flush."""
         self.before_each: Callable[[], None] = _nothing
         self.after_last: Callable[[], None] = _nothing
-        """Called by the flush thread once the session is sealed."""
+        """Called once the session is sealed, saved, or counted as lost, on the flush thread or on
+        the thread that ends the process."""
         self.announce: Callable[[], None] = _nothing
         """Called if an exit without a limit takes some time."""
         self.remainder: Leaving | None = None
-        """Saves what is left at the end of the process; None if nothing is written."""
+        """Saves or counts what is left at the end of the process; None until the session starts."""
         # `put` is safe in a signal handler that interrupted another `put`; an Event is not.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asked: deque[threading.Event] = deque()
@@ -86,6 +87,8 @@ class Pipeline:
         """Whether the flush thread has ended, and no other can be started."""
         self._has_left = threading.Event()
         """Set once the rest is saved, or counted as lost."""
+        self._failures = 0
+        """How often the flush has failed since the last successful one."""
         self._last_failures = 0
         """How often the last flush of the session has failed."""
         self._tending = threading.Lock()
@@ -172,7 +175,8 @@ class Pipeline:
             if not self.is_sealed and not self._ownership.is_demanded:
                 self.flush(timeout, self.announce if is_exit and timeout is None else _nothing)
                 if self._cannot_start and timeout is None and not self.is_sealed:
-                    self._tick()  # at the interpreter's exit, no thread can be started
+                    with deferred_signals():
+                        self._tick()  # at the interpreter's exit, no thread can be started
         except (Exception, RetiredError) as error:
             record_error("flush thread", error)
         finally:
@@ -187,20 +191,22 @@ class Pipeline:
     def _leave(self, begun: float) -> None:
         """Take the flush side over, and save the rest; `begun` is when the time was over."""
         with deferred_signals():
+            self._is_done = True
             if not self._ownership.demand():
                 self._has_left.wait(OVER_S)  # another thread saves the rest
                 return
             if self._ownership.is_in_use or self._has_left.is_set():
                 return
             state.recording = False  # a record that is made now cannot be saved
-            self._is_done = True
             self._wake.put(None)
-            for exporter in self.exporters:
-                exporter.request_flush(0.0)
-            if self.remainder is not None:
-                leave(self._ownership, self.remainder, begun)
             try:
+                for exporter in self.exporters:
+                    exporter.request_flush(0.0)
+                if self.remainder is not None:
+                    leave(self._ownership, self.remainder, begun)
                 self.after_last()
+            except Exception as error:
+                record_error("exit", error)
             finally:
                 self._has_left.set()
 
@@ -213,13 +219,13 @@ class Pipeline:
                 self._ownership.give()
 
     @property
-    def is_sealing(self) -> bool:
-        """Whether the session has ended, and the flush thread still has to seal it."""
-        return self._is_last and not self._is_done
+    def is_over(self) -> bool:
+        """Whether the session is sealed, or its rest is saved or counted as lost."""
+        return self.is_sealed or self._has_left.is_set()
 
     def _progress(self) -> object:
-        # Repeated failures of the last flush are no progress.
-        checkpoints = 0 if self._last_failures else self._ownership.checkpoints
+        # Repeated failures are not progress.
+        checkpoints = 0 if self._failures else self._ownership.checkpoints
         return checkpoints, self.sealer.batches
 
     def abandon(self) -> None:
@@ -272,6 +278,7 @@ class Pipeline:
                 # Including SystemExit: only the end of the session ends this thread.
                 self._ownership.give()  # the exception may have struck anywhere
                 try:
+                    self._failures += 1
                     self._last_failures += self._is_last
                     self._died(f"{type(error).__name__}: {error}")
                     if self._last_failures >= DEATHS:
@@ -298,6 +305,7 @@ class Pipeline:
             if request_count:
                 self._wake.put(None)  # the requests are still waiting
             raise
+        self._failures = 0
         for _ in range(request_count):
             self._asked.popleft().set()
 
@@ -328,11 +336,12 @@ class Pipeline:
 
     def _end(self) -> None:
         """End the thread: the session is sealed."""
+        self.is_sealed = True
         try:
             self.after_last()
         except Exception as error:
             record_error("exit", error)
-        self.is_sealed = self._is_done = True
+        self._is_done = True
 
     def _seal_all(self, *, is_last: bool) -> None:
         """Seal all records made so far, a backlog one portion at a time."""

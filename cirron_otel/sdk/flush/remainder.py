@@ -1,7 +1,7 @@
 """Save what could not be sealed in time, when the process has to end.
 
 The remainder contains the batches that wait for the disk, and new batches of all other records,
-without the SDK's own overhead marks. It is neither synced nor proved, and no journal goes with it,
+without the SDK's own overhead marks. It is neither synced nor proved, and has no journal,
 so writing it takes a fraction of the time that sealing takes. Recovery seals it
 (`core.spool.remainder`).
 """
@@ -74,8 +74,8 @@ class Remainder:
             if builder.left:
                 self._record_left()
             self._assemble(closing, _nothing, has_open=True)
-            if self._is_written:
-                sealer.remove_journal()  # otherwise, it has the open scopes
+        if self._is_written and self.saved:
+            sealer.remove_journal()  # otherwise, it has the open scopes
 
     def count_lost(self) -> None:
         """Count everything that is in no sealed batch as lost.
@@ -101,19 +101,22 @@ class Remainder:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open the file; without a spool, or if that fails, everything is counted as lost."""
-        before = self._file
-        try:
-            if before is None and self._sealer.kind is not None:
-                self._file = RemainderFile(self._sealer.paths, self._owner.prefix)
-        except CirronOtelError as error:
-            record_error("remainder", error)
+        """Use the file inside the block; without a spool, everything is counted as lost."""
+        if self._file is not None or self._sealer.kind is None:
+            yield
+            return
+        self._file = RemainderFile(self._sealer.paths, self._owner.prefix)
         try:
             yield
         finally:
-            if before is None and self._file is not None:
+            try:
                 self._file.close()
-                self._file = None
+            except CirronOtelError as error:  # some file systems report a full disk only now
+                record_error("remainder", error)
+                self._is_written = False
+                saved, self.saved = self.saved, RecordCounts()
+                self._builder.left.add(saved.spans, saved.marks, saved.snapshots)
+            self._file = None
 
     def _emit_batch(self, batch: BatchText) -> None:
         self._emit(batch.data, batch.span_count, batch.mark_count, batch.snapshot_count)

@@ -38,14 +38,15 @@ class RestBuilder(FlushBuilder):
             self._drain.clear()
         last = self._take(is_last=True, is_portion=False)
         open_before = set(self._closed)
-        taken.ended += [scope for scope in last.ended if scope not in open_before]
+        ended = [*taken.ended, *last.ended]
+        taken.ended = [scope for scope in ended if scope not in open_before]
         taken.foreign += last.foreign
         taken.marks += last.marks
         taken.snapshots += last.snapshots
         # The interpreter's last garbage collections are faster without the records.
         self._drain, self._open, self.latest = BufferDrain(), {}, None
         closing = Drained([], [], [], {}, {}, {}, is_last=True)
-        closing.ended = [scope for scope in last.ended if scope in open_before]
+        closing.ended = [scope for scope in ended if scope in open_before]
         marks, taken.marks = taken.marks, []
         for entry in marks:
             scope: Any = entry[0] if entry[0]._id else recorded_above(entry[0])

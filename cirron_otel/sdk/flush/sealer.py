@@ -217,7 +217,7 @@ class Sealer:
             )
             self._ownership.lend(partial(self._journal.write, state))
             self._was_open = [(row.id, row.end_ns) for row in result.open]
-        except (CirronOtelError, msgspec.MsgspecError) as error:
+        except (CirronOtelError, OSError, msgspec.MsgspecError) as error:
             record_error("journal", error)
 
     def remove_journal(self) -> None:

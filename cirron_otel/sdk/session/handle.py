@@ -168,7 +168,7 @@ class Profiler:
     def _remove_exits(self, runtime: Runtime) -> None:
         """Remove the handlers of exits, unless the flush thread still seals records."""
         try:
-            if self.exits is not None and not runtime.pipeline.is_sealing:
+            if self.exits is not None and runtime.pipeline.is_over:
                 self.exits.remove()
         except Exception as error:
             record_error("exit", error)

@@ -27,6 +27,7 @@ from ..tracing.scope import NO_SESSION
 from ..tracing.state import state
 from . import logs
 from .drop_counts import DropCounts
+from .errors import record_error
 from .identity import NO_SOURCE, Identity
 from .provider_link import ProviderLink
 from .readback import Recent
@@ -149,6 +150,26 @@ class Runtime:
             return True
         self.is_over = True
         deadline = time.monotonic() + (_FILES_S if timeout is None else timeout)
+        try:
+            try:
+                are_ready = self._prepare_end(deadline)
+            except BaseException:  # Ctrl-C: the user does not want to wait
+                self.pipeline.shutdown(0.0, is_exit=is_exit)
+                raise
+            limit = None if timeout is None else _left(deadline)
+            done = self.pipeline.shutdown(limit, is_exit=is_exit) and are_ready
+            self.drops.warn()
+        finally:
+            self.link.disconnect()
+            # Another thread may have opened the next session by now.
+            if buf.hooks.wake in (_nothing, self.pipeline.request_flush):
+                buf.hooks.wake = buf.hooks.first = _nothing
+                costs.configure(cpu_time=False, memory_peak=False)
+                logs.restore()
+        return done
+
+    def _prepare_end(self, deadline: float) -> bool:
+        """Stop recording; return whether all files are written by the `deadline` (monotonic s)."""
         session = self.origin.session
         try:
             self.sampler.stop()
@@ -161,16 +182,10 @@ class Runtime:
             self.drops.record_in(session)
             if self.budget is not None:
                 self.budget.record_in(session)
-            limit = None if timeout is None else _left(deadline)
-            done = self.pipeline.shutdown(limit, is_exit=is_exit)
-            done = done and snapshots_ready and bundles_ready
-            self.drops.warn()
-        finally:
-            self.link.disconnect()
-            buf.hooks.wake = buf.hooks.first = _nothing
-            costs.configure(cpu_time=False, memory_peak=False)
-            logs.restore()
-        return done
+            return snapshots_ready and bundles_ready
+        except Exception as error:
+            record_error("shutdown", error)
+            return False
 
     def finish(self, limit: float | None) -> None:
         """Complete a session that `shutdown` could not seal in time.

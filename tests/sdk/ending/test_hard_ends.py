@@ -25,6 +25,7 @@ HEAD = """
 import os, signal, sys, threading, time
 import cirron_otel as ci
 from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.sdk.flight_recorder.recorder import FlightRecorder
 from cirron_otel.sdk.session.handle import active
 
 def open_session(**options):
@@ -75,6 +76,100 @@ timer.start()
     assert "KeyboardInterrupt" in err
     assert "saved beside the spool: " in err
     assert numbers(tmp_path) == list(range(5_000))
+
+
+def test_ctrl_c_before_the_last_flush_saves_everything(tmp_path: Path) -> None:
+    err = run(
+        tmp_path,
+        """
+open_session()
+record(3_000)
+FlightRecorder.finish = lambda *_: time.sleep(60)
+timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+timer.daemon = True
+timer.start()
+""",
+    )
+    assert "KeyboardInterrupt" in err
+    assert numbers(tmp_path) == list(range(3_000))
+
+
+def test_the_session_and_its_losses_are_recorded_even_without_any_time(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+from cirron_otel.sdk.flush import leaving
+leaving.SAVE_S = -60.0
+open_session(exit_timeout=0.0)
+with ci.scope("epoch", index=0) as epoch:
+    ci.flush()
+    record(30_000)
+    active.profiler.end(0.0)
+""",
+    )
+    recover(target_spool(tmp_path))
+    found = whole_with_losses(tmp_path)
+    (session,) = [span for span in found if span["name"] == "cirron.session"]
+    lost = session["attrs"]["drops.scopes_left_at_exit"]
+    assert [span["attrs"]["incomplete"] for span in found if span["name"] == "epoch"] == [True]
+    assert len(found) + lost == 30_002
+
+
+def whole_with_losses(directory: Path) -> list[dict[str, Any]]:
+    """Return all spans; each one is there once, and has its parent."""
+    files = (directory / "spool").glob("*.json")
+    spans = [span for path in files for span in json.loads(path.read_bytes())["spans"]]
+    ids = [span["id"] for span in spans]
+    assert len(ids) == len(set(ids))
+    assert {span["parent_id"] for span in spans} - {None} <= set(ids)
+    return spans
+
+
+def test_a_disk_that_reports_that_it_is_full_at_the_close_loses_the_rest_and_counts_it(
+    tmp_path: Path,
+) -> None:
+    err = run(
+        tmp_path,
+        """
+from cirron_otel.core.spool import remainder
+open_session(exit_timeout=0.1)
+record(10)
+ci.flush()
+record(3_000)
+hold()
+class Os:
+    def __getattr__(self, name):
+        return getattr(os, name)
+    def close(self, descriptor):
+        os.close(descriptor)
+        raise OSError(28, "No space left on device")
+remainder.os = Os()
+""",
+    )
+    assert "; lost: 3,001 spans, 3,000 marks\n" in err
+    assert "saved beside" not in err
+
+
+def test_a_deferred_signal_calls_the_handler_of_an_event_loop_once(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+import asyncio
+from cirron_otel.sdk.flush.deferred_signals import deferred_signals
+
+async def main():
+    calls = []
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, calls.append, 1)
+    with deferred_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        assert calls == []
+    await asyncio.sleep(0.2)
+    assert calls == [1], calls
+
+asyncio.run(main())
+""",
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])

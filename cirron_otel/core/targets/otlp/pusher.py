@@ -152,11 +152,10 @@ class Pusher:
 
         A push ends after `deadline` seconds without an accepted request; None means no limit. Once
         `stop` is set, waits end, and a push makes no further attempt. Without `retry`, the first
-        failed attempt ends the push, and the caller decides when to try again. Requests are limited
-        to `max_request_bytes`, and to as little as `min_request_bytes` if the endpoint refuses
-        larger ones (see RequestLimit). Raises
-        MissingExtraError if the extra `otlp` is not installed, and UsageError if a certificate
-        cannot be read.
+        failed attempt ends the push, and the caller decides when to try again. Requests have
+        `max_request_bytes` at most. If the endpoint refuses that size, the limit is reduced, but
+        not below `min_request_bytes` (see RequestLimit). Raises MissingExtraError if the extra
+        `otlp` is not installed, and UsageError if a certificate cannot be read.
         """
         self._config = config
         self._count = _COUNT[config.signal]
