@@ -31,6 +31,7 @@ class ByHand:
         resource = {"service.name": "bench", sc.RANK: 0}
         origin = SessionOrigin(os.getpid(), 0, self.session, segments, resource)
         self.collector = FlushBuilder(origin, ForeignSpans())
+        assert self.collector.ownership.take()
         self._entered = Entered(self.session, segments, joined)
 
     def flush(self) -> list[bytes]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -65,10 +66,17 @@ class Failing(Rows):
 
 
 class Killed(Rows):
-    """The process is killed at a row, when its other rows were flushed."""
+    """The process is killed at a row, when its other rows were flushed, and the loader has them.
+
+    The loader fetches the storage of a batch from the process that made it.
+    """
+
+    def __init__(self) -> None:
+        self.fetched = multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, index: int) -> Tensor:
         if index == 5:
+            assert self.fetched.wait(60)
             assert ci.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
@@ -124,7 +132,11 @@ def failing() -> Any:
 
 def killed() -> Any:
     try:
-        return drain(DataLoader(Killed(), BATCH, num_workers=1), epochs=1)
+        rows = Killed()
+        for number, _ in enumerate(DataLoader(rows, BATCH, num_workers=1), 1):
+            if number == 2:
+                rows.fetched.set()
+        return []
     except RuntimeError as error:
         return [str(error)[:17]]
 
