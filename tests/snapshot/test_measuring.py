@@ -54,7 +54,11 @@ def see(tensor: Any, values: list[float], zeros: int = 0) -> None:
         if finite:
             check(stats["finite"], finite)
         with np.errstate(all="ignore"):
-            whole = {"min": np.min(values), "max": np.max(values), "mean": np.sum(values)}
+            whole = {
+                "min": np.min(values),
+                "max": np.max(values),
+                "mean": np.sum(values, dtype=np.longdouble),
+            }
         for key, value in whole.items():
             said = stats["nonfinite"].get(key)
             assert (said, stats[key]) == (

@@ -100,18 +100,7 @@ class Profiler:
         Waits at most `timeout` seconds (`shutdown_timeout` by default), and does not wait for
         exporters.
         """
-        return self.flush_within(_seconds(timeout, self.config.shutdown_timeout))
-
-    def flush_within(self, limit: float | None) -> bool:
-        """Do the same as `flush`; a limit of None waits as long as there is progress."""
-        runtime = self.runtime
-        if runtime is None or runtime.is_over:
-            return False
-        try:
-            return runtime.flush(limit)
-        except Exception as error:
-            record_error("flush", error)
-            return False
+        return flush_within(self, _seconds(timeout, self.config.shutdown_timeout))
 
     def shutdown(self, timeout: float | None = None) -> bool:
         """Close, seal, and export the session; return whether all of that succeeded.
@@ -121,17 +110,6 @@ class Profiler:
         next session, wait for that. Unsent batches stay in the spool. A second call does nothing.
         """
         return self._close(_seconds(timeout, self.config.shutdown_timeout), is_exit=False)
-
-    def end(self, limit: float | None) -> None:
-        """Close the session because the process ends; after `shutdown`, complete the sealing.
-
-        Waits at most `limit` seconds; None waits as long as there is progress. What is not sealed
-        by then is saved beside the spool for recovery.
-        """
-        if self.enabled:
-            self._close(limit, is_exit=True)
-        elif self.runtime is not None:
-            self._finish(self.runtime, limit)
 
     def _close(self, limit: float | None, *, is_exit: bool) -> bool:
         runtime = self.runtime
@@ -223,6 +201,30 @@ class Profiler:
     def __exit__(self, *_: object) -> None:
         """Close the session."""
         self.shutdown()
+
+
+def flush_within(profiler: Profiler, limit: float | None) -> bool:
+    """Do the same as `Profiler.flush`; a limit of None waits as long as there is progress."""
+    runtime = profiler.runtime
+    if runtime is None or runtime.is_over:
+        return False
+    try:
+        return runtime.flush(limit)
+    except Exception as error:
+        record_error("flush", error)
+        return False
+
+
+def end_session(profiler: Profiler, limit: float | None) -> None:
+    """Close the session because the process ends; after `shutdown`, complete the sealing.
+
+    Waits at most `limit` seconds; None waits as long as there is progress. What is not sealed by
+    then is saved beside the spool for recovery.
+    """
+    if profiler.enabled:
+        profiler._close(limit, is_exit=True)
+    elif profiler.runtime is not None:
+        profiler._finish(profiler.runtime, limit)
 
 
 def _seconds(timeout: Any, default: float) -> float:

@@ -25,7 +25,7 @@ from ..tracing.scope import NO_SESSION, drops
 from ..tracing.state import state
 from .errors import errors, record_error, report_problem
 from .exits import Exits
-from .handle import Profiler, active, announce_end, seal_late
+from .handle import Profiler, active, announce_end, end_session, flush_within, seal_late
 from .identity import TORCH_DISTRIBUTED, Identity
 from .process_session import ProcessSession
 from .provider import is_in_worker
@@ -159,7 +159,7 @@ def _finish_previous() -> None:
     """Wait until the previous session is sealed: both sessions use the same buffers."""
     last = active.last
     if last is not None:
-        last.end(None)
+        end_session(last, None)
 
 
 def _rank_found(
@@ -200,7 +200,7 @@ class WorkerOpening:
             state.recording = False
         else:
             profiler.session.set_attribute(WORKER, worker)
-        return lambda: profiler.end(END_S)
+        return lambda: end_session(profiler, END_S)
 
     def _open(self) -> Profiler:
         # Torch installs its own handlers for a worker's signals.
@@ -220,12 +220,12 @@ def _prepare_exits(profiler: Profiler, resolved: Resolved, joining: Joining) -> 
     atexit.unregister(seal_late)
     atexit.register(seal_late)  # registered before the session's own handler, so it runs after that
     exits = Exits(
-        lambda: profiler.flush_within(limit), lambda: profiler.end(limit), profiler.fail,
+        lambda: flush_within(profiler, limit), lambda: end_session(profiler, limit), profiler.fail,
         profiler.terminate,
     )  # fmt: skip
     profiler.exits = exits
     exits.install(signals=resolved.config.handle_signals)
-    finish_with_process(lambda: profiler.end(limit))
+    finish_with_process(lambda: end_session(profiler, limit))
     watch_forks(lambda: _after_fork(profiler, resolved, joining))
 
 

@@ -18,7 +18,7 @@ from ..tracing.buffers import hooks
 from ..tracing.scope import NO_SESSION
 from ..tracing.state import state
 from .errors import record_error
-from .handle import active
+from .handle import active, end_session, flush_within
 from .job import BOOTSTRAP
 from .joining import inject
 from .run_details import add_hyperparameters
@@ -105,9 +105,9 @@ class ProcessSession:
             limit = profiler.config.exit_timeout
             if profiler.is_automatic:
                 profiler.fail(error)
-                profiler.end(limit)
+                end_session(profiler, limit)
             else:
-                profiler.flush_within(limit)
+                flush_within(profiler, limit)
         except Exception as problem:
             record_error("process", problem)
 

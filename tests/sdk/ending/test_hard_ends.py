@@ -16,7 +16,7 @@ from cirron_otel.core.spool.recovery import recover
 from cirron_otel.core.spool.remainder import Left, RemainderFile, left_line, remainder_path
 from cirron_otel.sdk.flush.flush_builder import FlushBuilder
 from cirron_otel.sdk.flush.proof import fault_of
-from cirron_otel.sdk.session.handle import active
+from cirron_otel.sdk.session.handle import active, end_session
 
 from ..opened import opened
 from ..whole import whole
@@ -26,7 +26,7 @@ import os, signal, sys, threading, time
 import cirron_otel as ci
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.sdk.flight_recorder.recorder import FlightRecorder
-from cirron_otel.sdk.session.handle import active
+from cirron_otel.sdk.session.handle import active, end_session
 
 def open_session(**options):
     directory = sys.argv[1]
@@ -104,7 +104,7 @@ open_session(exit_timeout=0.0)
 with ci.scope("epoch", index=0) as epoch:
     ci.flush()
     record(30_000)
-    active.profiler.end(0.0)
+    end_session(active.profiler, 0.0)
 """,
     )
     recover(target_spool(tmp_path))
@@ -229,7 +229,7 @@ from cirron_otel.sdk.session.waiting import wait_for_session
 os.environ["CIRRON_OUTPUT_DIR"] = sys.argv[1]
 open_session(exit_timeout=0.0)
 record(3_000)
-active.profiler.end(0.0)
+end_session(active.profiler, 0.0)
 assert wait_for_session(hooks=False)
 with ci.scope("later"):
     pass
@@ -256,7 +256,7 @@ with ci.scope("epoch", index=0):
     def full(*_):
         raise OSError(28, "No space left on device")
     remainder.write_all = full
-    active.profiler.end(0.1)
+    end_session(active.profiler, 0.1)
 """,
     )
     assert "; lost: 3,002 spans, 3,000 marks\n" in err
@@ -402,7 +402,7 @@ def test_a_second_shutdown_of_a_sealed_session_changes_nothing(tmp_path: Path) -
             pass
         assert profiler.shutdown()
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        profiler.end(0.0)
+        end_session(profiler, 0.0)
         assert profiler.shutdown()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert active.profiler is None
