@@ -69,6 +69,7 @@ def record(first: int, count: int) -> None:
             ci.mark("number", number)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("ends", [False, True], ids=["continues", "is replaced"])
 @pytest.mark.parametrize("is_last", [False, True], ids=["flush", "last flush"])
