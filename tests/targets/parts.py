@@ -62,7 +62,7 @@ class Answers(ABC):
         refused as a whole.
         """
         self.actions: dict[int, Callable[[], object]] = {}
-        """What to do when a request arrives, by its number, counted from 1."""
+        """Actions by the number of the request, from 1; each runs when its request arrives."""
         self._lock = threading.Lock()
 
     def answer(self, spans: Sequence[int]) -> tuple[str, int]:

@@ -27,7 +27,7 @@ class Receipt(NamedTuple):
 
     @property
     def notice(self) -> str:
-        """The rejections and the message for a log line; "" if there are none."""
+        """The text of a log line about rejected spans and the target's message; "" for neither."""
         if not self.rejected_spans:
             return self.message
         reason = self.message or "no reason given"

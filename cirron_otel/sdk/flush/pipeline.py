@@ -149,8 +149,7 @@ class Pipeline:
         """Close, seal, and send everything; return whether that is done within `timeout` s.
 
         None waits for the sealing as long as there is progress, and for sending a few seconds. If
-        the time is over, the flush thread continues to seal. With `is_exit`, the process ends:
-        then the rest is saved in the remainder, which takes less than a second.
+        the time is over, the flush thread continues to seal; with `is_exit`, the rest is saved.
         """
         if os.getpid() != self._pid:
             return False
@@ -161,10 +160,10 @@ class Pipeline:
             timeout = time.monotonic() - begun + _SEND_S
         if self._ownership.is_demanded and self.mode == STOPPED:
             return False  # everything was done before
-        is_sending = self.mode == NORMAL
         is_sent = finish_exporters(
-            self.exporters, self.metrics, begun + timeout, is_sending=is_sending, is_exit=is_exit
-        )
+            self.exporters, self.metrics, begun + timeout,
+            is_sending=self.mode == NORMAL, is_exit=is_exit,
+        )  # fmt: skip
         self.mode = STOPPED
         return is_whole and is_sent
 

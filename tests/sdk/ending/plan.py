@@ -72,7 +72,7 @@ def spec_of(seed: int) -> Spec:
 
 @dataclass
 class Outcome:
-    """What a program left."""
+    """The result of a program: its exit code, its counts, and how long its end took."""
 
     spec: Spec
     code: int
