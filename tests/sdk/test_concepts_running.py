@@ -121,6 +121,10 @@ assert ci.shutdown()
             with opened(tmp_path):
                 train()
                 assert not ci.shutdown(timeout=0.2)
+            environ.delenv("CIRRON_API_KEY")
+            with opened(tmp_path / "next"):
+                pass  # the next session opens once the flush thread has sealed the first one
+            environ.setenv("CIRRON_API_KEY", "key")
             left = {batch["batch_id"] for batch in read_spool(tmp_path).batches}
             assert left
             assert not server.accepted

@@ -33,6 +33,7 @@ def test_what_is_sent_is_spooled_first(tmp_path: Path, monkeypatch: pytest.Monke
     ci.profile(frameworks=[], output_dir=str(tmp_path), output="none")
     with ci.scope("step"):
         pass
+    assert ci.flush(120)
     assert not ci.shutdown(timeout=0.5)
     assert len(list((tmp_path / "spool").glob("*.json"))) >= 1
 

@@ -349,7 +349,13 @@ open_session(exit_timeout=0.1)
 record(10)
 ci.flush()
 record(3_000)
-FlushBuilder._assemble = lambda *_: time.sleep(600)  # it never reaches a checkpoint
+assembling = threading.Event()
+def assemble(*_):
+    assembling.set()
+    time.sleep(600)  # it never reaches a checkpoint
+FlushBuilder._assemble = assemble
+threading.Thread(target=ci.flush, daemon=True).start()
+assembling.wait()
 """,
     )
     recover(target_spool(tmp_path))
