@@ -58,7 +58,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
-	$(BIN)/python -m tests.install --quiet --build-constraint constraints.txt -c constraints.txt \
+	$(BIN)/python -m tests.kit.install --quiet --build-constraint constraints.txt -c constraints.txt \
 	  -e '.[otlp,collector,postgres,s3,columns,iceberg,sql]' --group dev --group docs
 	@touch $@
 
@@ -73,36 +73,36 @@ $(TORCH_STAMP): $(STAMP)
 	  echo "make torch: PyTorch $(TORCH_VERSION), and what trains with it, is added to .venv: on Linux, with"; \
 	  echo "CUDA's libraries, about 3 GB to fetch and 5.6 GB on disk. To go without: TORCH=no behind make."; \
 	fi; \
-	$(BIN)/python -m tests.install $$quiet -c constraints.txt --group torch
+	$(BIN)/python -m tests.kit.install $$quiet -c constraints.txt --group torch
 	@touch $@
 
 torch-oldest: $(STAMP)
-	@$(BIN)/python -m tests.torch.environments
+	@$(BIN)/python -m tests.sdk.instrumentation.torch.environments
 
 frameworks: $(ENVIRONMENT)
-	@$(BIN)/python -m tests.frameworks.environments
+	@$(BIN)/python -m tests.system.frameworks.environments
 
 pythons: $(STAMP)
-	@$(BIN)/python -m tests.pythons
+	@$(BIN)/python -m tests.system.pythons
 
 compare: $(STAMP)
 	@test -n "$(BASE)" || { echo "make compare: name the commit to compare with: BASE=COMMIT" >&2; exit 2; }
-	@$(BIN)/python -m tests.compare $(BASE)
+	@$(BIN)/python -m tests.kit.compare $(BASE)
 
 backends:
-	$(PYTHON) -m tests.backends.build
+	$(PYTHON) -m tests.kit.backends.build
 
 test: $(ENVIRONMENT)
-	@$(BIN)/python -m tests.backends.build --optional
+	@$(BIN)/python -m tests.kit.backends.build --optional
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.times
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.kit.times
 
 check: $(ENVIRONMENT)
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not backends and not postgres and not slow"
 
 test-times:
-	$(BIN)/python -m tests.times
+	$(BIN)/python -m tests.kit.times
 
 lint: venv
 	$(BIN)/ruff check .
@@ -118,39 +118,39 @@ demo: $(ENVIRONMENT)
 	@$(BIN)/cirron-otel demo
 
 bench: $(ENVIRONMENT)
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.perf.bench
 
 engines: venv
-	@$(BIN)/python -m tests.engines $(or $(ENGINE_SPANS),5000000)
+	@$(BIN)/python -m tests.system.engines $(or $(ENGINE_SPANS),5000000)
 
 scale: venv
-	@$(PYTHON) -m tests.backends.build otelcol kafka
-	@$(BIN)/python -m tests.scale $(SCALE)
+	@$(PYTHON) -m tests.kit.backends.build otelcol kafka
+	@$(BIN)/python -m tests.perf.scale $(SCALE)
 
 scale-chain: venv
-	@$(PYTHON) -m tests.backends.build otelcol kafka
-	@$(BIN)/python -m tests.scale.chain $(SCALE)
+	@$(PYTHON) -m tests.kit.backends.build otelcol kafka
+	@$(BIN)/python -m tests.perf.scale.chain $(SCALE)
 
 # How long each target is fuzzed; all run at the same time. The generated cases come after them.
 SECONDS ?= 60
 
 fuzz: $(STAMP)
-	@$(BIN)/python -m tests.fuzz.run all --seconds $(SECONDS)
+	@$(BIN)/python -m tests.system.fuzz.run all --seconds $(SECONDS)
 
 # One section alone: make soak SECTION=kills (or isolation, memory, files).
 SECTION ?=
 
 soak: $(STAMP)
-	@$(BIN)/python -m tests.load $(SECTION)
+	@$(BIN)/python -m tests.perf.load $(SECTION)
 
 # How many spans are sent. With TABLES=s3 the columnar tables are in a bucket, not in a directory.
 SPANS ?= 1000000
 
 kafka: $(STAMP)
-	@$(BIN)/python -m tests.kafka $(SPANS) $(if $(filter s3,$(TABLES)),--s3)
+	@$(BIN)/python -m tests.system.kafka $(SPANS) $(if $(filter s3,$(TABLES)),--s3)
 
 screens: $(TORCH_STAMP)
-	@$(BIN)/python -m tests.screens
+	@$(BIN)/python -m tests.project.screens
 
 # Warnings are errors: a dead link, an anchor that is none, a page that is not in the navigation.
 docs: $(STAMP)

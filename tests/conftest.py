@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, settings
 from opentelemetry import context
 from opentelemetry.trace import get_current_span
 
-from tests.backends import run
-from tests.backends import tempo as tempo_backend
-from tests.backends.build import BACKENDS, missing
-from tests.environments import EnvironmentUnavailableError
-from tests.recorder import record
-from tests.recorder.record import Recording
-from tests.times import (
+from .kit.backends import run
+from .kit.backends import tempo as tempo_backend
+from .kit.backends.build import BACKENDS, missing
+from .kit.environments import EnvironmentUnavailableError
+from .kit.recorder import record
+from .kit.recorder.record import Recording
+from .kit.times import (
     function_of,
     group_of,
     is_slow,
@@ -37,7 +37,7 @@ from tests.times import (
 
 REQUIRE = "CIRRON_OTEL_REQUIRE_BACKENDS"
 TESTS = Path(__file__).parent
-OF_TORCH = {"digests", "instrumentation", "snapshot", "torch"}
+OF_TORCH = (TESTS / "sdk" / "instrumentation", TESTS / "sdk" / "snapshots")
 """The directories whose tests import torch."""
 BACKEND_FIXTURES = {
     "aws", "jaeger", "jaeger_on_disk", "kafka_broker", "otelcol_file", "otelcol_split", "tempo"
@@ -122,7 +122,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _is_of_torch(path: Path) -> bool:
-    return path.relative_to(TESTS).parts[0] in OF_TORCH
+    return any(path.is_relative_to(directory) for directory in OF_TORCH)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook

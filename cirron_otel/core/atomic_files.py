@@ -3,7 +3,7 @@
 Each function that replaces a file writes a temporary file in the same directory and renames it.
 `sync_file` and `publish` are the two steps of this for callers that open the temporary file
 themselves, for example because they hold a lock on it. Only this module, the intake journal and the
-direct writer of batches call fsync; `tests/test_state_helpers.py` checks that.
+direct writer of batches call fsync; `tests/project/test_state_helpers.py` checks that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options as keyword arguments, for type checkers.
 
 At run time every keyword is accepted, and an unknown one is reported as a configuration problem. A
-type checker reports it before the program runs. `tests/config/test_keywords.py` compares these
+type checker reports it before the program runs. `tests/core/config/test_keywords.py` compares these
 classes with the table in `options.py`.
 """
 

@@ -127,7 +127,7 @@ class Plan:
     ) -> RecordPlacement:
         """Place a span. Every session, depth and trace of a record is determined by this rule.
 
-        `tests/storage/placement_cases.py` has test cases, which are run with every store.
+        `tests/core/targets/sql/placement_cases.py` has test cases, which are run with every store.
 
         1. A span whose parent is in the batch is below it (`parent` is the parent's place).
         2. A span whose parent is elsewhere is below the parent's place in `external`, or below the

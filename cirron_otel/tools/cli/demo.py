@@ -1,7 +1,7 @@
 """`cirron-otel demo`: train a small network with instrumentation enabled, and show its trace.
 
 Without PyTorch, a recording of the same program is shown. The recording is part of the package;
-`python -m tests.recorder.demo` recreates it.
+`python -m tests.kit.recorder.demo` recreates it.
 """
 
 # ruff: noqa: PLC0415 - imports in functions, so that other commands start faster

@@ -1,0 +1,43 @@
+"""The recordings of TraceML get the same verdicts from a real Jaeger and a real Tempo."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.tools.cli.main import run as run_command
+from tests.core.importers.traceml.recordings import frames_folder
+from tests.kit.spools.comparing import spans_of
+
+from .test_recordings import EXPECTED, check, diagnosed
+
+pytestmark = pytest.mark.backends
+
+
+@pytest.mark.parametrize("recording", EXPECTED)
+@pytest.mark.parametrize("backend", ["jaeger", "tempo"])
+def test_a_backend(
+    recording: str,
+    backend: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: Any = request.getfixturevalue(backend)
+    spool, file = tmp_path / "recorded", tmp_path / "traces.binpb"
+    layout = ("--trace-layout", "session")
+    source = f"traceml:{frames_folder(recording)}"
+    assert run_command(["convert", source, str(spool), "--to", "spool"]) == 0
+    assert run_command(["convert", str(spool), str(file), *layout]) == 0
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{served.otlp_grpc}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    assert run_command(["export", str(spool), *layout]) == 0
+    traces = Counter(span.trace_id.hex() for span in spans_of(file))
+    for trace, count in traces.items():
+        served.wait_for_trace(trace, count)
+    query = "&".join(f"trace={trace}" for trace in traces)
+    check(diagnosed(f"{backend}:{served.query}?{query}", capsys), recording)

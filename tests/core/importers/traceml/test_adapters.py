@@ -1,0 +1,60 @@
+"""Jobs with TraceML's adapters for Hugging Face and Lightning pass through the collector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.servers.serving import serving
+
+from .jobs import (
+    AGGREGATOR_HOST,
+    PROGRAM,
+    Job,
+    RunningJob,
+    free_port,
+)
+from .peers import TRACEML
+from .recording_proxy import RecordingProxy
+from .sending import stored_steps
+from .test_jobs import means
+from .test_receiver import count
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("peers")]
+STEPS = 60
+
+
+@pytest.mark.parametrize("adapter", ["hf", "lightning"])
+@pytest.mark.parametrize("version", TRACEML)
+def test_a_trainer_is_received_unchanged(version: str, adapter: str, tmp_path: Path) -> None:
+    program = PROGRAM.with_name(f"train_{adapter}.py")
+
+    def job(folder: Path, port: int) -> Job:
+        return RunningJob(TRACEML[version], folder, port, program, str(STEPS)).wait()
+
+    port = free_port()
+    with RecordingProxy(tmp_path / "recorded", (AGGREGATOR_HOST, port), port=port):
+        alone = job(tmp_path / "alone", port)
+    port = free_port()
+    options = ("--traceml", f"127.0.0.1:{port}", "--traceml-forward", f"{AGGREGATOR_HOST}:{port}")
+    with serving(tmp_path / "data", *options) as here:
+        through = job(tmp_path / "through", port)
+        assert count(here, "forwarded_frames_total", "dropped") == 0
+        assert here.end() == 0
+    assert (alone.code, through.code) == (0, 0), through.output
+    assert through.losses == alone.losses
+    assert len(through.losses) == STEPS
+    window = through.summary["step_time"]["global"]["window"]
+    theirs = alone.summary["step_time"]["global"]["window"]
+    assert window["steps_analyzed"] == theirs["steps_analyzed"] > 0
+    steps = [number for _, number in stored_steps(tmp_path / "data")]
+    assert len(steps) == len(set(steps)) >= window["steps_analyzed"]
+    ours = means(tmp_path / "data")
+    (row,) = through.rank_rows
+    for name, phase in (("forward", "forward"), ("backward", "backward"),
+                        ("optimizer", "optimizer_step")):  # fmt: skip
+        # The adapter of 0.3.1 for Lightning does not measure the forward pass.
+        expected = row["metrics"][f"{name}_ms"] or 0.0
+        assert ours.get((0, phase), 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-6), phase
+    assert ours[0, "backward"] > 0

@@ -1,0 +1,88 @@
+"""The steps of all ranks together have the figures that their durations have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.core.analysis.all_ranks import steps_of_all
+from cirron_otel.core.analysis.breakdown import joined
+from cirron_otel.core.analysis.index import run_index
+from cirron_otel.core.analysis.run_report import RunReport, report_run
+from cirron_otel.core.spool.reader import BatchFile, SpoolReader
+from tests.kit.generators.trees import random_spool, training
+from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.perf.scale.ranks import Job
+from tests.perf.scale.simulate import requests_of
+
+
+def read(batches: Iterable[BatchFile], *, keeps_durations: bool) -> RunReport:
+    with run_index(batches) as index:
+        report = report_run(index, keeps_durations=keeps_durations)
+        report.together = steps_of_all(index, report.ranks)
+    return report
+
+
+def figures(report: RunReport) -> dict[str, Any]:
+    assert report.together is not None
+    found = report.together
+    return {
+        "steps": [
+            (each.name, each.times, each.total_ns, each.median_ns, each.p95_ns, each.max_ns)
+            for each in (found.steps, *found.phases, found.unattributed)
+        ],
+        "shares": [found.share(each) for each in found.phases],
+    }
+
+
+def check(batches: list[BatchFile]) -> RunReport:
+    complete = read(batches, keeps_durations=True)
+    expected = complete.to_json()
+    report = read(batches, keeps_durations=False)
+    assert report.to_json() == expected
+    found = figures(report)
+    complete.together = joined(each.steps for each in complete.ranks)
+    assert found == figures(complete)
+    for rank in report.ranks:
+        times = (rank.steps.steps, rank.steps.steady, *rank.steps.phases, rank.steps.unattributed)
+        assert not any(each.durations for each in times)
+    return report
+
+
+def files(contents: Iterable[tuple[str, bytes]]) -> list[BatchFile]:
+    return [BatchFile(name, Path(name), data) for name, data in contents]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recordings(name: str) -> None:
+    check(list(SpoolReader(SPOOLS / name)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_trees(seed: int) -> None:
+    check(files(random_spool(seed)))
+
+
+def test_several_ranks_with_warm_up() -> None:
+    report = check(files(training(3, 40)))
+    assert report.together is not None
+    assert report.together.steps.times == sum(each.steps.steps.times for each in report.ranks) > 200
+
+
+def test_simulated_ranks() -> None:
+    requests = requests_of(Job.of(20, 12, 3, None))
+    report = check([
+        BatchFile(each.batch.name, Path(each.batch.name), each.batch.data)
+        for request in requests
+        for each in request.batches
+    ])  # fmt: skip
+    assert len(report.ranks) == 19
+
+
+def test_no_steps() -> None:
+    report = check([])
+    assert report.together is not None
+    assert report.together.steps.times == 0

@@ -1,0 +1,113 @@
+"""Record spools on the spot with the real cirron-sdk, each version in an environment of its own.
+
+cirron-sdk never enters the environment of the tests: it is a neighbour whose files are read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kit.environments import Environment
+
+HERE = Path(__file__).parent
+CONSTRAINTS = HERE / "constraints.txt"
+VERSIONS = ("0.3.0", "0.1.0")
+
+SCRIPTS = {
+    "loop": 0,
+    "threads": 0,
+    "marks": 0,
+    "many_marks": 0,
+    "names": 0,
+    "fork": 0,
+    "ranks": 0,
+    "killed": -9,
+    "requests": 0,
+}
+"""The scripts of `scripts/` and the exit status that each must end with."""
+
+
+class RecorderError(Exception):
+    """A recording script did not do what it should; the message ends with its last output."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded spool."""
+
+    version: str
+    script: str
+    directory: Path
+    """Holds `.cirron/spool` (and `record.log`, what the script said)."""
+
+    @property
+    def name(self) -> str:
+        """A name to show, e.g. `0.3.0-loop`."""
+        return f"{self.version}-{self.script}"
+
+    def batch_files(self) -> list[Path]:
+        """Its batch files, in chronological order."""
+        return sorted((self.directory / ".cirron" / "spool").glob("*.json"))
+
+
+def record_all(directory: Path) -> list[Recording]:
+    """Every script with every version, below `directory`; what is there already is kept."""
+    recordings = []
+    for version in VERSIONS:
+        for script in SCRIPTS:
+            recording = Recording(version, script, directory / f"{version}-{script}")
+            if not (recording.directory / ".recorded").exists():
+                shutil.rmtree(recording.directory, ignore_errors=True)
+                record(version, script, recording.directory)
+                (recording.directory / ".recorded").touch()
+            recordings.append(recording)
+    return recordings
+
+
+def record(version: str, script: str | Path, directory: Path, timeout: float = 120.0) -> Path:
+    """Run a script with that version of cirron-sdk in `directory`, which it returns.
+
+    `script` is a name of SCRIPTS or a path (which must then exit with 0). Raises RecorderError
+    where the script ends otherwise than it should, EnvironmentUnavailableError where
+    cirron-sdk cannot be installed.
+    """
+    python = environment(version)
+    path = script if isinstance(script, Path) else HERE / "scripts" / f"{script}.py"
+    expected = 0 if isinstance(script, Path) else SCRIPTS[script]
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "record.log"
+    with log.open("wb") as output:
+        status = subprocess.run(
+            [str(python), "-I", str(path)],
+            cwd=directory,
+            env=_environment_of_the_script(directory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        ).returncode
+    if status != expected:
+        said = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise RecorderError(f"{path.name} ended with {status}, not {expected}:\n{said}")
+    return directory
+
+
+def _environment_of_the_script(directory: Path) -> dict[str, str]:
+    taken = ("OTEL_", "CIRRON_", "PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        kept.pop(name, None)
+    return {**kept, "HOME": str(directory)}
+
+
+def environment(version: str) -> Path:
+    """The Python interpreter that has that version of cirron-sdk, made if it is not there.
+
+    Raises EnvironmentUnavailableError of tests.kit.environments.
+    """
+    return Environment(f"recorder/{version}", CONSTRAINTS, (f"cirron-sdk=={version}",)).make()

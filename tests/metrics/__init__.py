@@ -1,1 +1,0 @@
-"""Metric points of memory samples: from recordings of Stormlog, and from our own sampler."""

@@ -1,0 +1,134 @@
+"""The result of a check's process, also if it failed; the comparisons of the checks can fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+
+import pytest
+
+from tests.conftest import need_torch
+
+from . import running
+
+_PASSED = f"print({running.MARK + json.dumps(running.result(running.PASSED))!r}, flush=True)"
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    need_torch()
+
+
+@pytest.mark.parametrize(
+    ("then", "timeout", "said"),
+    [
+        ("sys.exit(7)", 60, "exit status 7; before, it said: passed: "),
+        ("os.abort()", 60, "exit status -6; before, it said: passed: "),
+        ("time.sleep(600)", 10, "it did not end within 10 s; before, it said: passed: "),
+    ],
+)
+def test_a_process_that_does_not_end_well_has_failed(then: str, timeout: float, said: str) -> None:
+    program = f"import os, sys, time\n{_PASSED}\nprint('oh', file=sys.stderr, flush=True)\n{then}"
+    told = running.called([sys.executable, "-c", program], timeout)
+    assert (told["status"], told["said"]) == (running.FAILED, said)
+    assert told["stderr"].startswith("oh\n")
+
+
+def test_one_that_says_it_and_ends_has_passed_and_one_that_says_nothing_has_not() -> None:
+    assert running.called([sys.executable, "-c", _PASSED], 60)["status"] == running.PASSED
+    told = running.called([sys.executable, "-c", ""], 60)
+    assert (told["status"], told["said"]) == (running.FAILED, "it said nothing")
+
+
+def test_a_check_that_raises_gives_its_traceback_and_its_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from . import timing
+    from .machine import Machine, Unavailable, expect
+
+    def fail(machine: Machine) -> None:
+        machine.figures["ms"] = 3
+        expect(False, "too little")
+
+    def leave(_machine: Machine) -> None:
+        raise Unavailable("not here", lacks="triton")
+
+    monkeypatch.setattr(timing, "truth", fail)
+    monkeypatch.setattr(timing, "cost", leave)
+    failed, left = running.ran("truth", "cuda"), running.ran("cost", "cuda")
+    assert (failed["status"], failed["said"]) == (running.FAILED, "CheckError: too little")
+    assert "in fail" in failed["traceback"]
+    assert failed["figures"] == {"ms": 3}
+    assert (left["status"], left["said"], left["lacks"]) == ("not shown", "not here", "triton")
+
+
+_CLOSING = """
+import sys
+from types import SimpleNamespace
+from cirron_otel.sdk.session.errors import record_error
+from tests.perf.gpu import machine
+
+def begin(**options):
+    made = profile(**options)
+    hooks = made.instrumentation
+    {}
+    return made
+
+profile, machine.ci.profile = machine.ci.profile, begin
+try:
+    with machine.traced():
+        pass
+except machine.CheckError as error:
+    print(error, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (
+            "hooks.remove = lambda: record_error('late', ValueError('!'))",
+            "errors were kept from the",
+        ),
+        (
+            "hooks.hooks['torch'].torch_state.clock"
+            " = SimpleNamespace(unread=2, expire=int, close=int)",
+            "2 scopes whose time was not read",
+        ),
+        (
+            "end, machine.ci.shutdown = machine.ci.shutdown, lambda: end() and False",
+            "the session was not closed in time",
+        ),
+    ],
+)
+def test_a_session_that_does_not_end_well_fails_the_check(broken: str, said: str) -> None:
+    told = running.called([sys.executable, "-c", _CLOSING.replace("{}", broken)], 60)
+    assert said in told["stderr"]
+
+
+def test_statistics_that_differ_are_found() -> None:
+    import torch
+
+    from cirron_otel.sdk.snapshots.capture import Record, take
+
+    from .snapshots import Holding, differences
+
+    tensors = [torch.arange(40.0), torch.tensor([1.0, float("nan"), 3.0])]
+    told = list(take(Holding(tensors)).records())
+
+    def other(**changes: object) -> list[Record]:
+        some = copy.deepcopy(told)
+        for record in some:
+            assert record.stats is not None
+            (record.stats.get("finite") or record.stats).update(changes)
+        return some
+
+    assert not differences(told, copy.deepcopy(told))
+    assert len(differences(other(mean=1.0000001), told)) == 2
+    assert len(differences(other(histogram={"bins": [], "counts": []}), told)) == 4
+    assert len(differences(other(max=None), told)) == 2
+    assert differences(told[:1], told) == ["1 records, not 2"]
+    told[1].stats = None
+    (problem,) = differences(told, told)
+    assert "p1: without statistics" in problem

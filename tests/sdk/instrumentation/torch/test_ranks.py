@@ -1,0 +1,81 @@
+"""The rank of a process that no variable of a launcher contains, read from torch.distributed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.sessions.spool_trees import read_spool
+
+from . import trees
+from .test_processes import check
+
+PROGRAM = [sys.executable, "-m", "tests.sdk.instrumentation.torch.programs.spawned_ranks"]
+RUN = [sys.executable, "-m", "cirron_otel"]
+TREE = """
+cirron.session
+  epoch[0]
+    step[0-2]
+      data_load
+      forward{module=DistributedDataParallel}
+      backward
+      optimizer_step
+"""
+
+
+def ran(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_spawned_processes_have_their_ranks(tmp_path: Path, moment: str) -> None:
+    done = ran(*PROGRAM, moment, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    spool = read_spool(tmp_path)
+    trained = [each for each in spool.sessions if "worker" not in each.record["attrs"]]
+    workers = [each for each in spool.sessions if "worker" in each.record["attrs"]]
+    for sessions in (trained, workers):
+        assert sorted(each.record["rank"] for each in sessions) == [0, 1]
+    for session in trained:
+        check(session, TREE)
+    assert {span["rank"] for span in spool.spans if span["pid"] == pid_of(trained, 1)} == {1}
+    resources = [batch["otel"]["resource"]["attributes"] for batch in spool.batches]
+    assert len({each["cirron.run.id"] for each in resources}) == 1
+    assert {each["cirron.run.script"] for each in resources} == {PROGRAM[-1]}
+    assert {each["cirron.world_size"] for each in resources if "cirron.world_size" in each} >= {2}
+
+
+def pid_of(sessions: list[trees.Node], rank: int) -> int:
+    found: int = next(each.record["pid"] for each in sessions if each.record["rank"] == rank)
+    return found
+
+
+def test_ranks_below_the_command_line(tmp_path: Path) -> None:
+    """The program imports cirron_otel but never calls profile()."""
+    command = [*RUN, "run", "--output", str(tmp_path), "--", *PROGRAM, "never", "-"]
+    done = ran(*command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rank 0:" in done.stderr
+    assert "rank 1:" in done.stderr
+    report = json.loads(ran(*RUN, "report", "--json", str(tmp_path)).stdout)
+    assert {each["rank"] for each in report["ranks"]} == {0, 1, None}  # None: the job's own session
+
+
+def test_a_launcher_goes_first(tmp_path: Path) -> None:
+    """Variables that state a rank are believed, as everywhere else."""
+    done = ran(*PROGRAM, "after", str(tmp_path), RANK="5", WORLD_SIZE="8")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {each.record["rank"] for each in read_spool(tmp_path).sessions} == {5}

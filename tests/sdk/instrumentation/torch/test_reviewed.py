@@ -1,0 +1,243 @@
+"""Loops and programs that the hooks once disturbed or recorded incorrectly."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opentelemetry import baggage, context
+from torch import nn
+from torch.utils.data import DataLoader
+
+import cirron_otel as ci
+from cirron_otel.sdk.tracing import buffers
+from cirron_otel.sdk.tracing.phase import Phase
+from tests.kit.sessions.spool_trees import Node, read_spool
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    ci.profile(output_dir=str(tmp_path), snapshots=None)
+    yield tmp_path
+    ci.shutdown()
+
+
+def session(folder: Path) -> Node:
+    ci.shutdown()
+    return read_spool(folder).session
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.layer(x) * scale
+
+
+class Twice(nn.Module):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs) * 2
+
+
+class Both(Net, Twice):
+    """Inherits the `__call__` of Twice behind that of Net."""
+
+
+def train(model: nn.Module, batches: int = 4, epochs: int = 1) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for x in DataLoader(torch.rand(batches, 2), 1):
+            model(x).sum().backward()
+            optimizer.step()
+
+
+def test_a_call_that_lies_behind_the_models_own_is_called(folder: Path) -> None:
+    train(Net())
+    model, x = Both(), torch.rand(1, 2)
+    assert model(x).item() == pytest.approx(2 * model.forward(x).item())
+
+
+def test_a_forward_that_is_called_directly_keeps_its_signature(folder: Path) -> None:
+    model, x = Net(), torch.rand(1, 2)
+    for _ in range(3):
+        model.forward(x).sum().backward()
+    assert list(inspect.signature(model.forward).parameters) == ["x", "scale"]
+    assert torch.jit.script(model)(x).shape == (1, 1)
+    assert torch.fx.symbolic_trace(model)(x).shape == (1, 1)
+
+
+def test_the_fetch_behind_a_forward_that_was_called_directly(folder: Path) -> None:
+    model = Net()
+    model.forward(torch.rand(1, 2))
+    train(model, 3)
+    (epoch,) = session(folder).find("epoch")
+    assert [len(step.children) for step in epoch.find("step")] == [4, 4, 4]
+
+
+def test_what_the_user_attached_stays(folder: Path) -> None:
+    seen = []
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, x in enumerate(DataLoader(torch.rand(4, 2), 1)):
+        seen.append(baggage.get_baggage("run"))
+        if number == 1:
+            context.attach(baggage.set_baggage("run", "A"))
+        model(x).sum().backward()
+        optimizer.step()
+    assert seen == [None, None, "A", "A"]
+
+
+def test_a_patch_of_others_that_comes_and_goes(tmp_path: Path) -> None:
+    original = nn.Module.__call__
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return before(*args, **kwargs)
+
+    ci.profile(output_dir=str(tmp_path), snapshots=None)
+    before = nn.Module.__call__
+    nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+    Net()(torch.rand(1, 2))
+    nn.Module.__call__ = before  # type: ignore[method-assign]
+    train(Net())
+    ci.shutdown()
+    assert nn.Module.__call__ is original
+
+
+def test_hooks_that_somebody_holds_record_nothing_afterwards(tmp_path: Path) -> None:
+    ci.profile(output_dir=str(tmp_path), snapshots=None)
+    model = Net()
+    train(model)
+    call, grad = model.__call__, torch.autograd.grad
+    ci.shutdown()
+    for _ in range(5):
+        grad(call(torch.rand(1, 2, requires_grad=True)).sum(), list(model.parameters()))
+    assert sum(len(each.scopes) for each in buffers.registry) == 0
+
+
+def test_names_of_optimizers_that_come_and_go(folder: Path) -> None:
+    kinds = (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop)
+    model = Net()
+    for number, x in enumerate(DataLoader(torch.rand(9, 2), 1)):
+        model(x).sum().backward()
+        kinds[number % 3](model.parameters(), lr=0.1).step()
+    found = [n.record["attrs"]["optimizer"] for n in session(folder).find("optimizer_step")]
+    assert found == ["SGD", "AdamW", "RMSprop"] * 3
+
+
+def test_more_phases_than_a_few_before_a_bare_step(folder: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for _ in range(40):
+            model(torch.rand(1, 2)).sum().backward()
+        optimizer.step()
+    steps = session(folder).find("step")
+    assert [len(step.find("micro_step")) for step in steps] == [40, 40]
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_every_nth_step_over_epochs_of_any_length(every: int, tmp_path: Path) -> None:
+    ci.profile(output_dir=str(tmp_path), snapshots=None, detail_every=every, detail_slow_factor=1e9)
+    train(Net(), batches=11, epochs=10)
+    steps = session(tmp_path).find("step")
+    whole = [number for number, step in enumerate(steps) if step.children]
+    assert whole == list(range(0, 110, every))
+
+
+def test_what_is_in_a_folded_phase_is_not_counted_twice(tmp_path: Path) -> None:
+    ci.profile(output_dir=str(tmp_path), snapshots=None, detail_every=3, detail_slow_factor=1e9)
+    model = Net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    for x in DataLoader(torch.rand(12, 2), 1):
+
+        def closure(x: Any = x) -> Any:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    steps = session(tmp_path).find("step")
+    assert len(steps) == 12
+    assert all(step.record["attrs"]["unattributed_ns"] >= 0 for step in steps)
+    for step in steps:
+        names = {child.name for child in step.children}
+        assert names in (set(), {"data_load", "optimizer_step"})
+
+
+@pytest.mark.parametrize("name", ["forward", "optimizer_step"])
+def test_a_session_that_ends_in_a_phase_ends_the_step_with_it(name: str, folder: Path) -> None:
+    """As SIGTERM has it: what is inside a step is no longer than the step."""
+
+    class Last(Net):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            if name == "forward" and x[0, 0] == 4:
+                ci.shutdown()
+            return super().forward(x, scale)
+
+    class Stepped(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if name == "optimizer_step" and x[0, 0] == 4:
+                ci.shutdown()
+            return super().step(closure)
+
+    model = Last()
+    optimizer = Stepped(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.arange(6.0).reshape(3, 2), 1):
+        model(x).sum().backward()
+        optimizer.step()
+    spool = read_spool(folder).session
+    *_, step = spool.find("step")
+    (left,) = [child for child in step.children if "incomplete" in child.record["attrs"]]
+    assert left.name == name
+    assert left.record["end_ns"] <= step.record["end_ns"]
+    assert step.record["attrs"]["unattributed_ns"] >= 0
+
+
+def test_an_evaluation_between_the_fetch_and_the_use_of_a_batch(folder: Path) -> None:
+    model, held_out = Net(), DataLoader(torch.rand(2, 2), 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, x in enumerate(DataLoader(torch.rand(4, 2), 1)):
+        if number % 2 == 0:
+            with torch.no_grad():
+                for y in held_out:
+                    model(y)
+        model(x).sum().backward()
+        optimizer.step()
+    root = session(folder)
+    assert [child.name for child in root.children] == ["data_load", "eval", "epoch"]
+    (epoch,) = root.find("epoch")
+    names = [child.name for child in epoch.children]
+    assert names == ["step", "step", "data_load", "eval", "step", "step"]
+    for step in epoch.find("step"):
+        found = [child.name for child in step.children if child.name != "data_load"]
+        assert found == ["forward", "backward", "optimizer_step"]
+
+
+def test_a_training_in_a_single_step_keeps_no_phases(folder: Path) -> None:
+    """The iterator that gave the only batch is kept, so its step goes on."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    iterator = iter(DataLoader(torch.rand(4, 2), 1))
+    x = next(iterator)
+    for _ in range(1_200):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    ci.flush()
+    kept = sum(type(each) is Phase for each in gc.get_objects())
+    del iterator
+    (epoch,) = session(folder).children
+    (step,) = epoch.children
+    assert kept < 2_000
+    assert len(step.children) == 4_801
+    covered = sum(each.record["end_ns"] - each.record["start_ns"] for each in step.children)
+    whole = step.record["end_ns"] - step.record["start_ns"]
+    assert step.record["attrs"]["unattributed_ns"] == whole - covered

@@ -1,0 +1,45 @@
+"""docker/Dockerfile, and what compose.yaml needs of it (more: tests/project/test_packaging.py)."""
+
+from __future__ import annotations
+
+import re
+
+from cirron_otel.collector.service.config_file import load_options
+from tests.project.test_packaging import PROJECT, dockerfile
+
+from .composed import services
+
+
+def arguments(name: str) -> str:
+    return " ".join(arguments for instruction, arguments in dockerfile() if instruction == name)
+
+
+def test_it_installs_what_the_collector_may_need() -> None:
+    [extras] = re.findall(r"'\.\[([a-z0-9,]+)\]'", arguments("RUN"))
+    assert set(extras.split(",")) == {"collector", "otlp", "postgres", "s3"}
+    assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_its_user_owns_the_folder_that_is_written_to() -> None:
+    user, group = arguments("USER").split(":")
+    assert f"--owner={user} --group={group} --mode=0700 /data" in arguments("RUN")
+    assert arguments("WORKDIR").split()[-1] == "/data"
+    assert "/data" in services()["collector"].volumes
+
+
+def test_others_that_write_are_given_their_folder() -> None:
+    owners = services()["owners"]
+    assert owners.settings["entrypoint"] == ["chown", arguments("USER"), *owners.volumes]
+    others = [services()["otelcol"], services()["tempo"]]
+    assert set(owners.volumes.values()) == {v for s in others for v in s.volumes.values()}
+    for service in others:
+        wait = service.settings["depends_on"]["owners"]
+        assert wait == {"condition": "service_completed_successfully"}
+    [tmpfs] = services()["job-0"].settings["tmpfs"]
+    assert tmpfs == "/data:uid={},gid={},mode=0700".format(*arguments("USER").split(":"))
+
+
+def test_it_exposes_the_ports_that_the_collector_listens_on() -> None:
+    receivers = load_options(None, {}).options.receivers
+    ports = [a.port for a in (receivers.grpc.address, receivers.http.address) if a is not None]
+    assert list(map(int, arguments("EXPOSE").split())) == ports

@@ -1,0 +1,143 @@
+"""The figures of an engine are equal to those of Python, to the digit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cirron_otel.core.analysis.run_selection import ALL
+from cirron_otel.core.columns.writing import WriterLimits
+from cirron_otel.core.engines.columnar_batches import ColumnarBatches
+from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
+from cirron_otel.core.engines.source import opened_tables
+from cirron_otel.core.engines.unsupported import NeedsPythonError
+from cirron_otel.core.spool.reader import SpoolReader
+from cirron_otel.tools.cli.demo import RECORDING
+from tests.core.columns.helpers import TINY, add
+from tests.kit.generators.trees import random_spool, training
+from tests.kit.spools.made import encoded, made, span
+from tests.kit.spools.recorded import NAMES, SPOOLS
+
+from . import documents
+from .documents import Files, in_engine, in_python
+
+
+def in_duckdb(
+    files: Files, folder: Path, limits: WriterLimits = TINY, names: tuple[str, ...] = documents.ALL
+) -> dict[str, Any]:
+    add(folder, files, limits)
+    return in_engine(folder, names=names)
+
+
+def files_of(spool: Path) -> Files:
+    return [(batch.name, batch.data) for batch in SpoolReader(spool)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recordings(name: str, tmp_path: Path) -> None:
+    files = files_of(SPOOLS / name)
+    assert in_duckdb(files, tmp_path / "c") == in_python(files, tmp_path / "s")
+
+
+def test_the_recording_of_the_demo(tmp_path: Path) -> None:
+    files = files_of(RECORDING)
+    assert in_duckdb(files, tmp_path / "c") == in_python(files, tmp_path / "s")
+
+
+@pytest.mark.parametrize("seed", [*range(10), 13, 21])
+def test_random_trees(seed: int, tmp_path: Path) -> None:
+    files = random_spool(seed)
+    names = documents.some(seed)
+    expected = in_python(files, tmp_path / "s", names)
+    assert expected["report"]["spans"] > 90
+    assert in_duckdb(files, tmp_path / "c", names=names) == expected
+
+
+def test_scopes_of_many_levels(tmp_path: Path) -> None:
+    """Phases of one step in 150 levels of scopes, which are in an epoch through 60 others."""
+    spans = [span(0, name="epoch", index=3)]
+    spans += [span(number, number - 1, name="mine") for number in range(1, 61)]
+    spans.append(span(61, 60, index=0))
+    for number in range(62, 362, 2):
+        spans.append(span(number, number - 2 if number > 62 else 61, name="mine"))
+        spans.append(span(number + 1, number, name="forward"))
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    names = ("comparison",)
+    expected = in_python(files, tmp_path / "s", names)
+    comparison = expected["comparison"]
+    assert [(name, times) for name, times, *_ in comparison["steps"]] == [
+        ("step", 1), ("mine", 1), ("forward", 150), ("unattributed", 1),
+    ]  # fmt: skip
+    assert comparison["diagnosis"]["window"]["first"] == {"epoch": "3", "step": "0"}
+    assert in_duckdb(files, tmp_path / "c", names=names) == expected
+
+
+def test_scopes_that_contain_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the epoch around a step ends at the first scope that it has met before."""
+    spans = [span(0, name="epoch", index=3)]
+    spans += [span(number, number - 1, name="mine") for number in range(1, 21)]
+    spans += [span(100 + number, 100 + (number + 1) % 3, name="mine") for number in range(3)]
+    spans += [span(200, 20, index=0), span(201, 100, index=1), span(202, 201, name="forward")]
+    batch = made(0, spans=spans)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    levels = []
+    store = DuckDBEngine.store
+
+    def counted(engine: DuckDBEngine, expression: Any) -> Any:
+        levels.append(set(expression.columns) == {"parent", "id"})
+        return store(engine, expression)
+
+    monkeypatch.setattr(DuckDBEngine, "store", counted)
+    found = in_duckdb(files, tmp_path / "c", names=("report",))
+    assert found == in_python(files, tmp_path / "s", ("report",))
+    assert [each["epoch"] for each in found["report"]["slowest_steps"]] == ["3", None]
+    assert 20 < sum(levels) < 30
+
+
+def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
+    files = training(ranks=3, steps=40)
+    found = in_duckdb(files, tmp_path / "c", WriterLimits())
+    assert found == in_python(files, tmp_path / "s")
+    report = found["report"]
+    assert report["straggler"]["rank"] == 1
+    assert report["primary_verdict"]["kind"] == "COMPUTE_STRAGGLER"
+    assert [each["steps"]["times"] for each in report["ranks"]] == [80] * 3
+    assert len(set(found["comparison"]["medians"])) == 10
+    assert found["diagnosis"]["primary"] == "COMPUTE_STRAGGLER"
+
+
+def test_the_comparison_notices_a_changed_name(tmp_path: Path) -> None:
+    files = training(ranks=1, steps=40)
+    changed = [(name, data.replace(b'"name":"loss"', b'"name":"lost"')) for name, data in files]
+    found = in_duckdb(changed, tmp_path / "c")
+    expected = in_python(files, tmp_path / "s")
+    differing = {name for name, each in found.items() if each != expected[name]}
+    assert differing == {"report", "comparison"}
+
+
+def test_a_recording_without_records(tmp_path: Path) -> None:
+    assert in_duckdb([], tmp_path / "c") == in_python([], tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(b'"name":"loss"', b'"name":"digest.loss"')],
+        [(b'"rank":0', b'"rank":-1'), (b'"rank":1', b'"rank":null')],
+        [(b'"gpu_ns":null', b'"gpu_ns":4611686018427387904')],
+    ],
+)
+def test_records_that_only_python_reads_are_named(
+    changes: list[tuple[bytes, bytes]], tmp_path: Path
+) -> None:
+    files = training(ranks=2, steps=2)
+    for change in changes:
+        files = [(name, data.replace(*change)) for name, data in files]
+    add(tmp_path, files)
+    with opened_tables(ColumnarBatches(tmp_path)) as tables:
+        selected = tables.choose(ALL)
+        with pytest.raises(NeedsPythonError), tables.run(*selected):
+            pass

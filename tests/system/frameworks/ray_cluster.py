@@ -1,0 +1,130 @@
+"""A local cluster of Ray, and a driver that runs programs on it one after the other.
+
+    python -m tests.system.frameworks.ray_cluster
+    python -m tests.system.frameworks.ray_cluster FRAMEWORK TOOL
+
+Without arguments it starts a cluster, prints its address and runs until the end of its input. With
+arguments it serves like `tests.system.frameworks.worker`, but all programs share its process: a
+driver connects to a cluster once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.kit.sessions.processes import ROOT, environment
+
+from . import programs_of
+from .running import Server, Worker
+
+_MODULE = "tests.system.frameworks.ray_cluster"
+
+
+class _Driver(Server):
+    """A process that runs the programs of a framework as drivers of a cluster."""
+
+    def __init__(self, python: Path, variables: Mapping[str, str], framework: str, tool: str):
+        super().__init__(())
+        self._command = [str(python), "-m", _MODULE, framework, tool]
+        self._variables = variables
+
+    def _start(self) -> subprocess.Popen[str]:
+        return _process(self._command, self._variables)
+
+
+@contextmanager
+def driver(
+    python: Path, variables: Mapping[str, str], framework: str, tool: str
+) -> Iterator[Worker]:
+    """Yield the programs of a framework, run by a driver of the cluster with these variables."""
+    with _Driver(python, variables, framework, tool) as server:
+        yield Worker(server, framework, tool)
+
+
+@contextmanager
+def cluster(python: Path) -> Iterator[dict[str, str]]:
+    """Start a cluster; yield the variables with which a driver connects to it."""
+    # The paths of Ray's sockets are limited to about 100 characters.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as home:
+        variables = {
+            # A token of its own: Ray would otherwise write one to the home directory.
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_TMPDIR": home, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0",
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_TRAIN_METRICS_ENABLED": "0",
+            "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        }  # fmt: skip
+        process = _process([str(python), "-m", _MODULE], variables)
+        assert process.stdout is not None
+        try:
+            yield {**variables, "RAY_ADDRESS": process.stdout.readline().strip()}
+        finally:
+            process.communicate(timeout=60)
+
+
+def _process(command: list[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    env = environment(**variables)
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True)
+
+
+def _serve_cluster() -> None:
+    ray = importlib.import_module("ray")
+    answers = _answers()
+    found = ray.init(
+        num_cpus=6, include_dashboard=False, object_store_memory=80 * 1024 * 1024,
+        logging_level="error", log_to_driver=False, _temp_dir=os.environ["RAY_TMPDIR"],
+    )  # fmt: skip
+    print(found.address_info["address"], file=answers, flush=True)
+    sys.stdin.read()
+    ray.shutdown()
+
+
+def _serve(framework: str, tool: str) -> None:
+    answers = _answers()
+    programs = programs_of(framework)
+    ray = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        directory = Path(request["directory"])
+        output = os.open(directory / "output-0.txt", os.O_WRONLY | os.O_CREAT, 0o600)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        if ray is None:
+            for module in ("numpy", "torch"):  # their generators are seeded before each program
+                importlib.import_module(module)
+            ray = importlib.import_module("ray")
+            ray.init(os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
+        (directory / "work-0").mkdir()
+        os.chdir(directory / "work-0")
+        begun = time.monotonic()
+        trace = importlib.import_module("tests.system.frameworks.worker").trace
+        outcome = trace(programs[request["program"]], tool, directory)
+        took = {"seconds": round(time.monotonic() - begun, 1)}
+        (directory / "outcome-0.json").write_text(json.dumps({**asdict(outcome), **took}))
+        print(json.dumps([0]), file=answers, flush=True)
+
+
+def _answers() -> Any:
+    """Return the stream for answers; everything else goes to stderr, as Ray prints to stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _serve(*sys.argv[1:])
+    else:
+        _serve_cluster()
