@@ -3,6 +3,8 @@ PYTHON ?= python3
 # How many test processes run side by side.
 # One more than the cores of a machine with two: many tests wait for another process.
 WORKERS ?= 3
+# The groups of tests/kit/matrix.py that `make test` also runs: none, all, or names with commas.
+MATRIX ?= none
 # TORCH=no: PyTorch is not installed, and what needs it is left out.
 TORCH ?= yes
 
@@ -18,7 +20,7 @@ ENVIRONMENT := $(TORCH_STAMP)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
+.PHONY: help venv torch torch-oldest pythons compare backends frameworks check test test-matrix test-times demo bench engines scale scale-chain fuzz soak kafka docs screens lint format clean
 
 help:
 	@echo "make venv      the environment with everything that development needs but PyTorch: .venv"
@@ -30,7 +32,9 @@ help:
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
 	@echo "               under five minutes on two cores, for the edit loop"
-	@echo "make test      linters, types, layers and all tests; CI runs it"
+	@echo "make test      linters, types, layers, and all tests but the matrix; with MATRIX=all or names of groups,"
+	@echo "               also these. CI runs it with the groups whose inputs changed within 48 hours"
+	@echo "make test-matrix  the matrix: the same programs with the oldest and other versions, Spark, other Pythons"
 	@echo "make test-times  choose anew what make check leaves out, by the times of the last make test"
 	@echo "make scale     ten minutes of 10,000 simulated ranks through an agent, Kafka, collectors and PostgreSQL;"
 	@echo "               SCALE='--ranks 64' for less, SCALE='--keep DIR' to continue after an interruption"
@@ -95,11 +99,15 @@ backends:
 test: $(ENVIRONMENT)
 	@$(BIN)/python -m tests.kit.backends.build --optional
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.kit.times
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.kit.times --matrix $(MATRIX)
+
+test-matrix: $(ENVIRONMENT) torch-oldest frameworks pythons
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m matrix
 
 check: $(ENVIRONMENT)
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m "not backends and not postgres and not slow"
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --matrix none \
+	  -m "not backends and not postgres and not slow"
 
 test-times:
 	$(BIN)/python -m tests.kit.times

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from opentelemetry import context
 from opentelemetry.trace import get_current_span
 
+from .kit import matrix
 from .kit.backends import run
 from .kit.backends import tempo as tempo_backend
 from .kit.backends.build import BACKENDS, missing
@@ -42,6 +43,10 @@ OF_TORCH = (TESTS / "sdk" / "instrumentation", TESTS / "sdk" / "snapshots")
 BACKEND_FIXTURES = {
     "aws", "jaeger", "jaeger_on_disk", "kafka_broker", "otelcol_file", "otelcol_split", "tempo"
 }  # fmt: skip
+MATRIX_FIXTURES = {
+    "oldest": "oldest-trainers", "oldest_torch": "oldest-torch", "spark_cluster": "spark"
+}  # fmt: skip
+"""The groups of the matrix whose programs run through a fixture."""
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 # The caller's variables for OpenTelemetry or Cirron must not influence the tests, and no request to
@@ -75,6 +80,22 @@ _PATIENT: dict[str, Any] = {
 settings.register_profile("ci", derandomize=True, **_PATIENT)
 settings.register_profile("patient", **_PATIENT)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        default=matrix.ALL,
+        help="groups of the matrix (tests/kit/matrix.py) to run: all (default), none, or names",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse an unknown group ahead of the collection, which takes a while."""
+    try:
+        matrix.parse(config.getoption("--matrix"))
+    except ValueError as error:
+        raise pytest.UsageError(f"--matrix: {error}") from None
 
 
 def nothing_left_out() -> bool:
@@ -126,13 +147,16 @@ def _is_of_torch(path: Path) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test that uses a backend, a PostgreSQL server or the recordings, or is slow.
 
-    Of several workers, each starts the longest tests first.
+    Tests of the groups that `--matrix` does not name are deselected. Of several workers, each
+    starts the longest tests first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
+        for name in fixtures & set(MATRIX_FIXTURES):
+            item.add_marker(pytest.mark.matrix(MATRIX_FIXTURES[name]))
         if fixtures & BACKEND_FIXTURES:
             item.add_marker("backends")
         if "recorded_spools" in fixtures:
@@ -145,9 +169,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Only one worker then sets up the fixture.
             group = "/".join(item.path.relative_to(TESTS).with_suffix("").parts)
             item.add_marker(pytest.mark.xdist_group(group))
+    _deselect_matrix(config, items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         measured = [slow().get(function_of(item.nodeid), 0.0) for item in items]
         items[:] = [items[at] for at in longest_first([*map(group_of, items)], measured)]
+
+
+def _deselect_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = matrix.parse(config.getoption("--matrix"))
+    left_out = set()
+    for item in items:
+        marker = item.get_closest_marker("matrix")
+        if marker is not None:
+            (group,) = marker.args
+            if group not in matrix.GROUPS:
+                raise pytest.UsageError(f"{item.nodeid}: {group!r} is not in tests/kit/matrix.py")
+            if group not in chosen:
+                left_out.add(item)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

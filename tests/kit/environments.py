@@ -65,7 +65,7 @@ class Environment:
 
     @property
     def is_made(self) -> bool:
-        """Whether it exists and was made with these pins, requirements, paths and this Python."""
+        """Whether it exists and was made with these pins, requirements and this Python."""
         stamp = self.home / "pins"
         return self.python.exists() and stamp.exists() and stamp.read_text() == self._wanted()
 
@@ -83,19 +83,27 @@ class Environment:
                 except EnvironmentUnavailableError:
                     shutil.rmtree(self.home, ignore_errors=True)
                     raise
+            self._set_paths()
         return self.python
+
+    def _set_paths(self) -> None:
+        """Write the path file if it differs: another checkout may have made the environment."""
+        path_file = self.site_packages / "further.pth"
+        text = "".join(f"{path}\n" for path in self.paths)
+        if not path_file.exists() or path_file.read_text() != text:
+            temporary = path_file.with_name(f"further.{os.getpid()}.tmp")
+            temporary.write_text(text)
+            temporary.replace(path_file)
 
     def _fill(self) -> None:
         command = [self.interpreter, "-m", "venv", str(self.home)]
         self._check(subprocess.run(command, capture_output=True, text=True, check=False))
         wanted = self.install or ("--no-deps", "-r", str(self.pins))
         self._check(install(self.python, ["--quiet", "-c", str(self.pins), *wanted]))
-        path_file = self.site_packages / "further.pth"
-        path_file.write_text("".join(f"{path}\n" for path in self.paths))
         (self.home / "pins").write_text(self._wanted())
 
     def _wanted(self) -> str:
-        asked = repr((self.install, [str(path) for path in self.paths], self.version))
+        asked = repr((self.install, self.version))
         return hashlib.sha256(self.pins.read_bytes() + asked.encode()).hexdigest()
 
     def _check(self, result: subprocess.CompletedProcess[str]) -> None:

@@ -17,10 +17,11 @@ from .running import check, parameters
 from .workers import Workers, python_of, workers_of
 
 FRAMEWORK = "sklearn"
+VERSIONS = ["sklearn", pytest.param("sklearn-oldest", marks=pytest.mark.matrix("oldest-trainers"))]
 MODULES = ("sklearn.linear_model", "sklearn.ensemble", "xgboost", "lightgbm")
 
 
-@pytest.fixture(scope="module", params=["sklearn", "sklearn-oldest"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def workers(request: pytest.FixtureRequest) -> Iterator[Workers]:
     with workers_of(FRAMEWORK, MODULES, request.param) as both:
         yield both
@@ -92,7 +93,7 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize("name", ["sklearn", "sklearn-oldest"])
+@pytest.mark.parametrize("name", VERSIONS)
 def test_each_worker_process_has_a_linked_session_with_its_folds(name: str, tmp_path: Path) -> None:
     printed = _run(python_of(name), _JOBS, tmp_path)
     spool = read_spool(tmp_path / "out")
@@ -196,7 +197,7 @@ print(profiler.health()["swallowed_errors"], second.health()["swallowed_errors"]
 )
 
 
-@pytest.mark.parametrize("name", ["sklearn", "sklearn-oldest"])
+@pytest.mark.parametrize("name", VERSIONS)
 def test_the_estimator_and_its_class_stay_as_they_are(name: str, tmp_path: Path) -> None:
     assert _run(python_of(name), _PLAIN, tmp_path).strip() == "{} {}"
     first, second = read_spool(tmp_path / "out").sessions

@@ -12,7 +12,7 @@ from tests.kit.backends import run as run_backends
 from tests.kit.environments import EnvironmentUnavailableError
 from tests.tools.conftest import run  # noqa: F401 - a fixture
 
-from .peers import Peer
+from .peers import RELEASES, Peer
 
 RECORDINGS = Path(__file__).parents[3] / "testdata" / "stormlog"
 """Recordings of Stormlog 0.3.9 and 0.4.3, with the answers of 0.3.9."""
@@ -31,7 +31,7 @@ def splitting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[run_backends
         yield collector
 
 
-@pytest.fixture(scope="module", params=["0.3.9", "0.4.3"])
+@pytest.fixture(scope="module", params=RELEASES)
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
     """A process with a real release of Stormlog, for each release."""
     try:

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kit.environments import SITE_PACKAGES, Environment
 
 _PINS = Path(__file__).with_name("pins")
@@ -30,6 +32,8 @@ STORMLOG_043 = _release("0.4.3")
 """The same with schema 4."""
 STORMLOG = {"stormlog-0.3.9": STORMLOG_039, "stormlog-0.4.3": STORMLOG_043}
 """Both releases by name."""
+RELEASES = [pytest.param("0.3.9", marks=pytest.mark.matrix("other-peers")), "0.4.3"]
+"""Both releases as parameters of tests."""
 
 
 class Peer:

@@ -21,7 +21,7 @@ from tests.kit.environments import EnvironmentUnavailableError
 from tests.kit.spools.comparing import assert_same, batches
 from tests.system.backends.test_round_trips import through
 
-from .peers import STORMLOG, Peer
+from .peers import RELEASES, STORMLOG, Peer
 from .programs.remembering import INTERVAL_S, REQUESTED
 from .real_recordings import KINDS, own_run, record
 from .returning import (
@@ -35,7 +35,7 @@ from .returning import (
 pytestmark = pytest.mark.xdist_group("stormlog-recordings")
 
 
-@pytest.fixture(scope="module", params=["0.3.9", "0.4.3"])
+@pytest.fixture(scope="module", params=RELEASES)
 def version(request: pytest.FixtureRequest) -> str:
     """Each release."""
     return str(request.param)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kit.environments import SITE_PACKAGES, Environment
 
 _PINS = Path(__file__).with_name("pins")
@@ -27,3 +29,5 @@ TRACEML_050 = _release("0.5.0")
 """`import traceml_ai` (also as `traceml`), and the command `bin/traceml`."""
 TRACEML = {"traceml-0.3.1": TRACEML_031, "traceml-0.5.0": TRACEML_050}
 """Both releases by name."""
+RELEASES = [pytest.param("traceml-0.3.1", marks=pytest.mark.matrix("other-peers")), "traceml-0.5.0"]
+"""Both releases as parameters of tests."""

@@ -15,7 +15,7 @@ from .jobs import (
     RunningJob,
     free_port,
 )
-from .peers import TRACEML
+from .peers import RELEASES, TRACEML
 from .recording_proxy import RecordingProxy
 from .sending import stored_steps
 from .test_jobs import means
@@ -26,7 +26,7 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("adapter", ["hf", "lightning"])
-@pytest.mark.parametrize("version", TRACEML)
+@pytest.mark.parametrize("version", RELEASES)
 def test_a_trainer_is_received_unchanged(version: str, adapter: str, tmp_path: Path) -> None:
     program = PROGRAM.with_name(f"train_{adapter}.py")
 

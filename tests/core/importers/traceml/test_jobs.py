@@ -29,7 +29,7 @@ from .jobs import (
     free_port,
     variables_of,
 )
-from .peers import TRACEML, TRACEML_050
+from .peers import RELEASES, TRACEML, TRACEML_050
 from .recording_proxy import RecordingProxy
 from .sending import stored, stored_steps
 from .test_receiver import count, received, refused
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
     jaeger: run.Jaeger
 
 
-@pytest.fixture(scope="module", params=TRACEML)
+@pytest.fixture(scope="module", params=RELEASES)
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -165,7 +165,7 @@ def recorded_batches(proxy: RecordingProxy) -> dict[str, bytes]:
 
 
 class TestJobs:
-    @pytest.mark.parametrize("version", TRACEML)
+    @pytest.mark.parametrize("version", RELEASES)
     def test_a_live_job_is_stored_as_its_import(self, version: str, tmp_path: Path) -> None:
         port = free_port()
         with (
@@ -181,7 +181,7 @@ class TestJobs:
         assert stored(tmp_path / "data") == recorded_batches(proxy) != {}
         assert stored_steps(tmp_path / "data") == [(r, n) for r in (0, 1) for n in range(1, 61)]
 
-    @pytest.mark.parametrize("version", TRACEML)
+    @pytest.mark.parametrize("version", RELEASES)
     def test_a_job_does_not_notice_that_the_collector_is_killed(
         self, version: str, tmp_path: Path
     ) -> None:
