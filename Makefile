@@ -44,7 +44,8 @@ help:
 	@echo "make backends  the OpenTelemetry Collector, Jaeger, Tempo and S3 server that the tests run (needs Go),"
 	@echo "               and Kafka (needs Java and Maven)"
 	@echo "make fuzz      look for inputs that break the decoders, for SECONDS=60 (needs atheris), then"
-	@echo "               convert 20,000 generated batches and messages both ways (6 minutes on two cores)"
+	@echo "               convert 20,000 generated batches and messages both ways (6 minutes on two cores),"
+	@echo "               and repeat the property tests with new examples"
 	@echo "make soak      a collector under load: kills, refused batches, memory, 40,000 batches; half an hour"
 	@echo "make kafka     SPANS=1000000 spans through agents, Kafka and collectors while each part is killed"
 	@echo "make docs      the documentation as a site: build/docs/index.html"
@@ -144,6 +145,7 @@ SECONDS ?= 60
 
 fuzz: $(STAMP)
 	@$(BIN)/python -m tests.system.fuzz.run all --seconds $(SECONDS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup -m hypothesis --hypothesis-profile drawn
 
 # One section alone: make soak SECTION=kills (or isolation, memory, files).
 SECTION ?=

@@ -25,6 +25,7 @@ from .kit.backends import run
 from .kit.backends import tempo as tempo_backend
 from .kit.backends.build import BACKENDS, missing
 from .kit.environments import EnvironmentUnavailableError
+from .kit.examples import DRAWN
 from .kit.recorder import record
 from .kit.recorder.record import Recording
 from .kit.times import (
@@ -72,14 +73,14 @@ for _number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(_number, signal.SIG_DFL)
 
 
-# CI draws the same examples each time, so that its results are repeatable; all other runs draw new
-# ones. No example fails because the machine is busy.
+# The tests draw the same examples each time, so that their results are repeatable; `make fuzz`
+# draws new ones. No example fails because the machine is busy.
 _PATIENT: dict[str, Any] = {
     "deadline": None, "suppress_health_check": [HealthCheck.too_slow],
 }  # fmt: skip
-settings.register_profile("ci", derandomize=True, **_PATIENT)
-settings.register_profile("patient", **_PATIENT)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "patient")
+settings.register_profile("fixed", derandomize=True, **_PATIENT)
+settings.register_profile(DRAWN, **_PATIENT)
+settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

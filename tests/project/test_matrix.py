@@ -186,7 +186,9 @@ def collected(option: str, directory: Path) -> str:
 
 def test_a_group_that_is_not_named_is_deselected() -> None:
     directory = ROOT / "tests" / "system" / "engines" / "test_spark.py"
-    assert re.search(r"(\d+)/(\d+) tests collected \(\d+ deselected\)", collected("none", directory))
+    assert re.search(
+        r"(\d+)/(\d+) tests collected \(\d+ deselected\)", collected("none", directory)
+    )
     assert "deselected" in collected("oldest-torch", directory)
     assert "deselected" not in collected("spark", directory)
 

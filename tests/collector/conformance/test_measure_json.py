@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cirron_otel.collector.receiver.measure import TooManyElementsError, measure
 from cirron_otel.collector.receiver.reading import check_json
 from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
+from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
 MOST = 20_000
@@ -57,7 +58,7 @@ def test_what_stands_in_texts_does_not_count(body: bytes) -> None:
     check_json(body, MOST)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(generated.traces())
 def test_what_protobuf_takes_is_taken_in_json(message: Any) -> None:
     """With the same number of elements as the limit: what is in an element is within its share."""
@@ -67,7 +68,7 @@ def test_what_protobuf_takes_is_taken_in_json(message: Any) -> None:
     traces_from_json(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cirron_otel.collector.receiver.consumer import ReceivedSignal
 from cirron_otel.collector.receiver.http.bodies import json_signal
+from tests.kit.examples import examples
 
 from .http_serving import (
     BATCH,
@@ -70,7 +71,7 @@ values = st.recursive(
 names = st.text().filter(lambda name: name not in BATCH and name != "resource_spans")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(names, values, max_size=5), st.booleans(), st.booleans())
 def test_unknown_keys_change_nothing(
     unknown: dict[str, Any], is_cirron: bool, is_ascii: bool

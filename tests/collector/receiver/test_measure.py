@@ -27,6 +27,7 @@ from cirron_otel.collector.receiver.measure import (
     content,
     measure,
 )
+from tests.kit.examples import examples
 from tests.kit.generators.otlp_messages import descendants, traces
 
 from .measure_hostile import (
@@ -46,7 +47,7 @@ DATA: dict[ReceivedSignal, type[Message]] = {
 }
 signals = pytest.mark.parametrize("signal", DATA)
 seeds = st.integers(0, 2**40)
-often = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def as_measure(found: Counter[str]) -> Measure:

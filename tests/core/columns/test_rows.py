@@ -16,6 +16,7 @@ from cirron_otel.core.records.check import check_batch
 from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from tests.core.targets.sql.test_lossless import ODD, OURS
+from tests.kit.examples import examples
 from tests.kit.generators import strategies
 from tests.kit.spools import mutations
 from tests.kit.spools.made import (
@@ -28,7 +29,7 @@ from tests.kit.spools.made import (
 from tests.kit.spools.recorded import ALL_BATCHES
 
 NAME = "00000000000000000001-x.json"
-MANY = settings(max_examples=400, deadline=None)
+MANY = settings(max_examples=examples(400), deadline=None)
 
 
 def rows(table: dict[str, list[Any]]) -> list[dict[str, Any]]:

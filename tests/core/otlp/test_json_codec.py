@@ -17,6 +17,7 @@ from cirron_otel.core.otlp.json_codec import (
     traces_from_json,
     traces_to_json,
 )
+from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
 from .documents import (
@@ -84,7 +85,7 @@ def test_table_both_ways(message: TracesData, text: str) -> None:
     assert warnings == []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(generated.traces())
 def test_proto_to_json_to_proto_is_equal_to_the_bit(message: TracesData) -> None:
     text = traces_to_json(message)
@@ -98,7 +99,7 @@ def test_proto_to_json_to_proto_is_equal_to_the_bit(message: TracesData) -> None
     assert traces_to_json(back) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(generated.traces(), st.randoms(use_true_random=False))
 def test_snake_case_numbers_and_the_slow_parser_read_the_same(
     message: TracesData, rng: Any
@@ -299,7 +300,7 @@ def test_a_collectors_line_is_read_right() -> None:
     assert warnings == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(generated.traces(), st.data())
 def test_unknown_fields_are_found_wherever_they_are(message: TracesData, data: Any) -> None:
     assert not has_unknown_fields(message)

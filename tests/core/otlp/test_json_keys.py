@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from cirron_otel.core.otlp.json_logs import logs_from_json
 from cirron_otel.errors import InputError
+from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
 from .documents import (
@@ -136,7 +137,7 @@ documents = st.tuples(generated.traces(), st.lists(unknown_values, max_size=3))
 randoms = st.integers(0, 2**32).map(Random)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(documents, randoms)
 def test_documents_without_a_repeated_key_are_read_as_before(
     given_document: tuple[TracesData, list[Any]], rng: Random
@@ -149,7 +150,7 @@ def test_documents_without_a_repeated_key_are_read_as_before(
     )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(documents, randoms, unknown_values)
 def test_a_repeated_key_is_refused_with_its_path(
     given_document: tuple[TracesData, list[Any]], rng: Random, other_value: Any
@@ -168,7 +169,7 @@ def test_a_repeated_key_is_refused_with_its_path(
     assert str(caught.value).startswith(f"{path}{step(path, key)}: the key occurs twice")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(generated.traces(), randoms)
 def test_a_field_under_both_spellings_of_its_key_is_refused_with_its_path(
     message: TracesData, rng: Random

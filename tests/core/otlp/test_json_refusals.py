@@ -10,6 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.core.otlp.json_codec import traces_from_json, traces_to_json
 from cirron_otel.errors import InputError
+from tests.kit.examples import examples
 
 from .documents import document, nested_value, value_document
 
@@ -163,7 +164,7 @@ def test_messages_too_deep_to_write_are_refused() -> None:
         traces_to_json(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -10,6 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from cirron_otel.core.otlp.json_codec import has_unknown_fields
 from cirron_otel.core.otlp.split import count_spans, halve_request, split_request
 from cirron_otel.errors import InputError
+from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
 
@@ -61,7 +62,7 @@ def check_parts(data: bytes, parts: list[bytes]) -> None:
     assert sum(map(count_spans, parts)) == count_spans(data) == spans_of(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(generated.traces(), st.integers(0, 600), st.data())
 def test_no_span_is_lost_and_none_lost_its_resource(
     message: TracesData, limit: int, data: st.DataObject
@@ -78,7 +79,7 @@ def test_no_span_is_lost_and_none_lost_its_resource(
         assert parts == [whole]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(generated.traces())
 def test_halves(message: TracesData) -> None:
     whole = message.SerializeToString()

@@ -16,6 +16,7 @@ from cirron_otel.core.records.columns import PlatformRecords, TraceMark, TraceSn
 from cirron_otel.core.translator.own.platform import PlatformContext, from_platform, to_platform
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
+from tests.kit.examples import examples
 from tests.kit.spools.made import (
     made,
     mark,
@@ -210,7 +211,7 @@ def test_odd_shapes_come_back_equal(batch: Any) -> None:
     assert exactjson.equal(from_platform(to_platform(batch)), batch)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(batches())
 def test_mutated_batches_come_back_equal(batch: Any) -> None:
     before = exactjson.dumps(batch)
@@ -228,7 +229,7 @@ def test_mutated_batches_come_back_equal(batch: Any) -> None:
     assert exactjson.equal(from_platform(again), batch)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(batches())
 def test_a_database_gives_back_what_it_was_given(batch: Any) -> None:
     records = to_platform(batch)

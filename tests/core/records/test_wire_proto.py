@@ -18,6 +18,7 @@ from cirron_otel.core.records import schema
 from cirron_otel.core.translator.own.wire_proto import from_proto, parse, to_proto
 from cirron_otel.errors import InputError
 from cirron_otel.exactjson import Raw
+from tests.kit.examples import examples
 from tests.kit.spools.made import (
     made,
     mark,
@@ -145,7 +146,7 @@ def test_odd_shapes_come_back_equal(batch: Any) -> None:
     assert exactjson.equal(through_bytes(batch), batch)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(batches())
 def test_mutated_batches_come_back_equal(batch: Any) -> None:
     before = exactjson.dumps(batch)
@@ -155,7 +156,7 @@ def test_mutated_batches_come_back_equal(batch: Any) -> None:
     assert to_proto(from_proto(message)) == message
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(values)
 @example({"is": 1})
 def test_any_json_value_comes_back_equal(value: Any) -> None:
@@ -238,7 +239,7 @@ messages = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(messages)
 def test_any_message_stands_for_a_batch_and_comes_back_in_our_words(message: pb.Batch) -> None:
     batch = from_proto(message)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cirron_otel import exactjson
 from cirron_otel.core.records import check
 from cirron_otel.core.records.check import check_batch, check_value_of
+from tests.kit.examples import examples
 from tests.kit.spools.mutations import batches
 from tests.kit.spools.recorded import ALL_BATCHES
 
@@ -90,14 +91,14 @@ def test_when_the_answer_is_cheap(data: bytes, cheap: bool) -> None:
     assert is_cheap(data) == cheap
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(batches(), st.sampled_from([exactjson.dumps, lambda v: exactjson.dumps_ascii(v).encode()]))
 def test_the_cheap_answer_is_the_thorough_one(batch: object, dump: object) -> None:
     data = dump(batch)  # type: ignore[operator]
     assert check_batch(data) == check_value_of(data)
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=examples(3000), deadline=None)
 @given(st.data())
 def test_broken_bytes_get_the_thorough_answer(data: st.DataObject) -> None:
     """A byte changed, taken out or put in anywhere: never taken for better than it is."""

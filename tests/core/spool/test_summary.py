@@ -17,6 +17,7 @@ from cirron_otel.core.analysis.verify import verify_spool
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.errors import InputError
+from tests.kit.examples import examples
 from tests.kit.spools.made import (
     EPOCH_NS,
     encoded,
@@ -217,7 +218,7 @@ class TestTrees:
 
 
 @settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -11,6 +11,7 @@ from cirron_otel import exactjson
 from cirron_otel.core.records.conform import conforms
 from cirron_otel.core.records.validate import validate_batch
 from cirron_otel.exactjson import Raw
+from tests.kit.examples import examples
 from tests.kit.spools.made import (
     EPOCH_NS,
     encoded,
@@ -190,7 +191,7 @@ def test_the_fast_way_takes_most_recorded_batches() -> None:
     assert fast / len(ALL_BATCHES) > 0.8
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(batches())
 def test_no_batch_is_too_odd_to_be_validated(batch: Any) -> None:
     """And what the fast way lets pass, the thorough way has nothing to say about."""

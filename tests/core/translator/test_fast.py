@@ -21,6 +21,7 @@ from cirron_otel.core.translator.own.fast_decode import fast_decode
 from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
 from cirron_otel.core.translator.translate import FromOtlp
 from cirron_otel.core.translator.typed import NotCanonicalError
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 from .test_lossless import PHASES, SLOW, tampered
@@ -119,7 +120,7 @@ def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
     return batch()
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered() | tampered(plain_batches))
 def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[ResourceSpans]) -> None:
     data = TracesData(resource_spans=messages).SerializeToString()
@@ -152,7 +153,7 @@ def test_an_empty_piece_of_a_rest_is_not_ours(size: int) -> None:
         fast_decode(TracesData(resource_spans=[message]).SerializeToString())
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=plain_batches())
 def test_fast_and_exact_agree(batch: dict[str, Any]) -> None:
     data = msgspec.json.encode(batch)

@@ -18,6 +18,7 @@ from cirron_otel.core.translator.foreign.messages import RECEIVED, decode_foreig
 from cirron_otel.core.translator.translate import encode_foreign
 from cirron_otel.errors import InputError
 from cirron_otel.ids import uuid4_shaped
+from tests.kit.examples import examples
 from tests.kit.generators.strategies import traces
 
 BATCH_ID = uuid4_shaped(bytes(range(16)))
@@ -333,7 +334,7 @@ def test_an_attribute_is_in_a_span() -> None:
 
 
 @given(traces, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_bytes(message: TracesData, data: st.DataObject) -> None:
     told = bytearray(message.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):

@@ -18,6 +18,7 @@ from cirron_otel.core.translator.foreign.messages import decode_foreign
 from cirron_otel.core.translator.own.decode import Decoded
 from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 from tests.system.fuzz import corpus
 from tests.tools.convert.test_deep_chains import calls_of
@@ -191,7 +192,7 @@ def born_in_otlp(draw: st.DrawFn) -> dict[str, Any]:
     return batch
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=born_in_otlp())
 def test_any_batch_born_in_otlp_comes_back(batch: dict[str, Any]) -> None:
     (back,) = decoded(wire(to_otlp(batch, plan_for(batch))))

@@ -23,6 +23,7 @@ from cirron_otel.sdk.flush import drain
 from cirron_otel.sdk.flush.batch_text import Text, batch_text
 from cirron_otel.sdk.flush.json_attributes import plain
 from cirron_otel.sdk.session.errors import errors
+from tests.kit.examples import examples
 from tests.sdk.conftest import OpenSession
 
 
@@ -155,7 +156,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.dictionaries(st.text(st.characters()), _json), st.text(st.characters()))
 def test_whatever_attributes_hold_the_batch_can_be_written(
     attributes: dict[str, Any], name: str

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from cirron_otel.core.otlp.json_codec import traces_to_json
+from tests.kit.examples import examples
 from tests.kit.generators import otlp_messages as generated
 
 from . import corpus, targets
@@ -80,7 +81,7 @@ def test_the_inputs_are_the_same_each_time_and_reach_beyond_the_first_check(
     assert refusals
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(generated.traces())
 def test_any_message_goes_through_both_decoders(message: TracesData) -> None:
     targets.binary(message.SerializeToString())
@@ -88,7 +89,7 @@ def test_any_message_goes_through_both_decoders(message: TracesData) -> None:
     targets.text(traces_to_json(message))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for target in targets.TARGETS.values():
@@ -111,7 +112,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from(["spans", "marks", "snapshots", "otel", "x"]), _json))
 def test_any_batch_is_checked_alike_by_both_ways(value: dict[str, object]) -> None:
     for version in (1, 2, 1.0, "1"):

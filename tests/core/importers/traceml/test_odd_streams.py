@@ -21,6 +21,7 @@ from cirron_otel.core.importers.traceml.stream import TraceMLStream
 from cirron_otel.core.records.check import check_batch
 from cirron_otel.errors import InputError
 from cirron_otel.tools.convert.convert import ConvertRequest, convert
+from tests.kit.examples import examples
 from tests.kit.spools.comparing import assert_same, batches
 
 from .recordings import (
@@ -134,14 +135,14 @@ _PAYLOADS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PAYLOADS)
 def test_every_payload_is_written_again_exactly(payload: bytes) -> None:
     decoded = read_payload(payload)
     assert payload_of(json.loads(decoded.text)) == payload
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_PAYLOADS, min_size=1, max_size=6), st.binary(max_size=3))
 def test_every_stream_comes_back_and_its_batches_are_valid(
     payloads: list[bytes], rest: bytes

@@ -22,6 +22,7 @@ from cirron_otel.core.targets.otlp.config import (
     parse_headers,
 )
 from cirron_otel.errors import UsageError
+from tests.kit.examples import examples
 
 PREFIX = "OTEL_EXPORTER_OTLP_"
 
@@ -239,7 +240,7 @@ def test_the_shown_endpoint_has_no_secrets(variables: dict[str, str], shown: str
     assert OtlpConfig.from_env(environment(**variables)).shown_endpoint == shown
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.lists(
         st.one_of(

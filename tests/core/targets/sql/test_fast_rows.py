@@ -19,6 +19,7 @@ from cirron_otel.core.targets.sql.rows import COLUMNS, MARK, SNAPSHOT, SPAN, row
 from cirron_otel.core.translator.own.platform import from_platform, to_platform
 from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
+from tests.kit.examples import examples
 from tests.kit.generators import strategies
 from tests.kit.spools import mutations
 from tests.kit.spools.made import (
@@ -112,7 +113,7 @@ def test_what_goes_which_way(batch: Any, expected: bool) -> None:
     assert is_fast(data) is expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     batch=mutations.batches() | strategies.plain_batches | strategies.named_batches
     | st.sampled_from(mutations.RECORDED)

@@ -1,0 +1,18 @@
+"""The number of examples that a property test draws.
+
+`make test` draws the same examples each time, at most `FIXED` for each test. `make fuzz` selects
+the profile `drawn`, with which each test draws new examples, and as many as it asks for.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+FIXED = 100
+DRAWN = "drawn"
+"""The name of Hypothesis' profile with which `make fuzz` runs."""
+
+
+def examples(count: int) -> int:
+    """Return `count` if new examples are drawn, else at most `FIXED`."""
+    return count if settings.get_current_profile_name() == DRAWN else min(count, FIXED)
