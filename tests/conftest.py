@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from opentelemetry import context
 from opentelemetry.trace import get_current_span
 
-from .kit import matrix
+from .kit import matrix, references
 from .kit.backends import run
 from .kit.backends import tempo as tempo_backend
 from .kit.backends.build import BACKENDS, missing
@@ -52,7 +52,11 @@ POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 # The caller's variables for OpenTelemetry or Cirron must not influence the tests, and no request to
 # loopback must go through a proxy.
-for _name in [n for n in os.environ if n.startswith(("OTEL_", "CIRRON_")) and n != REQUIRE]:
+for _name in [
+    n
+    for n in os.environ
+    if n.startswith(("OTEL_", "CIRRON_")) and n not in (REQUIRE, references.SWITCH)
+]:
     del os.environ[_name]
 # Tests compare complete trees and count marks; those of the sampler switch it on.
 os.environ["CIRRON_SAMPLE_INTERVAL"] = "none"

@@ -26,11 +26,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.kit import references
 from tests.kit.backends.process import free_port
 
 from . import Program, programs_of
 
 _LIMIT_S = 240.0
+_HERE = Path(__file__).parent
 
 
 @dataclass
@@ -66,8 +68,24 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         program = programs_of(request["framework"])[request["program"]]
-        statuses = _run(program, request["tool"], Path(request["directory"]))
+        run = _untraced if request["tool"] == "untraced" else _run
+        statuses = run(program, request["tool"], Path(request["directory"]))
         print(json.dumps(statuses), flush=True)
+
+
+def _untraced(program: Program, tool: str, directory: Path) -> list[int]:
+    """Write the kept outcomes of an untraced program, or run it and keep them."""
+    files = [*_HERE.joinpath("programs").glob("*.py"), _HERE / "__init__.py", _HERE / "worker.py"]
+    key = references.key_of(files, program.framework, program.name)
+    outcomes = [directory / f"outcome-{rank}.json" for rank in range(program.ranks)]
+    if (kept := references.load(key)) is not None:
+        for path, outcome in zip(outcomes, kept, strict=True):
+            path.write_text(json.dumps(outcome))
+        return [0] * program.ranks
+    statuses = _run(program, tool, directory)
+    if not any(statuses):
+        references.store(key, [json.loads(path.read_text()) for path in outcomes])
+    return statuses
 
 
 def _run(program: Program, tool: str, directory: Path) -> list[int]:

@@ -21,8 +21,8 @@ from .running import Worker
 from .tools import (
     Ours,
     Outcome,
-    Untraced,
     run,
+    run_untraced,
 )
 from .trees import Recorded, read
 
@@ -58,7 +58,7 @@ def _check(loop: Loop, outcome: Outcome, recorded: Recorded) -> None:
 @pytest.mark.parametrize("loop", _parameters(ranks=False))
 def test_a_loop_gives_its_tree_and_the_same_losses(loop: Loop, tmp_path: Path) -> None:
     _leave_out_where_it_cannot_run(loop)
-    bare = run(loop, Untraced(), tmp_path)
+    bare = run_untraced(loop, tmp_path)
     assert bare.error == ""
     traced = run(loop, Ours(), tmp_path)
     recorded = read(tmp_path)
