@@ -31,7 +31,7 @@ help:
 	@echo "make compare BASE=COMMIT  every output of this tree beside that of an earlier commit"
 	@echo "make demo      train a small network with the hooks on; show its tree, and where the time went"
 	@echo "make check     linters, types, layers, and the tests that are fast and need no real backend:"
-	@echo "               under five minutes on two cores, for the edit loop"
+	@echo "               under four minutes on two cores, for the edit loop"
 	@echo "make test      linters, types, layers, and all tests but the matrix; with MATRIX=all or names of groups,"
 	@echo "               also these. CI runs it with the groups whose inputs changed within 48 hours"
 	@echo "make test-matrix  the matrix: the same programs with the oldest and other versions, Spark, other Pythons"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.environments import EnvironmentUnavailableError
+from tests.kit.program_server import ProgramError
 from tests.sdk.instrumentation.torch.judging import dissolve, judge, without
 from tests.sdk.instrumentation.torch.peers import CIRRON_SDK
 from tests.sdk.instrumentation.torch.trees import (
@@ -37,7 +38,8 @@ from tests.sdk.instrumentation.torch.trees import (
 from . import Program, programs
 from .environments import ENVIRONMENTS
 from .matrix_page import NO_HOOKS, PAGE, page
-from .running import ProgramError, Server, Worker
+from .running import Worker
+from .running import server as process
 
 Change = Callable[[Node], None]
 STORED = Path(__file__).parents[2] / "testdata" / "trainers-conformance.json"
@@ -176,8 +178,8 @@ def _run(module: str, outdated: list[Program]) -> dict[str, Any]:
     imports = _IMPORTS.get(module, ())
     with (
         tempfile.TemporaryDirectory() as parent,
-        Server(imports, bare_python) as bare_server,
-        Server(imports, python, paths) as server,
+        process(imports, bare_python) as bare_server,
+        process(imports, python, paths) as server,
     ):
         bare = Worker(bare_server, module, "untraced")
         traced = Worker(server, module, "cirron-sdk")

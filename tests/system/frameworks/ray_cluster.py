@@ -24,24 +24,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.kit.program_server import ProgramServer
 from tests.kit.sessions.processes import ROOT, environment
 
 from . import programs_of
-from .running import Server, Worker
+from .running import Worker
 
 _MODULE = "tests.system.frameworks.ray_cluster"
-
-
-class _Driver(Server):
-    """A process that runs the programs of a framework as drivers of a cluster."""
-
-    def __init__(self, python: Path, variables: Mapping[str, str], framework: str, tool: str):
-        super().__init__(())
-        self._command = [str(python), "-m", _MODULE, framework, tool]
-        self._variables = variables
-
-    def _start(self) -> subprocess.Popen[str]:
-        return _process(self._command, self._variables)
 
 
 @contextmanager
@@ -49,7 +38,8 @@ def driver(
     python: Path, variables: Mapping[str, str], framework: str, tool: str
 ) -> Iterator[Worker]:
     """Yield the programs of a framework, run by a driver of the cluster with these variables."""
-    with _Driver(python, variables, framework, tool) as server:
+    command = [str(python), "-m", _MODULE, framework, tool]
+    with ProgramServer(command, variables) as server:
         yield Worker(server, framework, tool)
 
 

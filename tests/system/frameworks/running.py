@@ -2,117 +2,53 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.program_server import ProgramServer
+from tests.kit.sessions.processes import ROOT
 from tests.kit.sessions.spool_trees import OVERHEAD, read_spool
 from tests.sdk.instrumentation.torch import trees
 
 from . import Program, programs_of
 
 
-class ProgramError(Exception):
-    """A rank of a program did not end; the message is the end of its output."""
+def server(
+    modules: Sequence[str], python: Path | None = None, paths: Sequence[Path] = ()
+) -> ProgramServer:
+    """Return a process that runs programs (`worker` in this folder).
 
-
-class Server:
-    """A process that runs programs (`worker` in this folder), started when first needed."""
-
-    def __init__(
-        self,
-        modules: Sequence[str],
-        python: Path | None = None,
-        paths: Sequence[Path] = (),
-    ) -> None:
-        """`modules` are imported once, before the programs run; `python` is the interpreter.
-
-        `paths` precede the interpreter's own packages.
-        """
-        self._paths = paths
-        self._command = [
-            str(python or sys.executable),
-            "-m",
-            "tests.system.frameworks.worker",
-            *modules,
-        ]
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, request: dict[str, str]) -> list[int]:
-        """Run a program, and return the exit statuses of its ranks; none if the process is dead."""
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        statuses: list[int] = json.loads(process.stdout.readline() or "[]")
-        return statuses
-
-    def _start(self) -> subprocess.Popen[str]:
-        variables = {
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *self._paths))),
-        }
-        return subprocess.Popen(
-            self._command,
-            cwd=ROOT,
-            env=environment(**variables),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            try:
-                self._process.communicate(timeout=60)
-            finally:
-                self._process.kill()
-                self._process.wait()
+    `modules` are imported once, before the programs run; `python` is the interpreter. `paths`
+    precede the interpreter's own packages.
+    """
+    variables = {
+        "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))),
+    }  # fmt: skip
+    command = [str(python or sys.executable), "-m", "tests.system.frameworks.worker", *modules]
+    return ProgramServer(command, variables)
 
 
 @dataclass(frozen=True)
 class Worker:
     """The programs of a framework, run by a server with one tool or none."""
 
-    server: Server
+    server: ProgramServer
     framework: str
     tool: str
 
     def run(self, program: Program, directory: Path) -> list[dict[str, Any]]:
         """Run a program; return the outcome of each rank. Raises ProgramError."""
-        directory.mkdir(parents=True, exist_ok=True)
-        request = {"framework": self.framework, "tool": self.tool}
-        request |= {"program": program.name, "directory": str(directory.absolute())}
-        statuses = self.server.ask(request)
-        outcomes = []
-        for rank in range(program.ranks):
-            found = directory / f"outcome-{rank}.json"
-            if statuses[rank : rank + 1] != [0] or not found.exists():
-                output = (directory / f"output-{rank}.txt").read_text()[-3000:]
-                raise ProgramError(f"rank {rank} of {program.name} failed\n{output}")
-            outcomes.append(json.loads(found.read_text()))
-        return outcomes
+        return self.server.run(
+            program.ranks, directory, framework=self.framework, tool=self.tool, program=program.name
+        )
 
 
 def parameters(framework: str) -> list[Any]:

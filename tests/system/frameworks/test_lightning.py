@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.program_server import ProgramServer
+
 from . import Program
 from .programs.lightning_trainer import OLDEST
-from .running import Server, check, parameters
+from .running import check, parameters
 from .workers import Workers, both, server_of
 
 FRAMEWORKS = ("lightning_trainer", "lightning_fabric_loops")
@@ -22,7 +24,7 @@ Pairs = dict[str, Workers]
 PROGRAMS = [each for name in FRAMEWORKS for each in parameters(name)]
 
 
-def _pairs(server: Server) -> Pairs:
+def _pairs(server: ProgramServer) -> Pairs:
     return {framework: both(server, framework) for framework in FRAMEWORKS}
 
 

@@ -1,17 +1,14 @@
-"""Runs programs one after the other for another process, each in forked processes of its own.
+"""The server process (tests/kit/program_server.py) for the programs of frameworks.
 
     python -m tests.system.frameworks.worker IMPORT...
 
-The process imports the modules IMPORT once, and never trains, so that forking it is safe; it
-imports no tool, so that the same process serves untraced programs, too. It reads lines
-{"framework": NAME, "tool": TOOL, "program": NAME, "directory": PATH}, where TOOL is `untraced`,
-`cirron-otel` or `cirron-sdk`, and answers each with a line: the exit statuses of the ranks. Each
-rank leaves `outcome-<rank>.json` and `output-<rank>.txt` in the directory.
+It imports the modules IMPORT once. It imports no tool, so that the same process serves untraced
+programs, too. A request is {"framework": NAME, "tool": TOOL, "program": NAME, "directory": PATH},
+where TOOL is `untraced`, `cirron-otel` or `cirron-sdk`.
 """
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import importlib
 import json
@@ -19,19 +16,16 @@ import logging
 import os
 import pickle
 import random
-import signal
 import sys
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.kit import references
-from tests.kit.backends.process import free_port
+from tests.kit.program_server import run_ranks, serve
 
 from . import Program, programs_of
 
-_LIMIT_S = 240.0
 _HERE = Path(__file__).parent
 
 
@@ -64,16 +58,20 @@ def main() -> None:
         importlib.import_module(module)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    gc.freeze()  # a collection in a forked process then copies none of these objects' pages
-    for line in sys.stdin:
-        request = json.loads(line)
-        program = programs_of(request["framework"])[request["program"]]
-        run = _untraced if request["tool"] == "untraced" else _run
-        statuses = run(program, request["tool"], Path(request["directory"]))
-        print(json.dumps(statuses), flush=True)
+    serve(_answer)
 
 
-def _untraced(program: Program, tool: str, directory: Path) -> list[int]:
+def _answer(request: dict[str, Any]) -> list[int]:
+    program = programs_of(request["framework"])[request["program"]]
+    directory = Path(request["directory"])
+    if request["tool"] == "untraced":
+        return _untraced(program, directory)
+    return run_ranks(
+        lambda: asdict(trace(program, request["tool"], directory)), program.ranks, directory
+    )
+
+
+def _untraced(program: Program, directory: Path) -> list[int]:
     """Write the kept outcomes of an untraced program, or run it and keep them."""
     files = [*_HERE.joinpath("programs").glob("*.py"), _HERE / "__init__.py", _HERE / "worker.py"]
     key = references.key_of(files, program.framework, program.name)
@@ -82,57 +80,12 @@ def _untraced(program: Program, tool: str, directory: Path) -> list[int]:
         for path, outcome in zip(outcomes, kept, strict=True):
             path.write_text(json.dumps(outcome))
         return [0] * program.ranks
-    statuses = _run(program, tool, directory)
+    statuses = run_ranks(
+        lambda: asdict(trace(program, "untraced", directory)), program.ranks, directory
+    )
     if not any(statuses):
         references.store(key, [json.loads(path.read_text()) for path in outcomes])
     return statuses
-
-
-def _run(program: Program, tool: str, directory: Path) -> list[int]:
-    """Run one process for each rank; -9 is the status of one that was killed at the time limit."""
-    if program.ranks > 1:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        os.environ |= {"WORLD_SIZE": str(program.ranks), "LOCAL_WORLD_SIZE": str(program.ranks)}
-    pids = [_rank(program, tool, directory, rank) for rank in range(program.ranks)]
-    for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        os.environ.pop(name, None)
-    end = time.monotonic() + _LIMIT_S
-    return [_wait(pid, end) for pid in pids]
-
-
-def _rank(program: Program, tool: str, directory: Path, rank: int) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        if program.ranks > 1:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        output = os.open(directory / f"output-{rank}.txt", os.O_WRONLY | os.O_CREAT, 0o600)
-        for stream in (1, 2):
-            os.dup2(output, stream)
-        work = directory / f"work-{rank}"
-        work.mkdir()
-        os.chdir(work)
-        outcome = trace(program, tool, directory)
-        (directory / f"outcome-{rank}.json").write_text(json.dumps(asdict(outcome)))
-        status = 0
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _wait(pid: int, end: float) -> int:
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
 
 
 def trace(program: Program, tool: str, directory: Path) -> Outcome:

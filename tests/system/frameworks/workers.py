@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tests.conftest import leave_out
 from tests.kit.environments import EnvironmentUnavailableError
+from tests.kit.program_server import ProgramServer
 
 from .environments import ENVIRONMENTS
-from .running import Server, Worker
+from .running import Worker, server
 
 Workers = tuple[Worker, Worker]
 """A framework's programs without tracing, and traced by cirron-otel."""
@@ -24,19 +25,19 @@ def python_of(name: str) -> Path:
         leave_out(str(error))
 
 
-def both(server: Server, framework: str) -> Workers:
+def both(process: ProgramServer, framework: str) -> Workers:
     """Return the two ways in which a server runs the programs of a module."""
-    return Worker(server, framework, "untraced"), Worker(server, framework, "cirron-otel")
+    return Worker(process, framework, "untraced"), Worker(process, framework, "cirron-otel")
 
 
 @contextmanager
-def server_of(modules: Sequence[str], environment: str | None = None) -> Iterator[Server]:
+def server_of(modules: Sequence[str], environment: str | None = None) -> Iterator[ProgramServer]:
     """Yield a process that has imported `modules` once, in which nothing else of a program runs.
 
     Without the name of an environment it is in that of the tests.
     """
-    with Server(modules, None if environment is None else python_of(environment)) as server:
-        yield server
+    with server(modules, None if environment is None else python_of(environment)) as process:
+        yield process
 
 
 @contextmanager
@@ -44,5 +45,5 @@ def workers_of(
     framework: str, modules: Sequence[str], environment: str | None = None
 ) -> Iterator[Workers]:
     """`server_of` for the programs of one module, without and with tracing."""
-    with server_of(modules, environment) as server:
-        yield both(server, framework)
+    with server_of(modules, environment) as process:
+        yield both(process, framework)

@@ -20,12 +20,14 @@ from typing import Any
 
 import torch
 
+from tests.kit.program_server import ProgramError
+
 from . import traceml_run
 from .judging import faults, judge
 from .loops import Loop, every
 from .matrix_page import PAGE, page
 from .peers import CIRRON_SDK
-from .running import LoopError, Worker
+from .running import Worker
 from .trees import folded, parse, read
 
 STORED = Path(__file__).parents[3] / "testdata" / "torch-conformance.json"
@@ -61,7 +63,7 @@ def main() -> None:
             ours = stack.enter_context(Worker(OURS))
             sdk = stack.enter_context(Worker(SDK, CIRRON_SDK.make()))
             for name, loop in loops.items():
-                computed = [o.result for o in bare.run(loop, Path(parent, "bare", name))]
+                computed = [o.result for o in bare.run_loop(loop, Path(parent, "bare", name))]
                 results[name][OURS] = _of_ours(ours, loop, computed, Path(parent, OURS, name))
                 if loop in changed:
                     found = _of_sdk(sdk, loop, computed, Path(parent, SDK, name))
@@ -80,9 +82,9 @@ def main() -> None:
 def _of_ours(worker: Worker, loop: Loop, computed: list[str], directory: Path) -> list[str]:
     """What is wrong; empty if nothing is."""
     try:
-        outcomes = worker.run(loop, directory)
+        outcomes = worker.run_loop(loop, directory)
         recorded = read(directory)
-    except (LoopError, ValueError) as error:
+    except (ProgramError, ValueError) as error:
         return [str(error)]
     if list(recorded) != list(range(loop.ranks)):
         return [f"ranks {list(recorded)}"]
@@ -99,8 +101,8 @@ def _of_sdk(worker: Worker, loop: Loop, computed: list[str], directory: Path) ->
     """Whether it is right, notes, what it `raised`, and the tree of the first rank."""
     wrong: dict[str, Any] = {"right": False, "notes": [], "tree": []}
     try:
-        outcomes = worker.run(loop, directory)
-    except LoopError as error:
+        outcomes = worker.run_loop(loop, directory)
+    except ProgramError as error:
         return wrong | {"raised": str(error).splitlines()[-1]}
     raised = [outcome.error for outcome in outcomes if outcome.error]
     if raised:

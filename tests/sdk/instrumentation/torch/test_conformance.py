@@ -76,7 +76,7 @@ def worker() -> Iterator[Worker]:
 @pytest.mark.parametrize("loop", _parameters(ranks=True))
 def test_each_rank_of_a_loop_gives_its_tree(loop: Loop, tmp_path: Path, worker: Worker) -> None:
     _leave_out_where_it_cannot_run(loop)
-    outcomes = worker.run(loop, tmp_path)
+    outcomes = worker.run_loop(loop, tmp_path)
     recorded = read(tmp_path)
     assert list(recorded) == list(range(loop.ranks))
     for rank, outcome in enumerate(outcomes):
