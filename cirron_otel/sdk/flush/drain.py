@@ -78,14 +78,15 @@ class BufferDrain:
         self.waiting: Set[Scope] = frozenset()
         """The scopes that were in the buffers after the last drain."""
         self.undecided = UndecidedSamples()
-        self._is_portion = False
+        self.until: int | None = None
+        """The time up to which `take_others` takes marks, on the clock of `now`; None for all."""
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
         """Take all scopes begun so far, or about one portion of them, the oldest first.
 
-        The marks are taken afterwards: by then, every scope that has ended has all of its marks.
+        The marks are taken afterwards: by then, every scope that ended up to `until` has all of its
+        marks. A scope that ended later must not be recorded yet, because a span lists its marks.
         """
-        self._is_portion = is_portion
         _move(buf.spared_scopes, self.scopes)
         until = _portion_end() if is_portion else None
         for buffers in tuple(buf.registry):
@@ -98,27 +99,28 @@ class BufferDrain:
                 _move_begun(buffers.scopes, self.scopes, until)
             if until is None and len(self.scopes) > before:
                 buffers.newest = self.scopes[-1]
+        # Marks of later scopes would put those into the journal: take them with their scopes.
+        self.until = None
+        if is_portion and self.scopes:
+            self.until = max(scope._end for scope in self.scopes)
+        elif is_portion:
+            self.until = _portion_of_marks_end()
 
     def take_others(self, ended: list[Scope], *, is_last: bool = False) -> None:
         """Take the ended spans of other libraries, and the marks made so far.
 
-        If only a portion of the scopes was taken, take only the marks up to their latest end, or a
-        portion of the marks if there are no scopes.
-        `ended` are the scopes that are recorded now. The sampler's marks on scopes that may be
-        discarded wait, unless `is_last`.
+        If only a portion was taken, take only the marks up to `until`. `ended` are the scopes that
+        are recorded now. The sampler's marks on scopes that may be discarded wait, unless
+        `is_last`.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
         samples: list[slice] = []
-        # Marks of later scopes would put those into the journal: take them with their scopes.
-        until, least = 0, 0 if self.scopes else PORTION
-        if self._is_portion:
-            until = max((scope._end for scope in self.scopes), default=0)
         for buffers in tuple(buf.registry):
             is_dead = buffers.dead
             before = len(self.marks)
-            if self._is_portion:
-                _move_until(buffers.marks, self.marks, until, least)
+            if self.until is not None:
+                _move_until(buffers.marks, self.marks, self.until)
             else:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
@@ -206,6 +208,16 @@ def _portion_end() -> int | None:
     return min(ends, default=None)
 
 
+def _portion_of_marks_end() -> int | None:
+    """Return the latest time of the marks in one portion; None for no limit."""
+    each = PORTION // max(len(buf.registry), 1)
+    ends = []
+    for buffers in tuple(buf.registry):
+        with contextlib.suppress(IndexError):
+            ends.append(buffers.marks[each][3])
+    return min(ends, default=None)
+
+
 def _move(source: deque[Any], taken: list[Any]) -> None:
     """Move the current entries of a deque; when it is full, producers may also pop entries."""
     entries = iter(source.popleft, None)
@@ -223,13 +235,12 @@ def _move_begun(source: deque[Any], taken: list[Any], until: int) -> None:
             taken.extend(islice(iter(source.popleft, None), 1))
 
 
-def _move_until(source: deque[Any], taken: list[Any], until: int, least: int) -> None:
-    """Move the marks made no later than `until`, and about `least` marks at least."""
+def _move_until(source: deque[Any], taken: list[Any], until: int) -> None:
+    """Move the marks made no later than `until`, and a few more."""
     left = len(source)
     entries = iter(source.popleft, None)
     with contextlib.suppress(IndexError):
-        while left > 0 and (least > 0 or source[0][3] <= until):
+        while left > 0 and source[0][3] <= until:
             at_once = min(left, _FEW)
             taken.extend(islice(entries, at_once))
             left -= at_once
-            least -= at_once

@@ -6,6 +6,7 @@ It writes nothing.
 
 from __future__ import annotations
 
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -255,6 +256,7 @@ class FlushBuilder:
         drain = self._drain
         drain.take_scopes(is_portion=is_portion)
         self.ownership.checkpoint()
+        until = inf if drain.until is None else drain.until
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *drain.scopes):
@@ -262,7 +264,8 @@ class FlushBuilder:
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)
-        held = pinned.held(ended)
+        # Not all marks of the later ones are taken in this portion.
+        held = pinned.held(ended) | {scope for scope in ended if scope._end > until}
         if held:
             ended = [scope for scope in ended if scope not in held]
             still.update({scope: self._open.get(scope, -1) + 1 for scope in held})

@@ -238,3 +238,51 @@ def test_a_backlog_is_taken_in_portions_the_oldest_first(
         for rows, others in some:
             assert rows == sorted(rows, key=lambda row: (row.end_ns, row.id))
             assert others == sorted(others, key=lambda row: (row.ts_ns, row.id))
+
+
+def test_a_span_lists_all_marks_if_it_ends_after_the_portion_that_is_taken(
+    session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "PORTION", 10)
+    monkeypatch.setattr(drain, "_FEW", 2)
+    with ci.scope("long"):
+        ci.mark("loss", 0)
+        batches = session.collect().batches
+        for number in range(30):
+            with ci.scope("step", number):
+                ci.mark("loss", number)
+        ci.mark("loss", 30)
+    names = []
+    for is_portion in (True, True, False):
+        with session.owned():
+            result = session.collector.collect(is_portion=is_portion)
+        names.append({row.name for batch in result.batches for row in batch.rows()[0]})
+        batches = [*batches, *result.batches]
+    assert names[0] == {"step"}
+    rows = [batch.rows() for batch in batches]
+    listed = [mark_id for spans, _ in rows for span in spans for mark_id in span.mark_ids]
+    assert sorted(listed) == sorted(mark.id for _, marks in rows for mark in marks)
+    (span,) = [span for spans, _ in rows for span in spans if span.name == "long"]
+    assert len(span.mark_ids) >= 2
+
+
+def test_marks_without_scopes_are_taken_in_portions(
+    session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "PORTION", 10)
+    monkeypatch.setattr(drain, "_FEW", 2)
+    with ci.scope("long"):
+        session.collect()
+        for number in range(50):
+            ci.mark("loss", number)
+    batches = []
+    while (waiting := drain.waiting()) > 10:
+        with session.owned():
+            batches += session.collector.collect(is_portion=True).batches
+        assert waiting - 14 <= drain.waiting() < waiting
+    batches += session.collect().batches
+    rows = [batch.rows() for batch in batches]
+    marks = [mark for _, marks in rows for mark in marks if mark.name == "loss"]
+    assert [mark.value for mark in marks] == list(range(50))
+    (span,) = [span for spans, _ in rows for span in spans]
+    assert {mark.id for mark in marks} <= set(span.mark_ids)
