@@ -32,7 +32,7 @@ def test_every_statement_has_a_test_that_exists_or_a_reason(ident: str, cell: st
         assert reason.startswith(REASONS), reason
 
 
-def test_what_is_cirron_sdks_alone_is_listed_and_says_where_it_is() -> None:
+def test_cirron_sdk_only_names_are_documented_and_name_their_import() -> None:
     text = (DOCS / "migrating.md").read_text()
     for name in cirron_otel._OF_CIRRON_SDK:
         assert f"`{name}`" in text

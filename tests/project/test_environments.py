@@ -34,7 +34,7 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
 
 
-def test_it_is_made_again_only_when_its_pins_change(tmp_path: Path) -> None:
+def test_environment_is_rebuilt_only_if_its_pins_change(tmp_path: Path) -> None:
     wheel(tmp_path, "1.0")
     wheel(tmp_path, "2.0")
     further = tmp_path / "further"
@@ -56,7 +56,7 @@ def test_it_is_made_again_only_when_its_pins_change(tmp_path: Path) -> None:
     assert run_in(environment, ["-c", ASKED]).stdout.startswith("2.0 ")
 
 
-def test_where_it_cannot_be_made_nothing_stays(tmp_path: Path) -> None:
+def test_failed_build_leaves_no_environment(tmp_path: Path) -> None:
     pins = tmp_path / "pins.txt"
     pins.write_text("")
     environment = Environment("none", pins, ("cirron-otel-no-such==1",))

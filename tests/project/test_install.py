@@ -105,7 +105,7 @@ def test_not_for_ever(index: Index, args: list[str]) -> None:
 
 
 @pytest.mark.parametrize("index", [0], indirect=True)
-def test_what_is_not_there_is_not_tried_again(index: Index, args: list[str]) -> None:
+def test_missing_package_is_not_retried(index: Index, args: list[str]) -> None:
     args[-1] = "small==2.0"
     done = install(sys.executable, ["--index-url", index.url, *args], pauses=(0, 0))
     assert (done.returncode, index.read) == (1, 1)

@@ -39,7 +39,7 @@ def test_an_import_brings_in_nothing_heavy(module: str) -> None:
 
 
 @pytest.mark.parametrize("package", OF_TORCH)
-def test_the_packages_of_torch_import_it_where_they_use_it(package: str) -> None:
+def test_packages_that_use_torch_import_it_lazily(package: str) -> None:
     assert imported_by(f"import cirron_otel.{package}") == set()
 
 

@@ -47,7 +47,7 @@ def ignored_by_docker(path: str) -> bool:
 
 
 class TestDocker:
-    def test_what_it_copies_is_there_and_reaches_it(self) -> None:
+    def test_copied_sources_exist_and_are_not_ignored_by_docker(self) -> None:
         sources = copied_from_the_checkout()
         assert "cirron_otel" in sources
         for source in sources:
@@ -58,7 +58,7 @@ class TestDocker:
         for path in ROOT.iterdir():
             assert ignored_by_docker(path.name) == (path.name not in copied_from_the_checkout())
 
-    def test_what_the_build_reads_is_copied(self) -> None:
+    def test_files_that_the_build_reads_are_copied(self) -> None:
         named = [PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]]
         named += PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
         assert {"pyproject.toml", "constraints.txt", *named} == set(copied_from_the_checkout())
@@ -112,7 +112,7 @@ def asked_for_with_torch() -> list[Requirement]:
     ("asked", "at_least"),
     [(asked_for, 40), pytest.param(asked_for_with_torch, 50, marks=pytest.mark.torch)],
 )
-def test_everything_that_make_installs_is_pinned_as_it_is(
+def test_everything_that_make_installs_is_pinned_to_its_version(
     asked: Callable[[], list[Requirement]], at_least: int
 ) -> None:
     todo, seen = asked(), {}
@@ -135,7 +135,7 @@ def test_everything_that_make_installs_is_pinned_as_it_is(
     assert {name: pins().get(name) for name in seen} == seen
 
 
-def test_the_pins_allow_what_the_project_asks_for() -> None:
+def test_pins_satisfy_the_project_requirements() -> None:
     build = map(Requirement, PROJECT["build-system"]["requires"])
     for requirement in [*asked_for(), *asked_for_with_torch(), *build]:
         pinned = pins()[canonicalize_name(requirement.name)]
@@ -148,7 +148,7 @@ def test_ci_runs_the_command_of_the_readme() -> None:
     assert "make test" in (ROOT / "README.md").read_text()
 
 
-def test_ci_fails_where_go_is_missing(tmp_path: Path) -> None:
+def test_ci_fails_if_go_is_missing(tmp_path: Path) -> None:
     for tool in ("bash", "env", "dirname"):
         found = shutil.which(tool)
         assert found is not None
@@ -187,7 +187,7 @@ def test_make_knows_its_targets(target: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_make_venv_says_which_python_it_needs(tmp_path: Path) -> None:
+def test_make_venv_names_the_python_version_it_needs(tmp_path: Path) -> None:
     old = tmp_path / "python-of-old"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
@@ -203,7 +203,7 @@ def test_make_venv_says_which_python_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["test", "demo", "bench"])
-def test_make_does_without_torch_where_it_is_told_so(target: str, tmp_path: Path) -> None:
+def test_make_does_without_torch_if_disabled(target: str, tmp_path: Path) -> None:
     stamp = f"TORCH_STAMP={tmp_path}/stamp"
     for choice, expected in (("TORCH=yes", 1), ("TORCH=no", 0)):
         result = subprocess.run(
@@ -220,7 +220,7 @@ def test_make_does_without_torch_where_it_is_told_so(target: str, tmp_path: Path
     ("there", "says"),
     [("", True), ("2.6.0", True), (pins()["torch"], False), (f"{pins()['torch']}+cpu", False)],
 )
-def test_make_torch_says_how_large_it_is_before_it_fetches(
+def test_make_torch_reports_the_download_size_ahead_of_fetching(
     there: str, says: bool, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"

@@ -141,7 +141,7 @@ class TestABuild:
         (tmp_path / "docs/page.md").write_text("# A page\n\n## A part\n\n[there](#a-part)\n")
         return tmp_path
 
-    def test_passes_as_it_is(self, source: Path) -> None:
+    def test_unmodified_source_passes(self, source: Path) -> None:
         assert build(source, source / "build").returncode == 0
 
     @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ class TestABuild:
         assert "other.md" in done.stderr
         assert "toctree" in done.stderr
 
-    def test_shows_what_a_code_forge_resolves_by_itself(self, source: Path) -> None:
+    def test_resolves_links_to_folders_files_and_html_ids(self, source: Path) -> None:
         (source / "docker").mkdir()
         (source / "docker/README.md").write_text("# Docker\n")
         (source / "docs/index.md").write_text(

@@ -84,7 +84,7 @@ def test_after_an_error_the_file_is_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("is_durable", "syncs_name", "syncs"), [(True, True, 2), (True, False, 1), (False, True, 0)]
 )
-def test_what_is_synced(
+def test_number_of_fsync_calls_matches_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_durable: bool, syncs_name: bool, syncs: int
 ) -> None:
     count = itertools.count()

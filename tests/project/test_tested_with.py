@@ -60,7 +60,7 @@ def test_the_tests_exist() -> None:
         assert path.is_dir() if name.endswith("/") else path.is_file(), name
 
 
-def test_the_versions_are_those_of_the_pins() -> None:
+def test_documented_versions_match_the_pins() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     for program, package in VERSIONS.items():

@@ -29,7 +29,7 @@ def test_a_shared_fixture_counts_for_each_test_that_uses_it() -> None:
     assert choose(rows, 2) == {"t.py::a": 5, "t.py::b": 5}
 
 
-def test_what_is_never_part_of_the_check_takes_nothing_of_its_time() -> None:
+def test_excluded_tests_use_no_time_budget() -> None:
     assert choose([row(9, "t.py::a", "", "out"), row(1, "t.py::b")], 1) == {}
 
 

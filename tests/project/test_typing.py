@@ -115,7 +115,7 @@ def test_mypy_accepts_right_programs_and_refuses_wrong_ones(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["scope", "inference"])
-def test_what_the_types_promise_is_so(name: str, tmp_path: Path) -> None:
+def test_scope_and_inference_yield_the_declared_span_type(name: str, tmp_path: Path) -> None:
     from opentelemetry.trace import Span
 
     import cirron_otel as ci

@@ -95,7 +95,7 @@ def test_a_warning_is_a_partial_success_that_rejects_nothing(small: Serving) -> 
 @pytest.mark.parametrize(
     "method", [METRICS, SERVICE.format("profiles", "Profiles").replace(".v1.", ".v1development.")]
 )
-def test_what_is_not_taken_is_unimplemented(collector: Serving, method: str) -> None:
+def test_unsupported_signals_are_unimplemented(collector: Serving, method: str) -> None:
     answer = call(collector, b"\x0a\x00", method)
     assert (answer.code, answer.retry_after_s) == ("UNIMPLEMENTED", None)
 
@@ -112,7 +112,7 @@ def test_concurrent_calls_on_one_connection(tmp_path: Path) -> None:
     assert names == {f"n{number}" for number in range(150)}
 
 
-def test_unknown_fields_are_kept(tmp_path: Path) -> None:
+def test_unknown_fields_are_preserved(tmp_path: Path) -> None:
     body = ExportTraceServiceRequest.FromString(spans())
     body.resource_spans[0].scope_spans[0].MergeFromString(bytes.fromhex("a23e056e65776572"))
     with storing(tmp_path / "data") as (here, found):
@@ -120,7 +120,7 @@ def test_unknown_fields_are_kept(tmp_path: Path) -> None:
     assert found == list(body.resource_spans)
 
 
-def test_what_is_sent_again_is_acknowledged_and_stored_once(tmp_path: Path) -> None:
+def test_repeated_requests_are_acknowledged_and_stored_once(tmp_path: Path) -> None:
     body = spans(3)
     with storing(tmp_path / "data") as (here, found):
         assert [call(here, body).code for _ in range(3)] == ["OK"] * 3

@@ -67,7 +67,7 @@ def test_an_empty_request_succeeds(collector: Serving, kind: str) -> None:
     assert post(collector, EMPTY[kind], kind).status == 200
 
 
-def test_an_empty_envelope_succeeds_and_is_kept(tmp_path: Path) -> None:
+def test_empty_envelope_succeeds_and_is_stored(tmp_path: Path) -> None:
     body = TracesData()
     body.resource_spans.add(schema_url="https://a")
     with storing(tmp_path / "data") as (here, found):
@@ -90,7 +90,7 @@ BAD: dict[str, tuple[bytes, str, int]] = {
 
 
 @pytest.mark.parametrize(("body", "kind", "status"), BAD.values(), ids=BAD)
-def test_bad_data_is_400_with_a_status_that_tells(
+def test_bad_data_returns_400_with_a_descriptive_status(
     collector: Serving, body: bytes, kind: str, status: int
 ) -> None:
     said = post(collector, body, kind)
@@ -192,7 +192,7 @@ def test_with_a_length_and_in_chunks(collector: Serving, is_chunked: bool) -> No
     assert post(collector, pieces if is_chunked else body).status == 200
 
 
-def test_a_connection_is_kept_and_takes_both_encodings(collector: Serving) -> None:
+def test_connection_is_reused_across_encodings_and_bad_requests(collector: Serving) -> None:
     with connection(collector) as client:
         for kind, body, status in (
             (PROTOBUF, spans(), 200),
@@ -246,7 +246,7 @@ def test_a_warning_is_a_partial_success_that_rejects_nothing(small: Serving, kin
         assert re.fullmatch(rb'\{"partialSuccess": \{"errorMessage": "[^"]+"\}\}', said.body)
 
 
-def test_what_is_sent_again_is_acknowledged_and_stored_once(tmp_path: Path) -> None:
+def test_resent_request_is_acknowledged_and_stored_once(tmp_path: Path) -> None:
     body = spans(3)
     with storing(tmp_path / "data") as (here, found):
         for _ in range(3):
@@ -255,7 +255,7 @@ def test_what_is_sent_again_is_acknowledged_and_stored_once(tmp_path: Path) -> N
     assert len(found) == 1
 
 
-def test_unknown_fields_are_kept(tmp_path: Path) -> None:
+def test_unknown_fields_are_preserved(tmp_path: Path) -> None:
     """Those of a newer version of the protocol, wherever they stand."""
     body = ExportTraceServiceRequest.FromString(spans())
     span = body.resource_spans[0].scope_spans[0].spans[0]

@@ -158,7 +158,9 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("span", BAD.values(), ids=BAD)
-def test_what_is_wrong_is_named_by_its_path(collector: Serving, span: dict[str, Any]) -> None:
+def test_error_message_starts_with_the_path_of_the_invalid_span(
+    collector: Serving, span: dict[str, Any]
+) -> None:
     said = post(collector, document(span), JSON)
     assert (said.status, said.kind) == (400, JSON)
     assert said.error.message.startswith("resourceSpans[0].scopeSpans[0].spans[0]")
@@ -204,7 +206,7 @@ def test_a_field_under_both_spellings_is_refused_with_its_path(collector: Servin
     assert said.error.message.startswith("resourceSpans[0].scopeSpans[0].spans[0].trace_id: ")
 
 
-def test_attributes_with_the_same_key_are_kept(tmp_path: Path) -> None:
+def test_attributes_with_the_same_key_are_preserved(tmp_path: Path) -> None:
     attributes = [*valued(stringValue="a")["attributes"], *valued(stringValue="b")["attributes"]]
     with storing(tmp_path / "data") as (here, found):
         said = post(here, document({"attributes": attributes}), JSON)
@@ -213,7 +215,7 @@ def test_attributes_with_the_same_key_are_kept(tmp_path: Path) -> None:
     assert [(each.key, each.value.string_value) for each in kept] == [("k", "a"), ("k", "b")]
 
 
-def test_a_byte_order_mark_is_no_json(collector: Serving) -> None:
+def test_byte_order_mark_is_refused_as_invalid_json(collector: Serving) -> None:
     """RFC 8259, section 8.1, lets receivers refuse it; they must not guess."""
     assert post(collector, b"\xef\xbb\xbf" + document({}), JSON).status == 400
 

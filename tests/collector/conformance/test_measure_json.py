@@ -33,7 +33,7 @@ TOO_MUCH: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_would_be_too_much_is_refused(body: bytes) -> None:
+def test_too_many_json_values_are_refused_within_bounded_memory(body: bytes) -> None:
     tracemalloc.start()
     with pytest.raises(TooManyElementsError, match="more values than 20000 elements"):
         check_json(body, MOST)
@@ -54,13 +54,13 @@ def test_what_would_be_too_much_is_refused(body: bytes) -> None:
     ],
     ids=["nothing", "empty", "in a text", "behind quotes in a text", "no end", "as many as may be"],
 )
-def test_what_stands_in_texts_does_not_count(body: bytes) -> None:
+def test_brackets_inside_strings_do_not_count_as_values(body: bytes) -> None:
     check_json(body, MOST)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(generated.traces())
-def test_what_protobuf_takes_is_taken_in_json(message: Any) -> None:
+def test_messages_within_the_protobuf_limit_are_accepted_as_json(message: Any) -> None:
     """With the same number of elements as the limit: what is in an element is within its share."""
     elements = measure(message.SerializeToString(), max_elements=1_000_000).elements
     text = traces_to_json(message)
@@ -76,7 +76,7 @@ def test_what_protobuf_takes_is_taken_in_json(message: Any) -> None:
     ),
     st.integers(0, 6),
 )
-def test_what_is_taken_has_no_more_objects_than_that(value: Any, most: int) -> None:
+def test_accepted_json_stays_within_the_object_and_value_limits(value: Any, most: int) -> None:
     try:
         check_json(json.dumps(value).encode(), most)
     except TooManyElementsError:
@@ -86,7 +86,7 @@ def test_what_is_taken_has_no_more_objects_than_that(value: Any, most: int) -> N
         assert _values(value) <= 16 * most + 1
 
 
-def test_texts_that_are_longer_than_what_is_looked_at_together() -> None:
+def test_strings_longer_than_one_scan_chunk_are_not_counted() -> None:
     texts = b'"' + b'{,\\"' * 500_000 + b'"'
     within = b"[" + (texts + b",{},") * 3 + b"1]"
     check_json(within, 2)

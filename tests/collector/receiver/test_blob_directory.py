@@ -94,7 +94,7 @@ def test_each_name_on_the_way_to_a_file_is_synced(
     assert set(synced) & {str(tmp_path), str(snapshots)} == set()  # once is enough
 
 
-def test_what_was_left_goes_after_an_hour_and_what_is_under_way_stays(
+def test_stale_incoming_files_are_pruned_while_active_uploads_remain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs = DirectoryBlobs(tmp_path)

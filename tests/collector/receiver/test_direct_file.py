@@ -18,7 +18,7 @@ SIZES = (0, 1, 15, 100, BLOCK - 1, BLOCK, BLOCK + 1, 70_000, 2**20 - 1, 2**20, 2
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_appended_is_there(tmp_path: Path, seed: int) -> None:
+def test_file_contains_the_appended_pieces(tmp_path: Path, seed: int) -> None:
     choice = Random(seed)
     file, held = DirectFile(tmp_path / "file"), b""
     for _ in range(8):
@@ -72,7 +72,7 @@ def test_a_write_that_comes_short_is_gone_on_with(
     file.close()
 
 
-def test_no_file_is_left_where_there_is_no_memory(
+def test_no_file_remains_if_memory_allocation_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that the journal knows nothing of would be read as damaged."""

@@ -139,7 +139,7 @@ def test_compressed_bodies(encoding: str, compress: Callable[[bytes], bytes]) ->
     [b"\x1f\x8b", gzip.compress(b"abc")[:-1], gzip.compress(b"abc" * 99) + b"!"],
     ids=["magic alone", "cut off", "rest behind it"],  # the bytes hold the time, by the second
 )
-def test_what_is_damaged_is_invalid(body: bytes) -> None:
+def test_damaged_gzip_body_is_an_invalid_argument(body: bytes) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         refusal = await server.refusal(body, metadata=[(ENCODING, "gzip")])
         assert (refusal.code, refusal.retry_after_s) == ("INVALID_ARGUMENT", None)
@@ -149,7 +149,7 @@ def test_what_is_damaged_is_invalid(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, DEFLATE])
-def test_the_size_limit_is_on_what_is_decompressed(compression: grpc.Compression) -> None:
+def test_size_limit_applies_to_the_decompressed_body(compression: grpc.Compression) -> None:
     limit = 100_000
 
     async def test(server: Server, intake: FakeIntake) -> None:
@@ -198,7 +198,9 @@ def test_a_long_message_is_cut(character: str) -> None:
     against_server(test)
 
 
-def test_an_error_of_our_own_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_is_logged_but_not_sent_to_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.refusal = ValueError("s3cret")
         refusal = await server.refusal(b"")
@@ -241,7 +243,7 @@ def test_partial_success(method: str, response: Any, name: str, answer: ConsumeR
         "/",
     ],
 )
-def test_what_is_not_served(method: str) -> None:
+def test_unserved_methods_are_unimplemented(method: str) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         assert (await server.refusal(b"", method)).code == "UNIMPLEMENTED"
 
@@ -274,7 +276,7 @@ def test_tokens(header: str | None, taken: bool) -> None:
     assert len(against_server(test, auth=Tokens(["right"])).requests) == taken
 
 
-def test_headers_that_say_whose_it_is_are_handed_on() -> None:
+def test_tenant_and_run_headers_are_passed_to_the_intake() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         sent = {"x-scope-orgid": "a", "x-cirron-run-id": "r 1", "x-cirronic": "no", "x-run": "no"}
         metadata: list[tuple[str, str | bytes]] = [*sent.items(), ("x-other-bin", b"\xff")]

@@ -29,7 +29,7 @@ from .grpc_clients import (
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancel", "disconnect"])
-def test_a_call_that_ends_before_its_answer(how: str) -> None:
+def test_call_aborted_prior_to_its_answer_is_not_accepted(how: str) -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.hold = asyncio.Event()
         channel = server.channel()
@@ -117,7 +117,7 @@ def test_many_senders_that_send_nothing_over_many_connections() -> None:
     assert against_server(test, limits=limits).bodies == [traces(3)]
 
 
-def test_a_read_is_not_given_up_where_nobody_waits() -> None:
+def test_slow_read_is_not_aborted_while_no_call_waits() -> None:
     limits = GrpcLimits(reading_bytes=1, read_timeout_s=3600, quick_s=0.02, patience_s=0.05)
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -224,7 +224,7 @@ def test_clients_that_speak_something_else(garbage: bytes) -> None:
     assert against_server(test).bodies == [traces(1)]
 
 
-def test_our_own_exporter_sends_again_what_was_not_taken() -> None:
+def test_otlp_pusher_retries_requests_refused_as_busy() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.refusal = RefusalError(Reason.BUSY, "full", 0.05)
         config = OtlpConfig(endpoint=server.address, timeout=20)
@@ -238,7 +238,7 @@ def test_our_own_exporter_sends_again_what_was_not_taken() -> None:
     assert against_server(test).bodies == [traces(7)]
 
 
-def test_stopping_answers_what_is_in_flight() -> None:
+def test_stop_answers_calls_in_flight() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.hold = asyncio.Event()
         async with server.channel() as channel:
@@ -255,7 +255,7 @@ def test_stopping_answers_what_is_in_flight() -> None:
     assert against_server(test).bodies == [traces(1)]
 
 
-def test_stopping_gives_up_what_takes_longer_than_it_may() -> None:
+def test_stop_aborts_calls_that_exceed_the_grace_period() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         intake.hold = asyncio.Event()
         async with server.channel() as channel:

@@ -172,7 +172,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
     return True
 
 
-def test_connections_that_are_no_grpc_are_closed() -> None:
+def test_connections_that_are_not_grpc_are_closed() -> None:
     async def test(server: Server, _: FakeIntake) -> None:
         large = PREFACE + SETTINGS + frame(0x1, 0x4, 1, bytes(20_000))
         for sent in (large, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 10):

@@ -66,7 +66,7 @@ def test_a_client_that_does_not_read_keeps_no_connection(
 
 @loops
 @pytest.mark.parametrize("reads", [False, True])
-def test_what_is_left_when_grpc_ends_a_connection(
+def test_buffered_data_after_grpc_closes_is_sent_or_the_client_dropped(
     loop: Callable[[], asyncio.AbstractEventLoop],
     reads: bool,
     tmp_path: Path,

@@ -58,7 +58,7 @@ def test_grpc_listens_whatever_the_name_of_the_folder(
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed(temporary: Path) -> None:
+def test_socket_left_by_a_killed_process_is_removed(temporary: Path) -> None:
     alive, dead, new = PrivateSocket(), PrivateSocket(), PrivateSocket()
     listener = bound(alive.path)
     bound(dead.path).close()
@@ -81,7 +81,7 @@ def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("place", ["fallback", "runtime", "system"])
-def test_another_folder_where_the_temporary_one_cannot_be_used(
+def test_fallback_folder_is_used_if_the_temporary_one_is_unusable(
     temporary: Path, unusable: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(unusable))

@@ -95,7 +95,7 @@ def test_the_oldest_goes_when_it_was_given_its_time() -> None:
     run(test)
 
 
-def test_connections_that_have_sent_something_are_kept_before_others() -> None:
+def test_silent_connection_is_given_up_first() -> None:
     async def test() -> None:
         reads = Reads(most=2)
         reads.add("known/1")

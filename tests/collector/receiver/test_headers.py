@@ -98,7 +98,7 @@ def test_names_are_in_any_case_over_http() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NEVER_KEPT))
-def test_credentials_are_never_kept(name: str) -> None:
+def test_credentials_are_never_stored(name: str) -> None:
     """Not even if the configuration names them."""
     headers, kept = [(name, "s3cret"), ("x-any", "1")], {"x-any": "1"}
     with serving() as server:
@@ -125,7 +125,7 @@ def test_a_repeated_authorization_is_refused(sent: list[str]) -> None:
     assert over_http(headers[:1], auth=auth)[0] == (200 if "right" in sent[0] else 401)
 
 
-def test_bytes_that_are_no_text_are_refused_over_grpc() -> None:
+def test_non_text_metadata_bytes_are_refused_over_grpc() -> None:
     async def test(server: Server, intake: FakeIntake) -> None:
         server.receiver.pass_on(["X-Any-Bin"])
         refusal = await server.refusal(b"", metadata=[("x-any-bin", b"\xff")])

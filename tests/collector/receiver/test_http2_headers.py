@@ -55,7 +55,7 @@ def test_a_name_in_huffman_code() -> None:
         literal("grpc-encoding", "zstd")[:-10] + b"\x40",
     ],
 )
-def test_what_stays_as_it_is(same: bytes) -> None:
+def test_unrelated_or_malformed_header_blocks_keep_their_length(same: bytes) -> None:
     assert len(renamed(same)) == len(same)
     if b"\x0dgrpc-encoding" not in same:
         assert renamed(same) == same
@@ -111,6 +111,6 @@ def test_a_byte_at_a_time() -> None:
     ],
     ids=["large", "large in pieces", "interrupted", "padding", "priority"],
 )
-def test_what_gets_the_connection_closed(sent: bytes) -> None:
+def test_invalid_header_frames_close_the_connection(sent: bytes) -> None:
     with pytest.raises(InputError):
         EncodingRenamer().feed(PREFACE + sent)

@@ -26,7 +26,9 @@ class Clock:
         return self.now
 
 
-def test_a_file_counts_as_it_is_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_token_file_is_reread_after_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     clock, file = Clock(), tmp_path / "tokens"
     file.write_text("# ours\n\n  first-secret  \nsecond-secret\n")
@@ -83,7 +85,9 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
         (b"x" * 2_000_000, "larger than 1 MiB"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_invalid_token_file_is_a_usage_error(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
     file = tmp_path / "tokens"
     if content is not None:
         file.write_bytes(content)
@@ -94,7 +98,7 @@ def test_files_that_are_none(tmp_path: Path, content: bytes | None, words: str) 
 
 
 @pytest.mark.parametrize("tokens", [[], [""], ["a b"], ["é"], ["a\n"]])
-def test_tokens_that_are_none(tokens: list[str]) -> None:
+def test_invalid_tokens_are_a_usage_error(tokens: list[str]) -> None:
     with pytest.raises(UsageError):
         Tokens(tokens)
 

@@ -65,7 +65,9 @@ def staged(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("ingest", ["/v1/traces", "/api/traces"])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_whole(server: Served, blobs: Blobs, ingest: str, is_chunked: bool) -> None:
+def test_file_uploaded_in_one_request_is_stored(
+    server: Served, blobs: Blobs, ingest: str, is_chunked: bool
+) -> None:
     path = PATH.replace("/v1/traces", ingest)
     before = server.ask("HEAD", path)
     assert (before.status, before.headers["upload-offset"]) == (404, "0")
@@ -106,7 +108,7 @@ def test_in_parts(server: Served, blobs: Blobs, tmp_path: Path) -> None:
     assert server.ask("HEAD", PATH).status == 200
 
 
-def test_a_part_that_breaks_off_is_kept_as_far_as_it_came(
+def test_interrupted_part_is_stored_up_to_the_last_byte_received(
     server: Served, blobs: Blobs, tmp_path: Path
 ) -> None:
     total = len(CONTENT)
@@ -178,7 +180,7 @@ def test_a_file_of_another_length_begins_again(server: Served, blobs: Blobs) -> 
     assert blobs.files == {(SPAN, FILE): CONTENT[:300_000]}
 
 
-def test_what_waited_for_a_day_goes_while_the_server_runs(
+def test_parts_idle_for_a_day_expire_while_the_server_runs(
     blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that is never set: files that look old by the wall clock stay."""
@@ -223,7 +225,7 @@ class TestRoom:
         headers = told | ({"X-Scope-OrgID": tenant} if tenant else {})
         return server.ask("PUT", path, CONTENT[: self.PART], headers)
 
-    def test_what_one_tenant_never_finishes_leaves_room_for_others(
+    def test_unfinished_parts_of_one_tenant_leave_room_for_others(
         self, server: Served, tmp_path: Path
     ) -> None:
         assert [self.part(server, n, "a").status for n in range(4)] == [308, 308, 429, 429]
@@ -234,7 +236,7 @@ class TestRoom:
         total = sum(path.stat().st_size for path in (tmp_path / "parts").rglob("*.*"))
         assert total <= 200_000
 
-    def test_what_is_finished_or_idle_makes_room(
+    def test_finished_or_idle_parts_free_their_room(
         self, server: Served, blobs: Blobs, tmp_path: Path
     ) -> None:
         assert [self.part(server, n, "a").status for n in range(3)] == [308, 308, 429]
@@ -251,7 +253,7 @@ class TestRoom:
         assert staged(tmp_path) == []
         assert [self.part(server, n, "a").status for n in range(5, 8)] == [308, 308, 429]
 
-    def test_a_new_process_counts_what_is_there(
+    def test_new_process_counts_existing_parts(
         self, server: Served, blobs: Blobs, tmp_path: Path
     ) -> None:
         assert [self.part(server, n, "a").status for n in range(2)] == [308, 308]
@@ -278,7 +280,7 @@ def test_parts_are_private(server: Served, tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_uncreatable_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file/parts: Not a directory"):
         HttpReceiver(FakeIntake(), blobs=Blobs(), staging=tmp_path / "file" / "parts")
@@ -299,7 +301,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_ranges_that_are_none(
+def test_invalid_content_ranges_are_refused(
     server: Served, blobs: Blobs, told: str, content: bytes, status: int, is_chunked: bool
 ) -> None:
     body = iter([content]) if is_chunked else content
@@ -340,7 +342,7 @@ def test_a_broken_upload_stores_nothing_and_frees_its_place(server: Served, blob
     assert blobs.files == {(SPAN, FILE + "2"): b"x"}
 
 
-def test_a_slow_upload_is_told_so(blobs: Blobs) -> None:
+def test_slow_upload_is_answered_with_408(blobs: Blobs) -> None:
     limits = HttpLimits(grace_s=0.2, linger_s=0.1)
     with serving(blobs=blobs, limits=limits) as server:
         head = f"PUT {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n".encode()

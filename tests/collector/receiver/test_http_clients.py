@@ -120,7 +120,7 @@ def test_opentelemetry_metrics_and_logs(server: Served) -> None:
     assert records[0].scope_logs[0].log_records[0].body.string_value == "hello"
 
 
-def test_opentelemetry_comes_again_when_told_to(server: Served) -> None:
+def test_opentelemetry_exporter_retries_after_unavailable(server: Served) -> None:
     server.intake.refusal = RefusalError(Reason.UNAVAILABLE, "the disk is full", 1)
     exporter = OTLPSpanExporter(f"{server.url}/v1/traces", headers=TOKEN)
 
@@ -136,7 +136,7 @@ def test_opentelemetry_comes_again_when_told_to(server: Served) -> None:
     assert len(server.intake.requests) == 1
 
 
-def test_opentelemetry_gives_up_what_is_refused(server: Served) -> None:
+def test_opentelemetry_exporter_does_not_retry_refused_requests(server: Served) -> None:
     right, wrong = f"{server.url}/v1/traces", f"{server.url}/v1/trace"
     server.intake.refusal = RefusalError(Reason.INVALID, "bad data")
     for url, headers in ((right, TOKEN), (wrong, TOKEN), (right, {})):
@@ -181,7 +181,7 @@ def test_our_exporter(server: Served, protocol: OtlpProtocol, compression: OtlpC
         assert len(json.loads(first.body)["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 20
 
 
-def test_our_exporter_halves_what_is_too_large() -> None:
+def test_pusher_splits_oversized_requests() -> None:
     with serving(FakeIntake(max_body_bytes=3000)) as server:
         config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, f"{server.url}/v1/traces")
         with Pusher(config, backoff=Backoff(0.01, 0.01)) as pusher:

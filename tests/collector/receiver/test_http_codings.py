@@ -155,7 +155,7 @@ def test_damaged_codings(server: Served, coding: str, sent: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_the_limit_counts_what_is_decompressed(
+def test_size_limit_applies_to_decompressed_bytes(
     server: Served, size: int, coding: str, encode: Any, is_chunked: bool
 ) -> None:
     sent = encode(bytes(size))
@@ -165,7 +165,9 @@ def test_the_limit_counts_what_is_decompressed(
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_what_holds_nothing_is_limited_as_it_comes(server: Served, is_chunked: bool) -> None:
+def test_skippable_frame_is_limited_by_its_compressed_size(
+    server: Served, is_chunked: bool
+) -> None:
     """A frame that is to be skipped (RFC 8878, 3.1.2), however long, gives nothing out."""
     size = TAKEN + 200_000
     sent = b"\x50\x2a\x4d\x18" + size.to_bytes(4, "little") + bytes(size)
@@ -173,7 +175,7 @@ def test_what_holds_nothing_is_limited_as_it_comes(server: Served, is_chunked: b
     assert answer.status == 413
 
 
-def test_a_block_that_announces_more_than_it_may_hold_is_refused_before_it_is_decompressed(
+def test_block_announcing_too_many_bytes_is_refused_without_decompression(
     server: Served,
 ) -> None:
     """4 GB, in a body of a few bytes."""

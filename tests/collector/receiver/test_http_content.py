@@ -57,7 +57,7 @@ HEADS: list[tuple[bytes, int]] = [
 
 
 @pytest.mark.parametrize(("body", "status"), HEADS)
-def test_json_is_told_by_its_keys(server: Served, body: bytes, status: int) -> None:
+def test_json_kind_is_detected_by_its_keys(server: Served, body: bytes, status: int) -> None:
     server.intake.requests.clear()
     assert server.post(body, kind=JSON).status == status
     assert len(server.intake.requests) == (0 if status == 400 else 1)

@@ -80,7 +80,7 @@ def test_no_http(server: Served, garbage: bytes, status: int, is_pipelined: bool
     assert b"Server:" not in answer
 
 
-def test_no_http_behind_an_answer(server: Served) -> None:
+def test_invalid_http_after_an_answer_is_a_bad_request(server: Served) -> None:
     with server.socket() as connection:
         connection.sendall(OK)
         assert statuses(connection.recv(4096)) == [200]
@@ -169,7 +169,7 @@ def test_a_torn_request_is_not_taken(server: Served, sent: bytes) -> None:
         b"Content-Encoding: gzip\r\nContent-Length: 900\r\n\r\n" + packed(b"a" * 99)[:9],
     ],
 )
-def test_a_sender_that_stops_is_told_so(start: bytes) -> None:
+def test_stalled_sender_gets_a_timeout_response(start: bytes) -> None:
     with serving(limits=HASTY) as server:
         answer = server.raw(HEAD + start)
         assert statuses(answer) == [408]
@@ -177,7 +177,7 @@ def test_a_sender_that_stops_is_told_so(start: bytes) -> None:
         assert not server.intake.requests
 
 
-def test_a_sender_that_trickles_is_told_so() -> None:
+def test_trickling_sender_gets_a_timeout_response() -> None:
     with serving(limits=HASTY) as server, server.socket() as connection:
         connection.sendall(HEAD + b"Content-Length: 900000\r\n\r\n")
         connection.settimeout(0.02)
@@ -191,7 +191,7 @@ def test_a_sender_that_trickles_is_told_so() -> None:
         assert statuses(answer) == [408]
 
 
-def test_a_sender_without_end_is_told_so() -> None:
+def test_endless_sender_gets_a_timeout_response() -> None:
     """Fast enough, but beyond the time for a request, and never beyond its limit in bytes."""
     limits = HttpLimits(request_s=0.5, linger_s=0.2)
     with serving(FakeIntake(max_body_bytes=1 << 40), limits=limits) as server:
@@ -257,7 +257,7 @@ def test_bytes_in_flight_are_bounded() -> None:
     assert intake.in_flight == 0
 
 
-def test_the_room_of_a_body_is_that_of_what_it_holds() -> None:
+def test_body_occupies_its_decompressed_size_until_answered() -> None:
     """Not of what it was on the wire; and it is held until the intake has answered."""
     with serving() as server:
         release = server.hold()
@@ -305,7 +305,7 @@ def test_a_client_that_waits_for_100_continue(server: Served) -> None:
         assert statuses(connection.recv(4096)) == [413], "refused before anything is sent"
 
 
-def test_a_connection_is_kept_behind_an_error(server: Served) -> None:
+def test_connection_stays_open_after_an_error(server: Served) -> None:
     bad = HEAD.replace(b"x-protobuf", b"json") + b"Content-Length: 2\r\n\r\n[]"
     assert statuses(server.raw(bad + OK + bad + LAST)) == [400, 200, 400, 200]
 

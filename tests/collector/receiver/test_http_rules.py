@@ -93,7 +93,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("path", "kind", "body", "signal", "encoding", "status"), KEPT)
-def test_what_is_taken(
+def test_valid_request_is_accepted(
     server: Served, path: str, kind: str, body: bytes, signal: Any, encoding: Any, status: int
 ) -> None:
     answer = server.post(body, path, kind)
@@ -155,7 +155,7 @@ REFUSED: list[tuple[str, str, str, bytes, dict[str, str], int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "kind", "body", "headers", "status", "word"), REFUSED)
-def test_what_is_refused(
+def test_invalid_request_is_refused(
     server: Served,
     method: str,
     path: str,
@@ -259,7 +259,7 @@ def test_partial_success(
         assert told == {}
 
 
-def test_whose_a_request_is_goes_with_it_and_credentials_do_not(server: Served) -> None:
+def test_identity_headers_are_passed_on_and_credentials_are_not(server: Served) -> None:
     server.post(
         CIRRON,
         kind=JSON,
@@ -287,7 +287,9 @@ def test_whose_a_request_is_goes_with_it_and_credentials_do_not(server: Served) 
         [("X-Cirron-Run-Id", "a" * 1025)],
     ],
 )
-def test_whose_a_request_is_must_be_clear(server: Served, headers: list[tuple[str, Any]]) -> None:
+def test_ambiguous_or_invalid_identity_headers_are_refused(
+    server: Served, headers: list[tuple[str, Any]]
+) -> None:
     with contextlib.closing(server.client()) as client:
         client.putrequest("POST", "/v1/traces")
         for name, value in [("Content-Type", PROTOBUF), ("Content-Length", "0"), *headers]:
@@ -353,7 +355,7 @@ def test_bearer_tokens(
         assert not locked.intake.requests
 
 
-def test_two_authorizations_are_none(locked: Served) -> None:
+def test_two_authorization_headers_are_refused(locked: Served) -> None:
     answer = locked.raw(
         b"POST /v1/logs HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n"
         b"Authorization: Bearer another\r\nAuthorization: Bearer wrong\r\n\r\n"

@@ -32,14 +32,14 @@ def announced(server: Served, size: int, sent: int, count: int) -> contextlib.Ex
     return stack
 
 
-def test_what_is_announced_takes_no_room() -> None:
+def test_announced_body_length_reserves_no_room() -> None:
     intake = FakeIntake(max_body_bytes=1000, room=4000)
     with serving(intake) as server, announced(server, 1000, 10, 20):
         until(lambda: intake.in_flight == 200)
         assert server.post(traces()).status == 200
 
 
-def test_slow_bodies_give_way_where_there_is_no_room() -> None:
+def test_slow_bodies_are_rejected_one_at_a_time_when_room_runs_out() -> None:
     """One after another, and no more than must."""
     intake = FakeIntake(max_body_bytes=1000, room=4000)
     with serving(intake, limits=SLOW) as server, announced(server, 1000, 999, 4):
@@ -70,7 +70,7 @@ def test_a_body_that_trickles_gives_way_too() -> None:
         assert b"Retry-After: 1" in answer[0]
 
 
-def test_a_slow_body_is_taken_where_there_is_room() -> None:
+def test_slow_body_is_accepted_while_there_is_room() -> None:
     def slowly() -> Iterator[bytes]:
         for _ in range(10):
             yield b"a" * 10
@@ -81,7 +81,7 @@ def test_a_slow_body_is_taken_where_there_is_room() -> None:
         assert server.intake.bodies == [b"a" * 100]
 
 
-def test_what_waits_for_the_intake_is_not_slow() -> None:
+def test_body_waiting_for_the_intake_is_not_treated_as_slow() -> None:
     intake = FakeIntake(max_body_bytes=1000, room=1000)
     with serving(intake, limits=HttpLimits(slow_s=0.05)) as server:
         release = server.hold()

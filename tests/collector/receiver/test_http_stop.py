@@ -22,7 +22,7 @@ HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-prot
 OK = HEAD + b"Content-Length: 0\r\n\r\n"
 
 
-def test_what_is_under_way_is_answered() -> None:
+def test_stop_answers_requests_in_progress() -> None:
     """A request that waits for the intake, one whose body still comes, and idle connections."""
     with serving() as server:
         release = server.hold()
@@ -51,7 +51,9 @@ def test_what_is_under_way_is_answered() -> None:
         assert sorted(server.intake.bodies) == [b"a", b"b" * 100_000]
 
 
-def test_what_takes_too_long_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_cuts_off_requests_that_exceed_the_grace_period(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving() as server:
         stuck = server.socket()
         stuck.sendall(HEAD + b"Content-Length: 100000\r\n\r\n" + b"b" * 10)
@@ -72,13 +74,13 @@ def test_an_address_that_is_taken() -> None:
         server.do(second.stop(1))
 
 
-def test_a_host_that_is_none() -> None:
+def test_invalid_host_is_refused() -> None:
     receiver = HttpReceiver(FakeIntake(), host="256.0.0.1", port=0)
     with pytest.raises(UsageError, match=r"cannot listen on 256\.0\.0\.1:0: "):
         asyncio.run(receiver.start())
 
 
-def test_it_listens_on_loopback_unless_told_otherwise() -> None:
+def test_receiver_listens_on_loopback_by_default() -> None:
     async def address() -> str:
         receiver = HttpReceiver(FakeIntake(), port=0)
         host, _ = await receiver.start()

@@ -43,7 +43,7 @@ async def append_all(journal: IntakeJournal, *bodies: bytes) -> list[Position]:
     return await asyncio.gather(*(append(journal, body) for body in bodies))
 
 
-def test_what_is_appended_is_read(tmp_path: Path) -> None:
+def test_appended_frames_are_read_back(tmp_path: Path) -> None:
     async def main() -> None:
         directory = intake_directory(tmp_path / "spool-root" / "state")
         journal = IntakeJournal(directory)
@@ -260,7 +260,7 @@ def test_a_sync_that_fails_refuses_its_group_and_leaves_the_segment(
     asyncio.run(main())
 
 
-def test_what_was_set_aside_takes_room(tmp_path: Path) -> None:
+def test_files_set_aside_count_toward_the_size_limit(tmp_path: Path) -> None:
     async def main() -> None:
         journal = IntakeJournal(tmp_path, segment_bytes=5000, max_bytes=20_000)
         await append(journal, b"a")
@@ -307,7 +307,7 @@ def test_a_new_start_goes_on_in_a_new_segment(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_positions_grow_also_where_all_segments_are_gone(tmp_path: Path) -> None:
+def test_positions_increase_even_if_all_segments_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
         write_position(tmp_path, ConsumerPosition(Position(7, 100)))
         journal = IntakeJournal(tmp_path)
@@ -343,7 +343,7 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         IntakeJournal(tmp_path / "file" / "intake")
 
 
-def test_a_reader_follows_a_writer_and_removes_behind_itself(tmp_path: Path) -> None:
+def test_reader_follows_the_writer_and_removes_consumed_segments(tmp_path: Path) -> None:
     count, tasks = 400, 8
 
     async def write(journal: IntakeJournal, task: int) -> None:

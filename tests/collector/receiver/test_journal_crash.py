@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 
 
-def test_what_was_acknowledged_outlives_any_kill(tmp_path: Path) -> None:
+def test_acknowledged_requests_survive_sigkill(tmp_path: Path) -> None:
     chance = random.Random(11)
     acknowledged: dict[tuple[int, int], list[Position]] = defaultdict(list)
     for turn in range(30):

@@ -64,7 +64,9 @@ def joined(segments: list[list[bytes]]) -> list[bytes]:
 
 @given(SEGMENTS, st.data())
 @settings(deadline=None)
-def test_a_cut_leaves_all_whole_frames(segments: list[list[bytes]], data: st.DataObject) -> None:
+def test_truncated_segment_yields_all_complete_frames(
+    segments: list[list[bytes]], data: st.DataObject
+) -> None:
     segments = unique(segments)
     with journal(segments) as (directory, ends):
         index = data.draw(st.integers(0, len(segments) - 1))
@@ -94,7 +96,7 @@ def test_a_cut_leaves_all_whole_frames(segments: list[list[bytes]], data: st.Dat
 
 @given(SEGMENTS, st.data())
 @settings(deadline=None)
-def test_a_flipped_bit_is_found_and_costs_what_it_must(
+def test_flipped_bit_is_detected_and_costs_at_most_its_frame(
     segments: list[list[bytes]], data: st.DataObject
 ) -> None:
     segments = unique(segments)
@@ -204,7 +206,7 @@ def test_a_reader_follows_and_takes_no_more_than_is_acknowledged(tmp_path: Path)
 
 
 @pytest.mark.parametrize("at", [0, HEADER_BYTES + 2], ids=["header", "frame"])
-def test_behind_damage_it_goes_on_as_it_is_written(at: int, tmp_path: Path) -> None:
+def test_frames_after_damage_are_read_once_they_are_complete(at: int, tmp_path: Path) -> None:
     """Half a frame is waited for there, too, and a body that looks like one is none."""
     data, ends = segment(1, [b"a", b"b", segment(1, [b"x", b"y"])[0], b"c" * 50_000])
     damaged = bytearray(data)
@@ -249,7 +251,7 @@ def test_acknowledged_bytes_that_are_zero_are_damage(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_frame_comes_when_it_is_whole(tmp_path: Path) -> None:
+def test_frame_is_returned_once_it_is_complete(tmp_path: Path) -> None:
     data, _ = segment(1, [b"x" * 50_000])
     path = segment_path(tmp_path, 1)
     reader = JournalReader(tmp_path, None, pytest.fail)
@@ -261,7 +263,7 @@ def test_a_frame_comes_when_it_is_whole(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_what_is_no_file_is_reported_and_passed_over(tmp_path: Path) -> None:
+def test_segment_path_that_is_not_a_file_is_reported_and_skipped(tmp_path: Path) -> None:
     put(tmp_path, [[b"a"], [], [], [b"b"]])
     for number in (2, 3):
         segment_path(tmp_path, number).unlink()
@@ -274,7 +276,7 @@ def test_what_is_no_file_is_reported_and_passed_over(tmp_path: Path) -> None:
     assert read(tmp_path / "nowhere") == ([], [])
 
 
-def test_another_versions_segment_is_kept(tmp_path: Path) -> None:
+def test_segment_of_another_version_is_backed_up(tmp_path: Path) -> None:
     import struct
     import zlib
 
@@ -289,14 +291,14 @@ def test_another_versions_segment_is_kept(tmp_path: Path) -> None:
     assert damage.backup is not None
 
 
-def test_a_segment_under_another_number_is_no_segment(tmp_path: Path) -> None:
+def test_segment_renamed_to_another_number_is_reported_as_damaged(tmp_path: Path) -> None:
     put(tmp_path, [[b"a"], [b"b"]])
     segment_path(tmp_path, 1).rename(segment_path(tmp_path, 7))
     bodies, [damage] = read(tmp_path)
     assert (bodies, damage.path) == ([b"b"], segment_path(tmp_path, 7))
 
 
-def test_only_what_lies_before_is_removed(tmp_path: Path) -> None:
+def test_only_segments_prior_to_the_position_are_removed(tmp_path: Path) -> None:
     ends = put(tmp_path, [[b"a"], [b"b", b"c"], [b"d"], [b"e"]])
     assert remove_before(tmp_path, Position(1, ends[0][0] - 1)) == 0
     assert remove_before(tmp_path, Position(2, ends[1][0])) == 1
@@ -322,7 +324,7 @@ def test_zeros_at_the_end_are_cut_off(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.text(max_size=5), st.text(st.characters(), max_size=20), max_size=4))
 @settings(deadline=None)
-def test_headers_of_any_characters_are_kept(headers: dict[str, str]) -> None:
+def test_headers_with_any_characters_are_preserved(headers: dict[str, str]) -> None:
     """Servers hand on bytes that are no text as lone surrogates."""
     for extra in ({}, {"x": "\udcff"}):
         before = head(**{**headers, **extra})
@@ -379,7 +381,7 @@ def test_a_damaged_place_is_set_aside(tmp_path: Path, content: bytes) -> None:
     assert read_position(tmp_path, pytest.fail) == ConsumerPosition()
 
 
-def test_a_place_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+def test_failed_position_write_leaves_the_previous_position(tmp_path: Path) -> None:
     write_position(tmp_path, ConsumerPosition(Position(1, 2)))
     (tmp_path / "consumer.json.tmp").mkdir()
     with pytest.raises(TargetError, match="cannot be written"):

@@ -44,7 +44,7 @@ def test_a_segment_without_a_name_is_not_acknowledged(how: str, tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_directory_that_vanishes_before_the_first_frame_is_made_again(tmp_path: Path) -> None:
+def test_directory_removed_ahead_of_the_first_frame_is_recreated(tmp_path: Path) -> None:
     async def main() -> None:
         directory = tmp_path / "intake"
         journal = IntakeJournal(directory)

@@ -65,7 +65,7 @@ def is_taken(body: bytes, signal: ReceivedSignal) -> bool:
 
 @settings(often, max_examples=80)
 @given(traces())
-def test_what_a_request_holds(message: TracesData) -> None:
+def test_measure_counts_the_elements_of_generated_traces(message: TracesData) -> None:
     spans = [each for each in descendants(message) if isinstance(each, Span)]
     found = measure(message.SerializeToString())
     assert found == as_measure(held(message))
@@ -77,7 +77,9 @@ def test_what_a_request_holds(message: TracesData) -> None:
 @signals
 @often
 @given(seeds)
-def test_what_stands_on_the_wire(signal: ReceivedSignal, seed: int) -> None:
+def test_measure_counts_the_elements_of_arbitrary_wire_data(
+    signal: ReceivedSignal, seed: int
+) -> None:
     body = Maker(Random(seed)).message(DATA[signal].DESCRIPTOR)
     found = measure(body, signal)
     assert found == as_measure(held_on_the_wire(body, DATA[signal].DESCRIPTOR))
@@ -92,7 +94,9 @@ def test_what_stands_on_the_wire(signal: ReceivedSignal, seed: int) -> None:
 @signals
 @often
 @given(seeds, st.integers(1, 60))
-def test_what_is_cut_first_counts_the_same(signal: ReceivedSignal, seed: int, whole: int) -> None:
+def test_splitting_a_long_body_does_not_change_its_counts(
+    signal: ReceivedSignal, seed: int, whole: int
+) -> None:
     body = Maker(Random(seed), groups=False).message(DATA[signal].DESCRIPTOR)
     with patch("cirron_otel.collector.receiver.measure._WHOLE", whole):
         cut = measure(body, signal)
@@ -102,7 +106,7 @@ def test_what_is_cut_first_counts_the_same(signal: ReceivedSignal, seed: int, wh
 @signals
 @often
 @given(seeds)
-def test_what_is_refused(signal: ReceivedSignal, seed: int) -> None:
+def test_measure_refuses_the_same_bodies_as_the_parser(signal: ReceivedSignal, seed: int) -> None:
     random = Random(seed)
     mutable = bytearray(Maker(random, valid=False).message(DATA[signal].DESCRIPTOR))
     for _ in range(random.randint(0, 2) if mutable else 0):
@@ -197,7 +201,7 @@ def test_hostile_requests_take_little_memory(name: str) -> None:
     assert found["over_kib"] <= MOST_MIB * 1024
 
 
-def test_the_objects_of_an_empty_span_take_what_this_is_for() -> None:
+def test_parsing_the_hostile_body_exceeds_the_memory_limit() -> None:
     """Else measuring would be pointless: the same bytes as messages."""
     program = (sys.executable, "-m", "tests.collector.receiver.measure_hostile", "--parse")
     done = subprocess.run(program, check=True, capture_output=True, text=True)

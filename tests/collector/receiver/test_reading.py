@@ -81,7 +81,7 @@ def test_texts_are_left_out_wherever_a_step_ends(body: bytes, step: int) -> None
         assert b"".join(reading._outside_texts(body)) == TEXT.sub(b"", body)
 
 
-def test_what_is_too_much_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_json_is_refused_without_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FROM_JSON", {})  # it would be a KeyError
     body = document(*[{}] * 31)
     for signal in (ReceivedSignal.TRACES, ReceivedSignal.LOGS):
@@ -130,7 +130,7 @@ def test_batches_of_all_kinds(body: bytes, batch_id: str) -> None:
         b'{"a":[1,2,"\xff"],"a":null,"schema_version":1}',
     ],
 )
-def test_a_key_that_stands_twice_is_refused_unread(
+def test_repeated_key_is_refused_without_a_full_parse(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "check_value_of", lambda _body: pytest.fail("read the slow way"))
@@ -141,7 +141,7 @@ def test_a_key_that_stands_twice_is_refused_unread(
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b'{"schema_version":2}', b'{"a":1',
     b'{"schema_version":1,"spans":null}', b'{"schema_version":1,"x":"\xff"}'])  # fmt: skip
-def test_what_is_no_batch(body: bytes) -> None:
+def test_invalid_batch_is_refused(body: bytes) -> None:
     found = refusal(lambda: reading.batch_of(body, MOST))
     assert found.reason is Reason.INVALID
     assert found.message.startswith("not a Cirron batch: ")
@@ -155,7 +155,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(KEYS, VALUES), st.sampled_from([None, 1]), st.booleans(), st.data())
-def test_keys_that_stand_once_are_taken_and_others_never(
+def test_unique_keys_are_accepted_and_repeated_keys_refused(
     more: dict[str, Any], indent: int | None, is_ascii: bool, data: st.DataObject
 ) -> None:
     items = [*more.items(), ("schema_version", 1)]
@@ -176,7 +176,7 @@ def test_keys_that_stand_once_are_taken_and_others_never(
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"a"', b"", b"\xff"])
-def test_what_is_dropped_is_looked_at_all_the_same(tmp_path: Path, body: bytes) -> None:
+def test_dropped_signals_are_still_validated(tmp_path: Path, body: bytes) -> None:
     async def test(intake: Intake) -> None:
         intake.apply(IntakeLimits(), SignalPolicy("accept", "accept"))
         for signal in (ReceivedSignal.LOGS, ReceivedSignal.METRICS):

@@ -114,7 +114,7 @@ def stored(folder: Path) -> dict[str, tuple[bytes, object]]:
 
 
 @pytest.mark.parametrize("is_left", ["all", "no spool", "half of the spool", "nothing known"])
-def test_a_group_is_made_again_the_same(is_left: str, sent: list[Sent], tmp_path: Path) -> None:
+def test_regenerated_group_is_identical(is_left: str, sent: list[Sent], tmp_path: Path) -> None:
     directory = journal(tmp_path, sent)
     before = tmp_path / "before"
     shutil.copytree(directory, before)
@@ -148,7 +148,7 @@ def duplicates(sent: list[Sent]) -> list[int]:
     return found
 
 
-def test_what_is_in_it(sent: list[Sent], tmp_path: Path) -> None:
+def test_each_tenant_receives_every_record(sent: list[Sent], tmp_path: Path) -> None:
     """Each tenant has all of it."""
     directory = journal(tmp_path, sent)
     translate(tmp_path, directory)
@@ -162,7 +162,7 @@ def test_what_is_in_it(sent: list[Sent], tmp_path: Path) -> None:
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_another_batch_of_the_same_header_is_no_duplicate(tmp_path: Path) -> None:
+def test_another_batch_with_the_same_header_is_not_a_duplicate(tmp_path: Path) -> None:
     pair = PAIRS["the same id, other content"]
     bodies = [data_of(to_otlp(each, PLAN)) for each in pair]
     both = b"".join(bodies)  # one message with both

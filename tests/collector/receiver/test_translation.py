@@ -52,7 +52,7 @@ def stored(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("blocked", ["consumer.json.tmp", "spool"])
-def test_what_could_not_be_written_is_tried_again(blocked: str, tmp_path: Path) -> None:
+def test_failed_writes_are_retried_without_skipping_requests(blocked: str, tmp_path: Path) -> None:
     """Neither the place nor a batch can be written at first: no request is passed over by that."""
     directory = journal(tmp_path, ["a", "b"])
     way = tmp_path / "spool" if blocked == "spool" else directory / blocked
@@ -75,7 +75,7 @@ def test_what_could_not_be_written_is_tried_again(blocked: str, tmp_path: Path) 
     assert stored(tmp_path) == ["a", "b"]
 
 
-def test_what_was_broken_off_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_interrupted_translation_is_finished_by_the_next_instance(tmp_path: Path) -> None:
     directory = journal(tmp_path, ["a", "b", "a"])
     (tmp_path / "spool").write_text("in the way")
     translation = opened(tmp_path, directory)

@@ -121,7 +121,7 @@ class Synced:
         self._sync(descriptor)
 
 
-def test_what_never_fits_is_set_aside_and_in_nobodys_way(tmp_path: Path) -> None:
+def test_oversized_request_is_set_aside_without_blocking_others(tmp_path: Path) -> None:
     """Neither one that is too large by itself, nor a few that are too large together."""
     large = request("large", 50_000)
     small = [request(f"n{number}", 4_000) for number in range(6)]
@@ -199,7 +199,7 @@ def test_torn_tails_do_not_fill_the_journal_for_good(
     assert len(removed) == len(names) - len(kept)
 
 
-def test_of_damaged_copies_those_of_other_files_go_first(tmp_path: Path) -> None:
+def test_damaged_copies_of_other_files_are_removed_ahead_of_segments(tmp_path: Path) -> None:
     """A refused request is never removed: it was acknowledged, and is nowhere else."""
     for name in (
         "seen.sqlite.damaged", "seen.sqlite.damaged-wal", "consumer.json.damaged",
@@ -222,7 +222,7 @@ def test_of_damaged_copies_those_of_other_files_go_first(tmp_path: Path) -> None
         assert {path.name for path in tmp_path.iterdir()} == left
 
 
-def test_duplicates_are_told_by_where_they_stand(tmp_path: Path) -> None:
+def test_duplicates_are_identified_by_their_journal_position(tmp_path: Path) -> None:
     """A frame that cannot be read any more must not make others the duplicates."""
     bodies = [request(name) for name in "ABAC"]
     directory, _ = journal(tmp_path, [request("A"), *bodies])
@@ -236,7 +236,9 @@ def test_duplicates_are_told_by_where_they_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_what_is_stored_is_known_without_its_place(is_forgotten: bool, tmp_path: Path) -> None:
+def test_stored_requests_are_recognized_without_a_consumer_position(
+    is_forgotten: bool, tmp_path: Path
+) -> None:
     directory, ends = journal(tmp_path, [request(name) for name in "abcdef"])
     translation = opened(tmp_path)
     for end in ends[:4]:
@@ -251,7 +253,7 @@ def test_what_is_stored_is_known_without_its_place(is_forgotten: bool, tmp_path:
     assert stored(tmp_path) == ["a", "b", "c", "d", "e", "f"]
 
 
-def test_what_lies_there_no_more_is_forgotten(tmp_path: Path) -> None:
+def test_entries_of_deleted_segments_are_forgotten(tmp_path: Path) -> None:
     journal(tmp_path, [request("a")])
     finish(tmp_path)
     journal(tmp_path, [request("b")])  # a segment of its own
@@ -302,7 +304,7 @@ def test_damaged_keys_are_set_aside(
     assert finish(tmp_path).counts["duplicates"] == 1
 
 
-def test_damage_that_no_use_would_meet_is_found_at_the_start(tmp_path: Path) -> None:
+def test_damage_in_unused_pages_is_detected_on_opening(tmp_path: Path) -> None:
     path = tmp_path / "seen.sqlite"
     with Seen(path) as seen:
         seen.add((os.urandom(16), 5, Position(1, number)) for number in range(5000))
@@ -313,7 +315,7 @@ def test_damage_that_no_use_would_meet_is_found_at_the_start(tmp_path: Path) -> 
     assert path.with_name("seen.sqlite.damaged").exists()
 
 
-def test_what_cannot_be_translated_is_on_disk_before_its_journal_goes(
+def test_untranslatable_request_is_synced_ahead_of_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, _ = journal(tmp_path, [b"\xff\xff", request("a")])
@@ -330,7 +332,7 @@ def test_what_cannot_be_translated_is_on_disk_before_its_journal_goes(
     assert "consumer.json.tmp" in names[2:]
 
 
-def test_what_was_found_in_the_spool_is_synced(
+def test_recovered_spool_directory_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who renamed it may have died before the directory was on disk."""

@@ -60,7 +60,7 @@ class TestTheTable:
         assert all("Error" not in each for each in wrong)
 
     @pytest.mark.parametrize("path", GOOD)
-    def test_each_key_refuses_what_it_cannot_be(self, here: Path, path: str) -> None:
+    def test_each_key_rejects_values_of_the_wrong_type(self, here: Path, path: str) -> None:
         (wrong,) = problems(here, tree_with(path, {"x": {}}))
         name = path.replace("[otlp]", "[0]").replace("[cirron]", "[0]")
         assert wrong.startswith("collector.yaml:")
@@ -100,10 +100,12 @@ class TestMessages:
              " write ${NOPE:-} for an empty value"),
         ],
     )  # fmt: skip
-    def test_say_where_what_and_what_to_do(self, here: Path, text: str, expected: str) -> None:
+    def test_messages_give_the_location_the_problem_and_the_fix(
+        self, here: Path, text: str, expected: str
+    ) -> None:
         assert problems(here, text) == [f"collector.yaml{expected}"]
 
-    def test_all_problems_are_told_at_once(self, here: Path) -> None:
+    def test_all_problems_are_reported_together(self, here: Path) -> None:
         text = "spool: {max: 1}\ndrain_s: -1\nlogs: {level: x, format: y}\nlimits: {a: ${B}}"
         text = text.replace("${B}", '"${B}"')
         assert len(problems(here, text)) == 6
@@ -126,7 +128,9 @@ class TestMessages:
             (lambda file: file.write_text("a: 1\n--- \nb: 2"), "is not YAML"),
         ],
     )
-    def test_a_file_that_is_none(self, here: Path, make: Any, words: str) -> None:
+    def test_unreadable_or_invalid_file_is_a_config_error(
+        self, here: Path, make: Any, words: str
+    ) -> None:
         file = here / "wrong.yaml"
         make(file)
         with pytest.raises(ConfigError) as caught:
@@ -188,7 +192,7 @@ class TestAnything:
             "x: &x [a, a]\ny: &y [*x, *x]\nexporters: [*y, *y]",
         ],
     )
-    def test_what_holds_itself_or_grows_is_refused(self, here: Path, text: str) -> None:
+    def test_recursive_or_expanding_aliases_are_refused(self, here: Path, text: str) -> None:
         assert problems(here, text)
 
     def refused_or_taken(self, here: Path, text: str) -> None:
@@ -232,7 +236,7 @@ class TestVariablesAndFlags:
             assert len(wrong) == 1
             assert "same" not in wrong[0]
 
-    def test_flags_go_before_the_file(self, here: Path) -> None:
+    def test_flags_override_the_file(self, here: Path) -> None:
         text = "spool: {directory: a}\nreceivers: {grpc: {address: nonsense}, http: {idle_s: 3}}\n"
         found = load(
             here,
@@ -314,7 +318,7 @@ class TestSecrets:
 
 
 class TestPrinting:
-    def test_what_is_printed_is_the_same_configuration(self, here: Path) -> None:
+    def test_printed_configuration_parses_to_the_same_options(self, here: Path) -> None:
         tree: dict[str, Any] = {}
         for path, (value, shown) in GOOD.items():
             if "*" not in shown and "exporters" not in path and "storage.url" not in path:
@@ -324,7 +328,7 @@ class TestPrinting:
         assert options(here, tree_of(found)) == found
         assert options(here, tree_of(CollectorOptions())) == CollectorOptions()
 
-    def test_what_is_off_is_printed_as_off(self, here: Path) -> None:
+    def test_disabled_receiver_is_printed_as_off(self, here: Path) -> None:
         found = options(here, "receivers: {grpc: {address: off}}")
         assert tree_of(found)["receivers"]["grpc"]["address"] == "off"
         assert options(here, tree_of(found)) == found

@@ -73,12 +73,12 @@ class TestProblems:
             ("exporters: [" + "{type: cirron, api_key: a}, " * 101 + "]", "expected 100 at most"),
         ],
     )  # fmt: skip
-    def test_what_does_not_go_together(self, here: Path, text: str, expected: str) -> None:
+    def test_inconsistent_options_are_reported(self, here: Path, text: str, expected: str) -> None:
         (wrong,) = problems(here, text)
         assert expected in wrong
         assert "sesame" not in wrong
 
-    def test_tenants_are_targets_of_their_own(self, here: Path) -> None:
+    def test_exporters_with_different_tenants_are_distinct_targets(self, here: Path) -> None:
         one = {"type": "otlp", "endpoint": "http://h:1"}
         found = options(here, {"exporters": [one, {**one, "tenant": "a"}, {**one, "tenant": "b"}]})
         assert [name_of(each) for each in found.exporters] == [
@@ -108,7 +108,9 @@ class TestWarnings:
              ["without TLS"]),
         ],
     )  # fmt: skip
-    def test_what_is_unwise(self, here: Path, text: str, expected: list[str]) -> None:
+    def test_unwise_options_are_warned_about(
+        self, here: Path, text: str, expected: list[str]
+    ) -> None:
         found = load(here, text).warnings
         assert len(found) == len(expected)
         assert all(words in told for words, told in zip(expected, found, strict=True))
@@ -151,7 +153,7 @@ class TestTargets:
 
 class TestReload:
     @pytest.mark.parametrize("path", sorted(GOOD))
-    def test_each_key_is_taken_as_the_table_says(self, here: Path, path: str) -> None:
+    def test_reload_applies_each_key_according_to_the_table(self, here: Path, path: str) -> None:
         old, new = options(here, ""), options(here, tree_with(path, GOOD[path][0]))
         found = diff(old, new)
         key = dict(table())[path].key
@@ -162,7 +164,7 @@ class TestReload:
         assert bool(found.at_once) == key.at_once
         assert found.options == (new if key.at_once else old)
 
-    def test_what_must_wait_stays_as_it_was(self, here: Path) -> None:
+    def test_reload_leaves_keys_that_need_a_restart_unchanged(self, here: Path) -> None:
         old = yaml.safe_load(
             "{spool: {directory: a}, logs: {level: info}, receivers: {http: {idle_s: 1}}}"
         )

@@ -105,7 +105,9 @@ class TestTheCommand:
             == "cirron-otel: error: none.yaml cannot be read: No such file or directory\n"
         )
 
-    def test_what_is_printed_has_no_secrets_and_is_the_same(self, run: Run, tmp_path: Path) -> None:
+    def test_printed_config_masks_secrets_and_matches_its_json(
+        self, run: Run, tmp_path: Path
+    ) -> None:
         (tmp_path / "c.yaml").write_text("receivers: {auth: {tokens: [sesame]}}\ndrain_s: 7\n")
         text = run("--config", "c.yaml", "--print-config").stdout
         document = json.loads(run("--config", "c.yaml", "--print-config", "--json").stdout)
@@ -136,7 +138,7 @@ class TestTheDocument:
             (tmp_path / "c.yaml").write_text(block)
             assert load_options("c.yaml", environ=environ).warnings == ()
 
-    def test_its_commands_say_what_it_shows(self, run: Run, tmp_path: Path) -> None:
+    def test_documented_check_output_matches_the_command(self, run: Run, tmp_path: Path) -> None:
         wrong = re.search(r"collector.yaml <<'END'\n(.*?)^END$", DOCUMENT.read_text(), re.M | re.S)
         assert wrong is not None
         (tmp_path / "collector.yaml").write_text(wrong[1])

@@ -72,12 +72,12 @@ class TestExpand:
             ("${A:-" * 40 + "}" * 40, "deep"),
         ],
     )
-    def test_what_cannot_be_resolved_says_why(self, text: str, words: str) -> None:
+    def test_unresolvable_expression_reports_the_reason(self, text: str, words: str) -> None:
         with pytest.raises(SubstitutionError, match=r"^(has|names)") as caught:
             expand(text, ENVIRON)
         assert words in str(caught.value)
 
-    def test_what_a_variable_gave_is_known_as_such(self) -> None:
+    def test_text_expanded_from_variables_is_marked_as_such(self) -> None:
         assert isinstance(expand("x${A}", ENVIRON), FromVariables)
         assert isinstance(expand("${C:-d}", ENVIRON), FromVariables)
         assert not isinstance(expand("$$x", ENVIRON), FromVariables)
@@ -96,7 +96,7 @@ class TestExpand:
         assert expand(text.replace("$", "$$"), {}) == text
 
     @given(st.data())
-    def test_what_is_built_comes_back(self, data: st.DataObject) -> None:
+    def test_generated_expressions_expand_to_the_expected_text(self, data: st.DataObject) -> None:
         source, expected = data.draw(built(3))
         assert expand(source, ENVIRON) == expected
 

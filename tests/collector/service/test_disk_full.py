@@ -190,7 +190,7 @@ def acknowledged_and_not_translated(here: Serving, count: int) -> list[str]:
     return names
 
 
-def test_it_fills_up_before_the_translation(disk: Disk) -> None:
+def test_disk_full_ahead_of_translation_loses_no_acknowledged_spans(disk: Disk) -> None:
     """What was acknowledged waits in the journal until there is room for its batches."""
     with running(disk) as here:
         names = acknowledged_and_not_translated(here, 30)

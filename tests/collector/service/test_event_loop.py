@@ -19,13 +19,13 @@ from tests.kit.servers.serving import serving, spans_of
 from .test_second_process import take
 
 
-def test_uvloop_where_it_is_installed() -> None:
+def test_uvloop_is_used_if_installed() -> None:
     loop = new_event_loop()
     assert isinstance(loop, uvloop.Loop)
     loop.close()
 
 
-def test_asyncio_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asyncio_is_used_if_uvloop_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     loop = new_event_loop()
     assert isinstance(loop, asyncio.SelectorEventLoop)

@@ -150,7 +150,7 @@ class TestCounting:
                 counting.send([BATCH])
         assert registry.totals()[m.EXPORT_FAILURES] == [(("n", reason), [1])]
 
-    def test_only_what_is_refused_by_itself_is_lost(self) -> None:
+    def test_only_a_batch_refused_on_a_single_send_is_dropped(self) -> None:
         registry = m.Registry()
         counting = Counting(Target(*[RefusedError("x")] * 2), registry, "n")
         for group in ([BATCH, BATCH], [BATCH]):
@@ -158,7 +158,7 @@ class TestCounting:
                 counting.send(group)
         assert registry.totals()[m.DROPPED_BATCHES] == [(("n", "refused"), [1])]
 
-    def test_what_was_taken_but_for_some_spans(self) -> None:
+    def test_partial_success_counts_accepted_records_and_all_bytes(self) -> None:
         registry = m.Registry()
         counting = Counting(Target(Receipt(2, "no")), registry, "n")
         assert counting.shown == "x"
@@ -168,5 +168,5 @@ class TestCounting:
         assert totals[m.EXPORTED_BYTES] == [(("n",), [2 * len(BATCH.data)])]
 
     @pytest.mark.parametrize("data", [b"", b"[]", b'{"spans":5}', b"[" * 100_000, b'{"spans":[{}'])
-    def test_what_is_no_batch_has_no_records(self, data: bytes) -> None:
+    def test_invalid_batch_has_no_records(self, data: bytes) -> None:
         assert records_of(data) == Records()

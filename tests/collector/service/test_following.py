@@ -24,7 +24,7 @@ from tests.kit.spools.made import encoded, made, span
 from .endpoints import http_endpoint
 
 
-def test_a_spool_that_cannot_be_made_is_tried_again(
+def test_spool_that_cannot_be_created_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(otlp_sender, "_AGAIN_S", 0.05)
@@ -42,7 +42,7 @@ def test_a_spool_that_cannot_be_made_is_tried_again(
         at_work.end(10.0)
 
 
-def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> None:
+def test_refused_batch_that_cannot_be_stored_delays_no_other(tmp_path: Path) -> None:
     """Until there is a directory for it the others are sent; then it becomes a dead letter."""
     writer = SpoolWriter(tmp_path)
     spans = [span(number, name=f"span-{number}") for number in range(3)]

@@ -45,7 +45,9 @@ def put(here: Serving) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_file_behind_its_batch_reaches_the_next_hop(tmp_path: Path, is_killed: bool) -> None:
+def test_file_arriving_after_its_batch_reaches_the_next_hop(
+    tmp_path: Path, is_killed: bool
+) -> None:
     with CirronServer().running() as server:
         target = f"{{type: cirron, endpoint: '{server.url}', api_key: {KEY}}}"
         options = ("--config", configuration(tmp_path, target))

@@ -121,7 +121,9 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
-def test_what_is_no_mark_is_told_and_the_rest_comes_back(kind: str, tmp_path: Path) -> None:
+def test_log_records_that_are_not_marks_are_rejected_and_others_stored(
+    kind: str, tmp_path: Path
+) -> None:
     message, lost = logs_from_json(json.dumps(RECORDS).encode())
     assert lost == []
     body = json.dumps(RECORDS).encode() if kind == JSON else message.SerializeToString()

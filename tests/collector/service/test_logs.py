@@ -86,7 +86,7 @@ class TestLines:
                 found.logging.close()
             assert found.lines[1:] == [expected]
 
-    def test_an_exception_stands_in_the_line(self, written: Written) -> None:
+    def test_exception_is_logged_in_its_line_with_secrets_masked(self, written: Written) -> None:
         try:
             raise ValueError("sesame-token\nis wrong")
         except ValueError:
@@ -109,7 +109,7 @@ class TestLines:
         assert 'warning a\\nb\\x1b[31m k="c\\nd"' in found.lines[0]
         assert all(line.isprintable() for line in found.lines)
 
-    def test_what_cannot_be_shown_is_no_error(self) -> None:
+    def test_unformattable_records_do_not_fail(self) -> None:
         class Hostile:
             def __str__(self) -> str:
                 raise RuntimeError
@@ -149,7 +149,9 @@ class TestLines:
         Written(level="debug").logging.close()
         assert (root.level, root.handlers, logging.getLogger("cirron_otel").level) == before
 
-    def test_what_python_writes_by_itself_is_a_line_too(self, written: Written) -> None:
+    def test_errors_and_warnings_reported_by_python_become_log_lines(
+        self, written: Written
+    ) -> None:
         class Bad:
             def __del__(self) -> None:
                 raise ValueError("sesame-token")
@@ -233,7 +235,7 @@ class TestSecrets:
             ),
         ],
     )
-    def test_what_looks_like_credentials(self, text: str, expected: str) -> None:
+    def test_credentials_are_masked_in_text(self, text: str, expected: str) -> None:
         assert Masking().text(text) == expected
 
     def test_one_that_holds_another(self) -> None:

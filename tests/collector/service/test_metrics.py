@@ -84,7 +84,7 @@ class TestText:
         assert refused.labels["reason"] == 'odd "reason"\n\\'
         assert set(parsed) == {each.name for each in m.METRICS}
 
-    def test_a_histogram_counts_what_is_at_most_its_bounds(self) -> None:
+    def test_histogram_buckets_include_their_upper_bound(self) -> None:
         found = samples(counted())
         name = "cirron_collector_request_seconds"
         bucket = {key[1][2]: value for key, value in found.items() if key[0] == f"{name}_bucket"}
@@ -92,13 +92,13 @@ class TestText:
         assert found[f"{name}_count", ("grpc", "traces")] == 3
         assert found[f"{name}_sum", ("grpc", "traces")] == pytest.approx(99.009)
 
-    def test_a_gauge_is_what_it_was_set_to_last(self) -> None:
+    def test_gauge_reports_its_last_value_until_cleared(self) -> None:
         registry = counted()
         assert samples(registry)["cirron_collector_queue_bytes", ("intake",)] == 7
         registry.clear(m.QUEUE_BYTES, "intake")
         assert ("cirron_collector_queue_bytes", ("intake",)) not in samples(registry)
 
-    def test_prometheus_own_registry_is_left_alone(self) -> None:
+    def test_global_prometheus_registry_is_left_untouched(self) -> None:
         counted().render()
         assert b"cirron" not in prometheus_client.generate_latest(prometheus_client.REGISTRY)
 
@@ -128,7 +128,7 @@ class TestProcesses:
         assert found["cirron_collector_queue_bytes", ("intake",)] == 14
         assert found["cirron_collector_request_seconds_count", ("grpc", "traces")] == 6
 
-    def test_what_a_process_counted_outlives_it(self) -> None:
+    def test_counts_of_an_ended_process_are_retained(self) -> None:
         one = m.Registry()
         one.merge("translator", counted().figures())
         one.merge("translator", counted().figures())
@@ -157,7 +157,7 @@ class TestProcesses:
         [None, 5, [["x", [], [1]]], [["cirron_collector_info", [], [1]]],
          [["cirron_collector_info", ["a"], []]], [["cirron_collector_info", ["a"], ["b"]]], [1]],
     )  # fmt: skip
-    def test_what_are_no_figures_are_refused(self, values: Any) -> None:
+    def test_invalid_figures_are_refused(self, values: Any) -> None:
         registry = m.Registry()
         with pytest.raises(ValueError, match="no figures"):
             registry.merge("translator", {"run": "a", "values": values})

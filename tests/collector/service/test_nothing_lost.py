@@ -106,7 +106,7 @@ def _is_rolled(here: Serving, segment: Path) -> bool:
     return any(other.name > segment.name for other in segment.parent.glob("intake-*.log"))
 
 
-def test_what_came_before_is_damaged(tmp_path: Path) -> None:
+def test_damaged_dedup_database_is_replaced_without_losing_requests(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with serving(folder) as here:
         keep(here, "a")
@@ -139,7 +139,7 @@ def fill(here: Serving, taken: list[str]) -> None:
     time.sleep(0.1)
 
 
-def test_what_is_not_delivered_is_not_evicted(tmp_path: Path) -> None:
+def test_undelivered_batches_are_not_evicted(tmp_path: Path) -> None:
     """At its cap the spool takes no more, and then the journal: clients are told to wait."""
     folder, config = tmp_path / "data", tmp_path / "collector.yaml"
     database = tmp_path / "rows" / "runs.db"
@@ -169,7 +169,7 @@ def test_what_is_not_delivered_is_not_evicted(tmp_path: Path) -> None:
     assert sum(f.stat().st_size for f in (folder / "spool").iterdir()) <= 13_000_000
 
 
-def test_a_full_spool_that_is_the_end_drops_its_oldest_and_says_so(tmp_path: Path) -> None:
+def test_full_spool_without_a_target_evicts_oldest_batches_with_a_warning(tmp_path: Path) -> None:
     folder, config = tmp_path / "data", tmp_path / "collector.yaml"
     config.write_text("spool: {max_bytes: 13MB}\nlimits: {request_bytes: 1MiB}\n")
     with serving(folder, "--config", str(config)) as here:
@@ -182,7 +182,7 @@ def test_a_full_spool_that_is_the_end_drops_its_oldest_and_says_so(tmp_path: Pat
     assert '"warning"' in told[0]
 
 
-def test_what_could_not_be_stored_is_told_by_the_exit_code(tmp_path: Path) -> None:
+def test_exit_code_reports_unstored_requests(tmp_path: Path) -> None:
     folder, config = tmp_path / "data", tmp_path / "collector.yaml"
     config.write_text("drain_s: 1\n")
     with serving(folder, "--config", str(config)) as here:

@@ -94,7 +94,9 @@ def test_split_otherwise_each_time(
     assert not list((folder / "state" / "intake").glob("refused-*"))
 
 
-def test_what_two_tenants_send_is_of_both(messages: list[ResourceSpans], tmp_path: Path) -> None:
+def test_same_records_from_two_tenants_are_stored_for_both(
+    messages: list[ResourceSpans], tmp_path: Path
+) -> None:
     body = TracesData(resource_spans=messages).SerializeToString()
     with serving(tmp_path / "data") as here:
         for tenant in ("a", "b", "a"):

@@ -245,7 +245,7 @@ def test_old_days_are_removed_and_the_others_compacted(
     assert written(place) == 0
 
 
-def test_what_is_wrong_with_the_place(tmp_path: Path) -> None:
+def test_unwritable_parquet_directory_is_reported_and_batches_stay(tmp_path: Path) -> None:
     """A directory that cannot be written is reported, and the batches stay in the spool."""
     (tmp_path / "file").write_text("x")
     arguments = configured(tmp_path, str(tmp_path / "file"), drain_s=1)

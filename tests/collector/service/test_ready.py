@@ -110,7 +110,9 @@ def test_the_smallest_journal_that_is_allowed_takes_the_largest_request(tmp_path
 
 
 class TestReadiness:
-    def test_behind_a_request_that_could_not_be_kept(self, tmp_path: Path) -> None:
+    def test_not_ready_for_a_while_after_a_request_could_not_be_stored(
+        self, tmp_path: Path
+    ) -> None:
         now = [0.0]
         (tmp_path / "state").mkdir()
         journal = IntakeJournal(intake_directory(tmp_path / "state"))
@@ -146,7 +148,7 @@ class TestReadiness:
 
 
 class TestUntranslated:
-    def test_what_waits_and_how_long(self) -> None:
+    def test_untranslated_requests_and_their_age_are_counted(self) -> None:
         now = [0.0]
         found = Untranslated(lambda: now[0])
         for number in range(1, 5):
@@ -158,7 +160,7 @@ class TestUntranslated:
         found.reach(Position(2, 0))
         assert (found.requests, found.age_s) == (0, 0.0)
 
-    def test_what_was_there_at_the_start_waits_but_is_no_request_of_this_process(self) -> None:
+    def test_backlog_at_start_ages_but_is_not_counted_as_requests(self) -> None:
         now = [5.0]
         found = Untranslated(lambda: now[0])
         assert not found.is_any

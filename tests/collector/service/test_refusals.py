@@ -129,7 +129,7 @@ def test_over_grpc(
     assert logged(here).count(key) == 1
 
 
-def test_what_is_no_http(here: Serving) -> None:
+def test_non_http_requests_are_counted_and_logged_once(here: Serving) -> None:
     host, _, port = here.http.removeprefix("http://").rpartition(":")
     before = counted(here).get(("malformed", "-", "http"), 0)
     for _ in range(TIMES):

@@ -132,7 +132,9 @@ def test_no_request_fails_across_reloads(config: Reloaded, tmp_path: Path) -> No
             assert {span.name for _, span in sink.spans} == names
 
 
-def test_what_needs_a_restart_is_named_and_the_rest_taken(config: Reloaded, tmp_path: Path) -> None:
+def test_reload_names_options_that_need_a_restart_and_applies_the_rest(
+    config: Reloaded, tmp_path: Path
+) -> None:
     metrics = "/v1/metrics"
     with serving(tmp_path / "data", "--config", config.write({})) as here:
         assert post(here.http + metrics, b"", PROTOBUF)[0] == 404
@@ -230,7 +232,9 @@ def test_rows_are_of_the_new_context(config: Reloaded, tmp_path: Path) -> None:
     ]
 
 
-def test_the_second_process_begins_with_what_is_in_force(config: Reloaded, tmp_path: Path) -> None:
+def test_restarted_translator_uses_the_reloaded_configuration(
+    config: Reloaded, tmp_path: Path
+) -> None:
     (end,) = free_endpoints(1)
     with (
         otlp_sink(end) as sink,
@@ -308,7 +312,7 @@ def trusts(here: Serving, pair: Certificates, is_mutual: bool) -> tuple[bool, bo
     return by_grpc, by_http
 
 
-def test_other_headers_are_kept(config: Reloaded, tmp_path: Path) -> None:
+def test_reloaded_header_list_applies_to_later_requests(config: Reloaded, tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--config", config.write({})) as here:
         for number in range(2):
             for tenant in ("a", "b"):

@@ -51,7 +51,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 class TestClockGuard:
-    def test_time_that_passes_is_no_jump(self, machine: Machine) -> None:
+    def test_slow_clock_drift_is_not_a_jump(self, machine: Machine) -> None:
         guard = machine.process()
         for _ in range(10):
             machine.go_on(600.0)

@@ -68,7 +68,7 @@ def test_both_transports_into_one_spool(tmp_path: Path) -> None:
     assert not list((folder / "state" / "intake").glob("refused-*"))
 
 
-def test_what_went_in_comes_out(tmp_path: Path) -> None:
+def test_received_requests_convert_back_to_the_same_otlp(tmp_path: Path) -> None:
     """Through the spool and back to OTLP: the very messages."""
     sent = [request(f"r{number}", 3) for number in range(5)]
     folder, target = tmp_path / "data", tmp_path / "out.binpb"
@@ -92,7 +92,7 @@ def _resources(body: bytes) -> Any:
     return TracesData.FromString(body).resource_spans
 
 
-def test_cirron_batches_stay_what_they_are(tmp_path: Path) -> None:
+def test_cirron_batches_are_stored_unchanged(tmp_path: Path) -> None:
     batch = {
         "schema_version": 1, "sdk_version": "0.3.0", "batch_id": "ab" * 16, "created_ns": 7,
         "spans": [], "marks": [], "snapshots": [], "extra": "\ud800",
@@ -119,7 +119,7 @@ def test_a_request_that_comes_again_is_stored_once(tmp_path: Path) -> None:
     assert len(spans_of(folder)) == 4
 
 
-def test_tenants_are_told_apart(tmp_path: Path) -> None:
+def test_tenants_are_stored_separately(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with serving(folder) as here:
         for tenant in ("a", "b"):

@@ -56,7 +56,7 @@ def is_logged(here: Serving, text: str) -> bool:
     return text in here.log.read_text()
 
 
-def test_nothing_is_read_before_it_is_said_how_far_the_journal_is(tmp_path: Path) -> None:
+def test_worker_reads_nothing_until_it_knows_the_journal_position(tmp_path: Path) -> None:
     """What stands behind that is being written, and may be taken back."""
     wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
     directory = intake_directory(target_spool(wanted.spool.directory).state)
@@ -72,7 +72,7 @@ def test_nothing_is_read_before_it_is_said_how_far_the_journal_is(tmp_path: Path
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
-def test_it_rests_for_nobody_when_it_is_told_so_or_is_to_end(tmp_path: Path) -> None:
+def test_worker_does_not_yield_if_urgent_or_finishing(tmp_path: Path) -> None:
     wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
     with Logging(wanted.logs, []) as logs:
         worker = Worker(wanted, logs)
@@ -87,7 +87,7 @@ def test_it_rests_for_nobody_when_it_is_told_so_or_is_to_end(tmp_path: Path) -> 
         assert worker._is_hurried()
 
 
-def test_it_rests_behind_what_it_did_and_not_when_there_was_nothing(tmp_path: Path) -> None:
+def test_worker_rests_after_work_but_not_when_idle(tmp_path: Path) -> None:
     wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
     directory = intake_directory(target_spool(wanted.spool.directory).state)
     make_state(directory)
@@ -112,7 +112,7 @@ def test_it_rests_behind_what_it_did_and_not_when_there_was_nothing(tmp_path: Pa
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
-def test_what_an_earlier_collector_left_is_urgent_at_once_and_is_told_when_it_is_done(
+def test_backlog_of_an_earlier_collector_is_translated_urgently(
     tmp_path: Path,
 ) -> None:
     """Without a single request: nothing else would ever say it."""
@@ -146,7 +146,7 @@ def test_what_an_earlier_collector_left_is_urgent_at_once_and_is_told_when_it_is
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
-def test_a_collector_that_starts_counts_how_long_waits_what_was_there(tmp_path: Path) -> None:
+def test_starting_collector_counts_the_age_of_its_backlog(tmp_path: Path) -> None:
     wanted: CollectorOptions = options(tmp_path, {"spool": {"directory": str(tmp_path / "data")}})
     directory = intake_directory(target_spool(wanted.spool.directory).state)
     make_state(directory)
@@ -170,7 +170,7 @@ def test_a_collector_that_starts_counts_how_long_waits_what_was_there(tmp_path: 
     assert [each["name"] for each in spans_of(tmp_path / "data")] == ["one", "two"]
 
 
-def test_what_hurries_the_translation(tmp_path: Path) -> None:
+def test_translation_is_urgent_on_long_wait_little_room_or_shutdown(tmp_path: Path) -> None:
     """It waits for long, there is little room, or the collector ends."""
     now = [0.0]
     directory = tmp_path / "data"
@@ -268,7 +268,7 @@ class TestStartedAgain:
             until(lambda: spans_of(here.folder))
             assert here.end() == 0
 
-    def test_what_is_no_message_is_passed_over(self, tmp_path: Path) -> None:
+    def test_invalid_messages_of_the_translator_are_skipped(self, tmp_path: Path) -> None:
         with serving(tmp_path / "data") as here:
             translator = here.translator()
             assert translator is not None
@@ -281,7 +281,9 @@ class TestStartedAgain:
             assert here.translator() == translator
             assert here.end() == 0
 
-    def test_at_the_end_where_it_died_just_before(self, tmp_path: Path) -> None:
+    def test_requests_are_translated_at_exit_if_the_translator_just_died(
+        self, tmp_path: Path
+    ) -> None:
         with serving(tmp_path / "data") as here:
             translator = here.translator()
             assert translator is not None
@@ -293,7 +295,7 @@ class TestStartedAgain:
         assert len(spans_of(here.folder)) == 1
 
 
-def test_the_working_directory_is_no_place_for_modules(tmp_path: Path) -> None:
+def test_modules_are_not_imported_from_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "pickle.py").write_text("open('HIJACKED', 'w')\nraise SystemExit(3)\n")
     command = [sys.executable, "-P", "-c", PROGRAM, "collector", "--spool", "data", "--json",
                "--grpc", "localhost:0", "--http", "localhost:0"]  # fmt: skip
@@ -330,7 +332,7 @@ class TestSuccession:
                     take(successor, "two")
                     until(lambda: len(spans_of(here.folder)) == 2)
 
-    def test_an_address_that_is_taken_is_told_before_a_predecessor_has_ended(
+    def test_address_in_use_is_reported_while_a_predecessor_still_runs(
         self, tmp_path: Path
     ) -> None:
         with predecessor(tmp_path / "data"), socket.create_server(("127.0.0.1", 0)) as taken:
@@ -348,7 +350,7 @@ class TestSuccession:
             assert process.wait(180) == 0
 
 
-def test_last_tries_are_made_at_the_same_time(tmp_path: Path) -> None:
+def test_final_attempts_for_all_targets_run_concurrently(tmp_path: Path) -> None:
     """Who takes connections and says nothing takes no time from who came back just now."""
     (address,) = free_endpoints(1)
     platform = CirronServer()

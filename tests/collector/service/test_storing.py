@@ -25,7 +25,9 @@ __all__ = ["postgres_server"]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_rows_of_what_came(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_stored_rows_match_the_received_spans(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     spool, url = recorded()[0], f"sqlite:///{tmp_path / 'runs.db'}"
     if kind == "postgresql":
         url = request.getfixturevalue("postgres_server").new_database()
@@ -42,7 +44,7 @@ def test_rows_of_what_came(kind: str, tmp_path: Path, request: pytest.FixtureReq
     assert_same(batches(tmp_path / "back"), batches(tmp_path / "data"))
 
 
-def test_snapshot_files_are_kept_beside_the_spool(tmp_path: Path) -> None:
+def test_snapshot_files_are_stored_next_to_the_spool(tmp_path: Path) -> None:
     span = "ab" * 16
     with serving(tmp_path / "data") as here:
         url = f"{here.http}/v1/traces/blobs/snapshots/{span}/weights.safetensors"

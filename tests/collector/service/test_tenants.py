@@ -127,7 +127,7 @@ def test_a_header_that_cannot_be_sent_on_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == 400
 
 
-def test_whose_is_kept_and_forgotten(tmp_path: Path) -> None:
+def test_file_tenants_persist_until_forgotten(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     owners = TenantStore(path)
     mine, other = (("x-scope-orgid", "a"),), (("x-scope-orgid", "b"),)

@@ -16,7 +16,10 @@ from .test_running import request
 COUNT = 3
 
 
-def test_what_is_left_at_the_end(tmp_path: Path, http_server: Received) -> None:  # noqa: F811
+def test_undelivered_batches_are_logged_counted_and_sent_on_restart(
+    tmp_path: Path,
+    http_server: Received,  # noqa: F811
+) -> None:
     (away,) = free_endpoints(1)
     config, log = tmp_path / "collector.yaml", tmp_path / "data.log"
 

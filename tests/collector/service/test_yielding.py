@@ -25,7 +25,7 @@ def never() -> bool:
     return False
 
 
-def test_it_rests_for_what_was_done_since_the_last_time() -> None:
+def test_rest_is_based_on_work_since_the_previous_call() -> None:
     one = yielding((5, 9), (5.01, 9.002), (5.03, 9.002), (5.04, 9.02))
     assert one.rest(never) == pytest.approx(0.04)  # it queued for a fifth
     assert one.rest(never) == 0  # not at all
@@ -38,7 +38,7 @@ def test_it_does_not_rest_with_cores_to_spare_nor_for_long() -> None:
     assert Yielding(lambda: None).rest(never) == 0  # a system that does not say
 
 
-def test_what_was_not_said_for_once_is_not_taken_for_nothing() -> None:
+def test_missing_reading_is_not_treated_as_zero() -> None:
     told = iter([Cores(S, S), None, Cores(2 * S, 9 * S), Cores(2 * S, 9 * S)])
     one = Yielding(lambda: next(told))
     assert [one.rest(never) for _ in range(3)] == [0, 0, 0]

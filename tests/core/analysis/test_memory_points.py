@@ -78,23 +78,25 @@ class TestStormlog:
         ["start", "stop", "peak", "warning", "critical", "error", "cleanup", "phase_enter",
          "phase_exit", "collector_degraded", "collector_recovered", "other"],
     )  # fmt: skip
-    def test_other_events_have_no_reading_of_their_own(self, event_type: str) -> None:
+    def test_other_event_types_yield_no_points(self, event_type: str) -> None:
         assert of_stormlog(event_type, **CUDA, **READINGS, allocator_change_bytes=8) == []
 
     @pytest.mark.parametrize(("event_type", "change"), [("allocation", 64), ("deallocation", -64)])
-    def test_changes_are_counted_where_they_happen(self, event_type: str, change: int) -> None:
+    def test_allocator_change_is_counted_on_allocation_and_deallocation(
+        self, event_type: str, change: int
+    ) -> None:
         points = of_stormlog(event_type, **CUDA, **READINGS, allocator_change_bytes=change)
         assert points == [("cirron.memory.allocator.change", GPU, change)]
 
     def test_the_change_that_a_sample_repeats_is_not_counted(self) -> None:
         assert of_stormlog(**CUDA, **READINGS, allocator_change_bytes=64) == ALL
 
-    def test_a_null_is_no_point(self) -> None:
+    def test_null_reading_yields_no_point(self) -> None:
         attrs = CUDA | READINGS | {"device_total_bytes": None, "allocator_active_bytes": None}
         assert of_stormlog(**attrs) == [each for each in ALL if each[2] not in (1000, 450)]
 
     @pytest.mark.parametrize("missing", list(READINGS))
-    def test_an_absent_reading_is_no_point(self, missing: str) -> None:
+    def test_absent_reading_yields_no_point(self, missing: str) -> None:
         names = [each[0] for each in of_stormlog(**CUDA, **without(missing))]
         expected = [each[0] for each in ALL]
         lost = {
@@ -161,7 +163,7 @@ class TestStormlog:
         assert points[0] == ("hw.gpu.memory.usage", {"hw.id": hw_id}, 1)
 
     @pytest.mark.parametrize("collector", ["cuda", "rocm", "mps", "tensorflow.memory"])
-    def test_reports_name_the_device_alike(self, collector: str) -> None:
+    def test_points_and_reports_name_the_device_identically(self, collector: str) -> None:
         attrs = {"collector": f"stormlog.{collector}_tracker", "device_id": 3}
         points = of_stormlog(**attrs, **READINGS)
         in_report = memory_mark("stormlog.sample", 400, attrs)
@@ -205,7 +207,7 @@ class TestSampler:
          mark("memory", 5, backend="cpu") | {"ts_ns": "now"},
          mark("memory", 5, backend="cpu") | {"ts_ns": -1}, {"name": "memory", "attrs": None}],
     )  # fmt: skip
-    def test_other_marks_are_no_readings(self, other: dict[str, Any]) -> None:
+    def test_other_marks_yield_no_memory_points(self, other: dict[str, Any]) -> None:
         assert memory_points(other) == []
 
 

@@ -33,7 +33,7 @@ def test_columns(table: str) -> None:
     assert said == [(c.name, c.type, "?" if c.is_nullable else "") for c in TABLES[table]]
 
 
-def test_the_types_are_those_of_arrow() -> None:
+def test_column_types_match_the_arrow_schema() -> None:
     for table, columns in TABLES.items():
         for column in columns:
             field = schema_of(table).field(column.name)

@@ -129,7 +129,7 @@ def test_a_recording_comes_back(url: str, tmp_path: Path) -> None:
     assert_same(batches(tmp_path / "back"), batches(spool))
 
 
-def test_the_bytes_are_those_of_the_data_files(tmp_path: Path) -> None:
+def test_bytes_written_equal_the_data_file_sizes(tmp_path: Path) -> None:
     report = convert(
         ConvertRequest(str(SPOOLS / "01_torch_basic"), f"iceberg:sqlite:///{tmp_path}/c.db")
     )
@@ -144,7 +144,7 @@ def test_batches_are_added_once(url: str) -> None:
     assert_in_catalog(url, some(5))
 
 
-def test_what_other_programs_see(tmp_path: Path) -> None:
+def test_pyiceberg_and_duckdb_can_read_the_tables(tmp_path: Path) -> None:
     add(f"sqlite:///{tmp_path}/c.db", some(), WriterLimits())
     place = parse_catalog(f"sqlite:///{tmp_path}/c.db")
     catalog = SqlCatalog("cirron", uri=place.uri, warehouse=place.warehouse)
@@ -198,7 +198,7 @@ def test_one_writer_at_a_time(url: str) -> None:
     assert_in_catalog(url, some(1))
 
 
-def test_a_namespace_of_its_own(tmp_path: Path) -> None:
+def test_each_namespace_has_separate_tables(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/c.db"
     add(f"{url}?namespace=a", some(1))
     add(f"{url}?namespace=b", some(2))

@@ -249,7 +249,7 @@ def test_nothing_that_can_be_read(
     assert "contains no batch" in found
 
 
-def test_what_is_not_a_directory_of_tables(
+def test_path_without_tables_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file.parquet").write_bytes(b"PAR1")
@@ -373,7 +373,7 @@ def test_duckdb_reads_every_type(odd_tables: Path) -> None:
     )  # fmt: skip
 
 
-def test_duckdb_finds_what_does_not_fit(odd_tables: Path) -> None:
+def test_duckdb_reads_values_that_do_not_fit_from_extra(odd_tables: Path) -> None:
     rows = duckdb.sql(
         f"SELECT index, extra FROM read_parquet('{odd_tables}/spans/**/*.parquet')"
         " WHERE extra IS NOT NULL"

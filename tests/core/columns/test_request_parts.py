@@ -166,7 +166,7 @@ def test_the_digests_of_the_database_are_the_same() -> None:
         assert sorted(each) == whole
 
 
-def test_the_rows_are_those_of_the_batches() -> None:
+def test_packed_rows_match_the_rows_of_the_split_batches() -> None:
     batch = received(requests(), "a" * 32)
     packed = rows_by_partition(batch, DEFAULT_CONTEXT)
     assert len(packed) == 4  # a day, a run of another day, and two without spans
@@ -182,7 +182,7 @@ def test_the_rows_are_those_of_the_batches() -> None:
 
 
 @pytest.mark.parametrize("spool", ["01_torch_basic", "07_ranks"])
-def test_batches_of_cirron_stay_whole(spool: str) -> None:
+def test_cirron_batches_are_not_split(spool: str) -> None:
     for path in Path(SPOOLS / spool).rglob("0*.json"):
         batch = SealedBatch(path.name, path.read_bytes())
         assert batches_of_parts(batch, DEFAULT_CONTEXT) == []
@@ -199,12 +199,12 @@ def test_batches_of_cirron_stay_whole(spool: str) -> None:
         {"sdk_version": None},
     ],
 )
-def test_a_batch_that_no_collector_wrote_stays_whole(change: dict[str, object]) -> None:
+def test_batch_not_written_by_a_collector_is_not_split(change: dict[str, object]) -> None:
     batch = exactjson.loads(received([request(0)], "a" * 32).data) | change
     assert batches_of_parts(SealedBatch(NAME, exactjson.dumps(batch)), DEFAULT_CONTEXT) == []
 
 
-def test_logs_with_another_place_stay_whole() -> None:
+def test_logs_with_a_mismatched_session_are_not_split() -> None:
     [batch] = received_logs(logs()[:1], "a")
     changed = exactjson.loads(batch.data)
     changed["otel"]["session"] = "0" * 32

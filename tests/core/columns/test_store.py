@@ -227,7 +227,7 @@ def test_a_batch_without_a_valid_time_has_a_partition(created: Any, tmp_path: Pa
     assert len(list(folder.iterdir())) == 2
 
 
-def test_batches_of_several_runs_are_found_by_each(tmp_path: Path) -> None:
+def test_batch_of_several_runs_is_selected_by_each_run(tmp_path: Path) -> None:
     resources = [
         {"resource": {"attributes": {"cirron.run.id": run}}, "scope_spans": [{"spans": 1}]}
         for run in ("a", "b")
@@ -342,7 +342,7 @@ def test_worker_processes_make_the_rows(tmp_path: Path, monkeypatch: pytest.Monk
     assert_same(batches(tmp_path / "back"), batches(spool))
 
 
-def test_what_is_nested_too_deep_is_reported(tmp_path: Path) -> None:
+def test_too_deeply_nested_batch_is_reported(tmp_path: Path) -> None:
     name, data = of_run(1)
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / name).write_bytes(data)

@@ -45,7 +45,7 @@ def test_auto(config: Config, environ: dict[str, str], targets: tuple[Export, ..
         (("cirron", "otlp"), "k", (HTTP, OTLP)),
     ],
 )
-def test_an_explicit_choice_goes_before_the_environment(
+def test_explicit_exporters_override_the_environment(
     exporters: tuple[str, ...], api_key: str, targets: tuple[Export, ...]
 ) -> None:
     config = Config(exporters=exporters, api_key=api_key)
@@ -77,7 +77,7 @@ def test_a_key_does_not_go_elsewhere_when_its_endpoint_is_wrong(variables: dict[
 
 
 @pytest.mark.parametrize("said", ["off", "false", "spool", "jaeger"])
-def test_nothing_is_exported_where_the_exporters_are_wrong(said: str) -> None:
+def test_invalid_exporters_export_nothing(said: str) -> None:
     environ = {"CIRRON_EXPORTERS": said, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"}
     assert exports_of(resolve(environ=environ).config, environ).targets == ()
 

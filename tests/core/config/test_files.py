@@ -70,7 +70,7 @@ class TestFiles:
         assert found.problems == (f"cirron.yaml, {path}, {reason}; it is not used",)
         assert found.config == Config(output_dir=place.cwd / ".cirron")
 
-    def test_a_file_that_is_no_utf8_is_reported(self, place: Place) -> None:
+    def test_file_with_invalid_utf8_is_reported(self, place: Place) -> None:
         (place.project / "cirron.yaml").write_bytes(b"profiling:\n  run: \xff\n")
         assert "is not UTF-8" in place.resolve().problems[0]
 
@@ -120,7 +120,7 @@ class TestFiles:
         assert "TOMLDecodeError in line 3" in problem
         assert "sesame" not in problem
 
-    def test_empty_files_and_blocks_say_nothing(self, place: Place) -> None:
+    def test_empty_files_and_blocks_cause_no_problems(self, place: Place) -> None:
         for text in ("", "name: x", "profiling:", "profiling: {}", "\ufeffname: x"):
             place.write_project(text)
             assert place.resolve().problems == ()
@@ -142,7 +142,7 @@ class TestFiles:
         ("name", "value"),
         [("api_key", "sesame"), ("api_endpoint", "https://sesame"), ("ingest_path", "/sesame")],
     )
-    def test_a_project_does_not_say_where_a_key_goes(
+    def test_project_file_cannot_set_the_api_key_or_its_destination(
         self, place: Place, name: str, value: str
     ) -> None:
         place.write_project(f"profiling: {{{name}: '{value}'}}")
@@ -156,7 +156,7 @@ class TestFiles:
         place.write_home(f"[default]\n{name} = '{value}'\n")
         assert getattr(place.resolve().config, name) == value
 
-    def test_a_run_stands_in_no_file(self, place: Place) -> None:
+    def test_run_id_in_a_file_is_reported_and_ignored(self, place: Place) -> None:
         place.write_project("profiling: {run_id: r}")
         place.write_home("[default]\nrun_id = 'r'\n")
         found = place.resolve()

@@ -100,7 +100,7 @@ def test_nothing_raises(
 
 
 @pytest.mark.parametrize("make", [int, str, list, lambda: HostileMapping(a=1), Hostile])
-def test_a_config_that_is_no_dict_is_reported(place: Place, make: Callable[[], object]) -> None:
+def test_config_that_is_not_a_dict_is_reported(place: Place, make: Callable[[], object]) -> None:
     found = place.resolve({"sample_rate": 0.5}, config=make())
     assert found.config.sample_rate == 0.5
     (problem,) = found.problems

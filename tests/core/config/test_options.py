@@ -37,7 +37,7 @@ class TestTheTable:
         assert found.problems == ()
         assert set(found.places.values()) == {"the default"}
 
-    def test_the_names_of_cirron_sdk_are_kept(self) -> None:
+    def test_cirron_sdk_environment_variables_are_supported(self) -> None:
         # Those that cirron-sdk 0.3.0 asks its environment for when profile() is called, but for
         # what loads data.
         honoured = (
@@ -149,7 +149,7 @@ class TestOrder:
 
 class TestSdkDisabled:
     @pytest.mark.parametrize("text", ["true", "TRUE", " True "])
-    def test_it_goes_above_everything(self, place: Place, text: str) -> None:
+    def test_otel_sdk_disabled_overrides_every_other_source(self, place: Place, text: str) -> None:
         environ = {"OTEL_SDK_DISABLED": text, "CIRRON_ENABLED": "1"}
         found = place.resolve({"enabled": True}, environ)
         assert found.config.enabled is False

@@ -106,7 +106,7 @@ def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
     ],
     ids=["503", "500", "429", "garbage", "401", "404"],
 )
-def test_what_fails_for_a_while_is_sent_when_it_works_again(tmp_path: Path, fault: Fault) -> None:
+def test_failed_batches_are_retried_in_order_until_accepted(tmp_path: Path, fault: Fault) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         server.faults = [fault] * 7
@@ -124,7 +124,7 @@ def test_what_fails_for_a_while_is_sent_when_it_works_again(tmp_path: Path, faul
     assert not stats["is_misconfigured"]
 
 
-def test_a_wrong_key_is_told_and_loses_nothing(tmp_path: Path) -> None:
+def test_wrong_key_is_reported_and_loses_no_batches(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         server.faults = [lambda _: Fault(403)] * 1000
@@ -211,7 +211,7 @@ def test_slow_answers_do_not_hold_up_the_end(tmp_path: Path) -> None:
     assert claim_delivery(process.paths, delivery._target.key, process.owner.prefix)
 
 
-def test_retry_after_is_kept_to() -> None:
+def test_retry_after_is_honoured() -> None:
     now = [1000.0]
     gate = RetryGate(
         RetryPolicy(Backoff(first=1, longest=8, jitter=0), misconfigured=60), lambda: now[0]
@@ -234,7 +234,7 @@ def test_retry_after_is_kept_to() -> None:
     assert gate.is_open
 
 
-def test_the_end_does_not_wait_for_what_was_told_to_come_later(tmp_path: Path) -> None:
+def test_finish_does_not_wait_for_a_long_retry_after(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         server.faults = [Fault(429, {"Retry-After": "7200"})]
@@ -246,7 +246,7 @@ def test_the_end_does_not_wait_for_what_was_told_to_come_later(tmp_path: Path) -
         assert len(server.posts()) == 1
 
 
-def test_batches_evicted_before_they_were_sent_are_counted(tmp_path: Path) -> None:
+def test_batches_evicted_while_unsent_are_counted(tmp_path: Path) -> None:
     process, port = Process(tmp_path, max_bytes=20_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
     delivery.start()
@@ -287,7 +287,7 @@ def test_nothing_counts_as_evicted_while_batches_are_on_their_way(tmp_path: Path
     assert_in_order(server.accepted, process.sealed)
 
 
-def test_what_there_is_no_room_to_note_is_found_again(tmp_path: Path) -> None:
+def test_batches_beyond_the_name_limit_are_rediscovered_and_sent(tmp_path: Path) -> None:
     process, port = Process(tmp_path, max_bytes=60_000), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"), most_names=5)
     delivery.start()
@@ -371,7 +371,7 @@ def test_nothing_is_raised_out_of_the_thread(
     assert "Traceback" in caplog.text
 
 
-def test_what_the_thread_does_is_not_traced(tmp_path: Path) -> None:
+def test_delivery_thread_suppresses_instrumentation(tmp_path: Path) -> None:
     """An instrumented HTTP client would else record each export as a span to be exported."""
     seen = []
 
@@ -408,7 +408,7 @@ def test_the_key_is_neither_logged_nor_shown(
         assert KEY not in text
 
 
-def test_names_that_are_not_there_are_no_trouble(tmp_path: Path) -> None:
+def test_missing_batch_files_are_counted_as_evicted(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         delivery = process.delivery(cirron_target(server.url))

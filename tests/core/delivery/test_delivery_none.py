@@ -42,7 +42,7 @@ def delivery_to(root: Path, target: Any) -> Delivery:
     return Delivery(target_spool(root), nobodys, target, policy=QUICK)
 
 
-def test_an_owners_batches_are_no_ones(tmp_path: Path) -> None:
+def test_batches_with_an_owner_are_not_listed_as_ownerless(tmp_path: Path) -> None:
     paths = target_spool(tmp_path)
     owner = Owner.acquire(paths)
     names = sealed(tmp_path, 3)
@@ -54,7 +54,7 @@ def test_an_owners_batches_are_no_ones(tmp_path: Path) -> None:
     owner.release()
 
 
-def test_the_last_try_sends_what_nobody_told_of(tmp_path: Path) -> None:
+def test_final_attempt_sends_batches_without_notification(tmp_path: Path) -> None:
     sealed(tmp_path, 5)
     with CirronServer().running() as server:
         delivery = delivery_to(tmp_path, cirron_target(server.url))

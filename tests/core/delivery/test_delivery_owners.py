@@ -48,7 +48,7 @@ def test_a_process_killed_while_it_sends_is_finished_by_another(tmp_path: Path) 
     assert server.senders[ids[-1]] == "second"
 
 
-def test_processes_send_their_own_and_the_dead_s_only(tmp_path: Path) -> None:
+def test_processes_send_only_batches_of_themselves_and_dead_owners(tmp_path: Path) -> None:
     dead = Process(tmp_path)
     sending = dead.delivery(cirron_target("http://127.0.0.1:1"))
     sending.start()
@@ -76,7 +76,7 @@ def test_processes_send_their_own_and_the_dead_s_only(tmp_path: Path) -> None:
         assert {server.senders[each] for each in own} == {name}
 
 
-def test_what_is_recovered_meanwhile_is_sent_when_it_is_told_to_look(tmp_path: Path) -> None:
+def test_rescan_sends_batches_recovered_after_the_start(tmp_path: Path) -> None:
     with CirronServer().running() as server:
         target = cirron_target(server.url)
         delivery = Process(tmp_path).delivery(target, replace(QUICK, sweep=3600.0))
@@ -112,7 +112,7 @@ def test_many_dead_owners_are_claimed_a_few_at_a_time(tmp_path: Path) -> None:
     assert sorted(server.accepted) == sorted(left)
 
 
-def test_what_cannot_be_noted_is_sent_all_the_same(tmp_path: Path) -> None:
+def test_batches_are_sent_once_while_the_cursor_cannot_be_written(tmp_path: Path) -> None:
     """With `state/` not writable for a while, neither this process nor the next sends twice."""
     process = Process(tmp_path)
     with CirronServer().running() as server:

@@ -61,7 +61,7 @@ def test_a_failure_holds_back_one_batch_and_an_outage_keeps_the_order(error: Pus
     one.passes("a1", "a3", "a4", "a5", "a6")
 
 
-def test_what_fails_again_and_again_closes_nothing() -> None:
+def test_repeated_failures_do_not_close_the_lane() -> None:
     one = Lane("a1", "a2")
     for _ in range(50):
         for name in ("a1", "a2"):
@@ -126,7 +126,7 @@ def test_a_batch_that_failed_has_a_turn_among_endless_new_ones() -> None:
     assert "a000" in turns[:8]
 
 
-def test_a_target_that_names_a_time_is_not_asked_before_it() -> None:
+def test_retry_after_is_honoured_even_when_waits_are_shortened() -> None:
     """The end of the process does not change that; other waits end then."""
     asked = UnreachableError("busy", status="429", retry_after=100.0)
     one = Lane("a1", "b1", "b2", "b3", "b4")
@@ -226,7 +226,7 @@ def test_a_lane_is_given_up_only_while_others_are_accepted(
     assert two.fails(error, "a1")
 
 
-def test_room_is_made_of_what_holds_back_the_others() -> None:
+def test_blocking_batch_is_given_up_when_room_is_requested() -> None:
     one = Lane("a1", "b1")
     one.fails(BUSY, "a1")
     one.passes("b1")
@@ -264,7 +264,7 @@ def test_a_batch_is_given_up_that_fails_while_its_lane_is_accepted(
     assert tries == most
 
 
-def test_a_rate_limit_is_no_fault_of_a_batch() -> None:
+def test_rate_limiting_never_makes_a_batch_hopeless() -> None:
     one = Lane("a9")
     one.fails(BUSY, "a9")
     for _ in range(30):
@@ -300,7 +300,7 @@ def test_kinds(status: str, kind: FailureKind) -> None:
     assert kind_of(ValueError(status)) is FailureKind.SERVER_FAULT
 
 
-def test_what_is_forgotten_before_its_turn_has_none() -> None:
+def test_forgotten_batches_are_never_taken() -> None:
     """A dead letter that is tried again may wait in line, too, after a kill or a lost cursor."""
     one = Lane("a1", "a2", "a3", "b1")
     one.queue.forget("a2")
@@ -312,7 +312,7 @@ def test_what_is_forgotten_before_its_turn_has_none() -> None:
 
 
 @pytest.mark.parametrize("error", [DOWN, BUSY, FORBIDDEN])
-def test_an_old_acceptance_is_no_evidence_once_all_lanes_fail(error: PushError) -> None:
+def test_past_acceptance_does_not_count_once_all_lanes_fail(error: PushError) -> None:
     """One lane fails first, another is accepted once more; then the target refuses everything."""
     one = Lane("a1", "b1")
     one.fails(error, "a1")
@@ -330,7 +330,7 @@ def test_an_old_acceptance_is_no_evidence_once_all_lanes_fail(error: PushError) 
         one.queue.put_back(name)
 
 
-def test_an_old_acceptance_is_no_evidence_once_the_target_fails() -> None:
+def test_past_acceptance_does_not_count_once_the_target_fails() -> None:
     """Although the lane that was accepted last has not failed since."""
     one = Lane("a1", "b1", "c1")
     one.fails(DOWN, "a1")

@@ -96,7 +96,7 @@ def test_a_body_that_drips_ends_at_the_deadline() -> None:
     assert client._connection is None
 
 
-def test_silence_ends_before_the_deadline() -> None:
+def test_silent_server_times_out_ahead_of_the_deadline() -> None:
     hold = threading.Event()
     with http_receiver(Answer(hold=hold)) as server:
         with pytest.raises(TimeoutError) as caught:

@@ -39,7 +39,9 @@ from .streams import (
     st.sampled_from(FORMATS),
     st.integers(1, 70),
 )
-def test_what_is_written_is_read(messages: list[TracesData], form: Format, step: int) -> None:
+def test_written_messages_are_read_back(
+    messages: list[TracesData], form: Format, step: int
+) -> None:
     data = written(messages, form)
     for stream in (io.BytesIO(data), buffered(Dripping(data, step), 16)):
         back = list(read_messages(stream, form))
@@ -61,7 +63,7 @@ def test_protobuf_messages_are_the_very_bytes_of_the_file() -> None:
     assert [m.data for m in read_messages(io.BytesIO(out.getvalue()), PROTO)] == [odd, b""]
 
 
-def test_the_json_writer_reports_what_json_cannot_say() -> None:
+def test_json_writer_reports_unrepresentable_fields() -> None:
     with TracesWriter(io.BytesIO(), JSON) as writer:
         assert writer.write(traces("a").SerializeToString()) == []
         assert writer.write(b"\xa0\x06\x01") == [
@@ -140,7 +142,7 @@ def test_the_first_line_may_be_bad_too() -> None:
     assert (names(found), error, [p for p, _ in problems]) == (["b0"], "", [1])
 
 
-def test_lines_of_other_signals_are_skipped_and_told() -> None:
+def test_lines_of_other_signals_are_skipped_and_reported() -> None:
     text = line("a") + b'{"resourceMetrics":[]}\n{"resourceLogs":[{}]}\n' + line("b")
     problems: list[tuple[int, str]] = []
     found, error = read_until_error(text, JSON, on_error=lambda *p: problems.append(p))
@@ -207,7 +209,7 @@ def test_a_full_disk_is_a_target_error(form: Format) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda f: f"{f.encoding}-{f.compression}")
-def test_the_file_stays_open_and_what_is_cut_short_shows(form: Format) -> None:
+def test_interrupted_writer_leaves_the_file_open_and_visibly_truncated(form: Format) -> None:
     out = io.BytesIO()
     with pytest.raises(KeyboardInterrupt), TracesWriter(out, form) as writer:  # noqa: PT012
         writer.write(traces("a").SerializeToString())

@@ -71,7 +71,7 @@ class Endless(io.RawIOBase):
         (b"\xff" * 64, b"\xff", PROTO),
     ],
 )
-def test_what_never_ends_is_refused_in_bounded_memory(
+def test_endless_input_is_refused_in_bounded_memory(
     start: bytes, rest: bytes, form: Format
 ) -> None:
     stream = Endless(start, rest)
@@ -129,7 +129,7 @@ def _never(position: int, text: str) -> None:
     pytest.fail(f"told of {position}: {text}")
 
 
-def test_what_came_before_a_cut_is_yielded() -> None:
+def test_messages_preceding_a_truncation_are_yielded() -> None:
     text = b"".join(line(f"n{n}-") for n in range(3000))
     for compression in (Compression.GZIP, Compression.ZSTD):
         data = compressed(text, compression)
@@ -192,7 +192,7 @@ def _collector_zstd() -> bytes:
         (lambda: b"\x03\x0a\x05\x01", PROTO, "the 3 bytes are not a protobuf TracesData"),
     ],
 )
-def test_what_is_not_what_it_claims_to_be(
+def test_input_in_another_format_is_refused_with_a_hint(
     make: Callable[[], bytes], form: Format, reason: str
 ) -> None:
     for on_error in (None, lambda *_: None):

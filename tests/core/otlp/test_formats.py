@@ -29,7 +29,7 @@ JSON, PROTO = Encoding.JSON, Encoding.PROTO
         ("-", None),
     ],
 )
-def test_suffixes_say_the_format(name: str, expected: Format | None) -> None:
+def test_suffix_determines_the_format(name: str, expected: Format | None) -> None:
     assert format_of(name) == expected
     assert format_of(Path(name)) == expected
 

@@ -302,7 +302,7 @@ def test_a_collectors_line_is_read_right() -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(generated.traces(), st.data())
-def test_unknown_fields_are_found_wherever_they_are(message: TracesData, data: Any) -> None:
+def test_unknown_fields_are_detected_in_any_message(message: TracesData, data: Any) -> None:
     assert not has_unknown_fields(message)
     raw = data.draw(st.sampled_from(generated.UNKNOWN_FIELDS))
     marked = generated.with_unknown(
@@ -316,7 +316,7 @@ def test_unknown_fields_are_found_wherever_they_are(message: TracesData, data: A
 
 
 @pytest.mark.parametrize("depth", [1, 10, 25, 29, 30, 31, 40, 47, 48])
-def test_unknown_fields_are_found_at_any_depth(depth: int) -> None:
+def test_unknown_fields_are_detected_at_any_depth(depth: int) -> None:
     """Also below the 64th level, where the C library's DiscardUnknownFields gives up."""
     message, _ = traces_from_json(value_document(nested_value(depth, "arrayValue")))
     assert not has_unknown_fields(message)
@@ -330,7 +330,7 @@ def test_unknown_fields_are_found_at_any_depth(depth: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(generated.odd_nans)
-def test_nan_bits_that_json_cannot_say_are_reported(nan: float) -> None:
+def test_nan_bits_not_representable_in_json_are_reported(nan: float) -> None:
     for value in (
         AnyValue(double_value=nan),
         AnyValue(array_value={"values": [AnyValue(double_value=nan)]}),  # type: ignore[arg-type]

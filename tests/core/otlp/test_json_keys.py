@@ -139,7 +139,7 @@ randoms = st.integers(0, 2**32).map(Random)
 
 @settings(max_examples=examples(400), deadline=None)
 @given(documents, randoms)
-def test_documents_without_a_repeated_key_are_read_as_before(
+def test_documents_without_a_repeated_key_are_decoded(
     given_document: tuple[TracesData, list[Any]], rng: Random
 ) -> None:
     message, unknown = given_document
@@ -238,7 +238,7 @@ def test_repeated_keys_in_a_table(data: bytes, path: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 100, 253, 254, 255, 900])
-def test_a_repeated_key_is_found_at_any_depth_of_an_unknown_value(depth: int) -> None:
+def test_repeated_key_is_detected_at_any_depth_of_an_unknown_value(depth: int) -> None:
     """orjson reads 1,024 levels and writes 254, msgspec nearly 1,000."""
     text = '{"x":' + '{"a":' * depth + "{%s}" + "}" * (depth + 1)
     _, warnings = traces_from_json((text % '"b":1').encode())
@@ -251,7 +251,7 @@ def test_a_repeated_key_is_found_at_any_depth_of_an_unknown_value(depth: int) ->
 
 
 @pytest.mark.parametrize("kind", ["arrayValue", "kvlistValue"])
-def test_a_repeated_key_is_found_at_any_depth_of_a_value(kind: str) -> None:
+def test_repeated_key_is_detected_at_any_depth_of_an_attribute_value(kind: str) -> None:
     text = value_document(nested_value(25, kind))
     traces_from_json(text)
     twice = text.replace(b"{}", b'{"boolValue":true,"boolValue":true}')
@@ -274,7 +274,7 @@ def test_a_message_about_a_long_key_is_short() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_attributes_with_the_same_key_are_no_repeated_key() -> None:
+def test_attributes_with_the_same_key_are_not_a_repeated_key() -> None:
     attributes = [{"key": "k", "value": {"stringValue": text}} for text in ("a", "b")]
     message, warnings = traces_from_json(document({"attributes": attributes}))
     span = message.resource_spans[0].scope_spans[0].spans[0]
@@ -287,7 +287,7 @@ def test_attributes_with_the_same_key_are_no_repeated_key() -> None:
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
 @pytest.mark.parametrize("count", [1, 20_000])
-def test_colons_and_quotes_in_texts_are_no_keys(text: str, count: int) -> None:
+def test_colons_and_quotes_in_strings_are_not_taken_for_keys(text: str, count: int) -> None:
     for ensure_ascii in (True, False):
         written = json.dumps({"stringValue": text * count}, ensure_ascii=ensure_ascii)
         for spelled in (written, written.replace(":", "\\u003a").replace("\\u003a", ":", 1)):

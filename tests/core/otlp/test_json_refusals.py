@@ -138,7 +138,7 @@ def test_nesting_is_taken_as_deep_as_protobuf_parsers_go(kind: str, levels: int)
         traces_from_json(value_document(nested_value(deepest + 1, kind)))
 
 
-def test_the_limit_on_nesting_is_the_parsers_own() -> None:
+def test_nesting_limit_matches_the_protobuf_parser() -> None:
     """Whatever is accepted parses, and the first thing refused would not."""
     accepted = []
     for depth in range(45, 55):

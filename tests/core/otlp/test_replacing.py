@@ -64,7 +64,9 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, TargetError])
-def test_a_failure_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+def test_failed_write_leaves_the_target_unchanged(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
     target = tmp_path / "out.jsonl"
     for before in (None, b"old"):
         if before is not None:
@@ -121,7 +123,7 @@ def test_a_long_name(tmp_path: Path) -> None:
     assert target.read_bytes() == b"x"
 
 
-def test_what_is_no_file_is_written_and_not_replaced(tmp_path: Path) -> None:
+def test_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     with replacing("/dev/null") as file:
         file.write(b"x")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)

@@ -141,7 +141,7 @@ def test_a_request_and_traces_data_are_the_same_on_the_wire() -> None:
     assert sum(len(r.resource_spans[0].scope_spans[0].spans) for r in requests) == 100
 
 
-def test_what_fits_is_not_even_read() -> None:
+def test_request_within_the_limit_is_returned_unparsed() -> None:
     assert split_request(b"no protobuf", 100) == [b"no protobuf"]
 
 
@@ -159,7 +159,7 @@ def test_what_fits_is_not_even_read() -> None:
         b"\x0b" * 300,
     ],
 )
-def test_what_is_no_protobuf_is_refused(data: bytes) -> None:
+def test_data_that_is_not_protobuf_is_refused(data: bytes) -> None:
     for refuse in (lambda: split_request(data, 0), lambda: halve_request(data)):
         with pytest.raises(InputError, match="not a protobuf message"):
             refuse()
@@ -167,7 +167,7 @@ def test_what_is_no_protobuf_is_refused(data: bytes) -> None:
         count_spans(data)
 
 
-def test_spans_are_counted_where_a_strict_parser_gives_up() -> None:
+def test_counting_and_splitting_tolerate_invalid_utf8() -> None:
     bad_text = b"\x0a\x0c\x12\x0a\x12\x03\x2a\x01\xff\x12\x03\x2a\x01a"
     with pytest.raises(DecodeError, match="UTF-8"):
         TracesData.FromString(bad_text)

@@ -231,7 +231,7 @@ def test_mutated_batches_come_back_equal(batch: Any) -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(batches())
-def test_a_database_gives_back_what_it_was_given(batch: Any) -> None:
+def test_batches_round_trip_through_a_database(batch: Any) -> None:
     records = to_platform(batch)
     for name, table in (("spans", TraceSpan), ("marks", TraceMark), ("snapshots", TraceSnapshot)):
         rows = [msgspec.to_builtins(row) for row in getattr(records, name)]
@@ -265,13 +265,13 @@ def through_sqlite(
 
 
 @pytest.mark.parametrize("extra", ["x", "[]", '{"set":1}', '{"what":{}}'])
-def test_an_extra_that_is_none_is_an_input_error(extra: str) -> None:
+def test_invalid_extra_is_an_input_error(extra: str) -> None:
     records = to_platform(made(1, spans=[span(1)]))
     records.spans[0].extra = extra
     with pytest.raises(InputError):
         from_platform(records)
 
 
-def test_what_is_nested_without_end_is_an_input_error() -> None:
+def test_excessive_nesting_is_an_input_error() -> None:
     with pytest.raises(InputError, match="nested too deeply"):
         to_platform(made(1, spans=[span(1, attrs={"deep": nested(20_000)})]))

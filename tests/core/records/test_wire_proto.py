@@ -58,7 +58,7 @@ def test_conforming_batches_leave_no_rest() -> None:
         assert rests(to_proto(exactjson.loads(path.read_bytes()))) == []
 
 
-def test_what_the_schema_has_no_field_for_is_in_the_rest_and_nothing_else() -> None:
+def test_rest_contains_only_fields_the_schema_cannot_represent() -> None:
     batch = made(1, spans=[span(1, name=5, new=[1])])
     del batch["spans"][0]["pid"]
     message = to_proto(batch)
@@ -115,7 +115,7 @@ def test_deep_values_are_parsed_again(depth: int) -> None:
     assert rests(to_proto(batch)) == []
 
 
-def test_what_is_nested_without_end_is_an_input_error() -> None:
+def test_excessive_nesting_is_an_input_error() -> None:
     with pytest.raises(InputError, match="nested too deeply"):
         to_proto(made(1, spans=[span(1, attrs={"deep": nested(20_000)})]))
 
@@ -241,7 +241,7 @@ messages = st.builds(
 
 @settings(max_examples=examples(800), deadline=None)
 @given(messages)
-def test_any_message_stands_for_a_batch_and_comes_back_in_our_words(message: pb.Batch) -> None:
+def test_any_message_decodes_to_a_batch_and_reencodes_canonically(message: pb.Batch) -> None:
     batch = from_proto(message)
     ours = to_proto(batch)
     assert exactjson.equal(from_proto(ours), batch)
@@ -265,20 +265,20 @@ def test_any_message_stands_for_a_batch_and_comes_back_in_our_words(message: pb.
         "[" * 100_000,
     ],
 )
-def test_a_rest_that_is_none_is_an_input_error(rest: str) -> None:
+def test_invalid_rest_is_an_input_error(rest: str) -> None:
     with pytest.raises(InputError):
         from_proto(pb.Batch(rest=rest))
     with pytest.raises(InputError):
         from_proto(pb.Batch(spans=[pb.Span(rest=rest)]))
 
 
-def test_json_text_that_is_none_is_an_input_error() -> None:
+def test_invalid_json_text_is_an_input_error() -> None:
     with pytest.raises(InputError, match="not JSON"):
         from_proto(pb.Batch(marks=[pb.Mark(value=pb.Value(json="{"))]))
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'{"schema_version":1}', b"\x2a\x05ab"])
-def test_bytes_that_are_none_are_an_input_error(data: bytes) -> None:
+def test_invalid_protobuf_bytes_are_an_input_error(data: bytes) -> None:
     with pytest.raises(InputError, match="not valid protobuf"):
         parse(data)
 
@@ -286,7 +286,7 @@ def test_bytes_that_are_none_are_an_input_error(data: bytes) -> None:
 # --- the schema and the code --------------------------------------------------------------------
 
 
-def test_the_generated_code_is_that_of_the_schema(tmp_path: Path) -> None:
+def test_generated_code_matches_the_schema(tmp_path: Path) -> None:
     """Whatever generator is installed here: what it makes of the file is what the code holds."""
     target = tmp_path / "trace.binpb"
     subprocess.run(
@@ -321,6 +321,6 @@ def test_the_generated_code_runs_on_the_oldest_runtime_allowed() -> None:
     [(pb.Batch, schema.Batch), (pb.Span, schema.Span), (pb.Mark, schema.Mark),
      (pb.Snapshot, schema.Snapshot)],
 )  # fmt: skip
-def test_every_field_of_the_model_has_its_own(message: Any, record: Any) -> None:
+def test_every_model_field_has_a_protobuf_field(message: Any, record: Any) -> None:
     fields = {field.name for field in message.DESCRIPTOR.fields}
     assert fields == {*record.__struct_fields__, "rest"}

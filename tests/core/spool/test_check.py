@@ -53,7 +53,7 @@ MINIMAL = b'{"schema_version":1}'
         (b'{"schema_version":1,"schema_version":1}', "repeated-key"),
     ],
 )
-def test_what_is_a_batch(data: bytes, code: str | None) -> None:
+def test_valid_and_invalid_batches_are_classified(data: bytes, code: str | None) -> None:
     problem = check_batch(data)
     assert (problem and problem.code) == code
     assert check_value_of(data) == problem

@@ -68,7 +68,7 @@ def assert_all_whole(spool: Path) -> int:
     return count
 
 
-def test_a_killed_writer_leaves_only_whole_batches(tmp_path: Path) -> None:
+def test_killed_writer_leaves_only_complete_batches(tmp_path: Path) -> None:
     chance = random.Random(7)
     written = 0
     for round_number in range(15):
@@ -98,7 +98,7 @@ def test_a_killed_writer_leaves_only_whole_batches(tmp_path: Path) -> None:
     assert not list((tmp_path / "spool").glob("*.json.tmp"))
 
 
-def test_a_reader_beside_a_writer_that_evicts_sees_only_whole_batches(tmp_path: Path) -> None:
+def test_reader_sees_only_complete_batches_during_eviction(tmp_path: Path) -> None:
     writer = python(_WRITE_ON, str(tmp_path), "0", str(4_000_000))
     assert writer.stdout is not None
     try:

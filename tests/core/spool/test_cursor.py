@@ -19,7 +19,7 @@ def name(number: int) -> str:
     return f"{number:020d}-{number:032x}.json"
 
 
-def test_what_was_saved_is_there_again(tmp_path: Path) -> None:
+def test_saved_cursor_is_restored(tmp_path: Path) -> None:
     state = tmp_path / "state"
     cursor = Cursor(state, "target", OWNER)
     cursor.acknowledge(name(3))
@@ -117,7 +117,7 @@ def test_one_of_another_target_is_not_believed(tmp_path: Path) -> None:
         Cursor(tmp_path, "other", OWNER)
 
 
-def test_what_a_power_cut_leaves_is_an_empty_cursor(tmp_path: Path) -> None:
+def test_empty_file_after_a_power_cut_is_an_empty_cursor(tmp_path: Path) -> None:
     path = Cursor(tmp_path, "target", OWNER).path
     path.touch()
     assert name(1) not in Cursor(tmp_path, "target", OWNER)

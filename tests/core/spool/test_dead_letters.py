@@ -117,7 +117,7 @@ def test_a_delivery_keeps_and_retries_them(tmp_path: Path) -> None:
     assert sorted(server.accepted) == sorted(process.sealed)
 
 
-def test_a_refused_batch_that_cannot_be_kept_delays_no_other(tmp_path: Path) -> None:
+def test_refused_batch_that_cannot_be_stored_does_not_delay_others(tmp_path: Path) -> None:
     """It is tried again, and counted once, when it is kept at last."""
     process = Process(tmp_path)
     blocked = process.paths.state / "dead-letters"
@@ -336,7 +336,7 @@ def test_one_that_is_accepted_in_line_is_removed(tmp_path: Path) -> None:
     assert letters.names() == []
 
 
-def test_a_retry_that_fails_for_now_is_made_again(tmp_path: Path) -> None:
+def test_failed_retry_is_repeated_once_retry_after_has_passed(tmp_path: Path) -> None:
     """And not while the target has to be left alone; other batches are no part of it."""
     process = Process(tmp_path)
     now, sent = [0.0], []

@@ -38,7 +38,7 @@ def kept(paths: SpoolPaths) -> int:
     return int(number)
 
 
-def test_what_was_saved_is_there_again(paths: SpoolPaths) -> None:
+def test_saved_acknowledgements_and_refusals_are_reloaded(paths: SpoolPaths) -> None:
     cursor = Delivered(paths, "target")
     assert name(3) not in cursor
     odd = "caf\udce9.json"  # not in UTF-8, as a file system may have it
@@ -56,7 +56,7 @@ def test_what_was_saved_is_there_again(paths: SpoolPaths) -> None:
     assert name(3) not in Delivered(paths, "other")
 
 
-def test_who_looks_sees_what_is_written_meanwhile(paths: SpoolPaths) -> None:
+def test_reader_sees_acknowledgements_saved_by_another_instance(paths: SpoolPaths) -> None:
     looking, cursor = Delivered(paths, "target"), Delivered(paths, "target")
     for number in range(3):
         cursor.acknowledge(name(number))
@@ -99,7 +99,7 @@ def test_nothing_is_forgotten_while_the_spool_is_not_there(
     assert cursor.undone(map(name, range(100))) == []
 
 
-def test_a_save_costs_what_is_new(paths: SpoolPaths) -> None:
+def test_save_writes_only_new_entries(paths: SpoolPaths) -> None:
     """Not what is kept: one more of 20,000 writes no more than one more of none."""
     cursor = Delivered(paths, "target")
     in_spool(paths, *range(20_000))
@@ -115,7 +115,7 @@ def test_a_save_costs_what_is_new(paths: SpoolPaths) -> None:
 
 
 @pytest.mark.parametrize("has_spool", [True, False])
-def test_what_the_cursor_of_an_earlier_version_knew(paths: SpoolPaths, has_spool: bool) -> None:
+def test_cursor_of_an_earlier_version_is_migrated(paths: SpoolPaths, has_spool: bool) -> None:
     old = Cursor(paths.state, "target", NONE)
     for number in range(10, 20):
         old.acknowledge(name(number))
@@ -137,7 +137,7 @@ def test_what_the_cursor_of_an_earlier_version_knew(paths: SpoolPaths, has_spool
         assert (each.acknowledged_count, each.refused_count) == (10, 1)
 
 
-def test_an_old_cursor_that_a_kill_left_behind_is_not_asked_again(paths: SpoolPaths) -> None:
+def test_old_cursor_left_by_a_kill_is_ignored_and_removed(paths: SpoolPaths) -> None:
     cursor = Delivered(paths, "target")
     cursor.acknowledge(name(9))
     cursor.save()

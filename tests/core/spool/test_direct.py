@@ -32,7 +32,7 @@ def content(descriptor: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_was_given_is_there(file: int, size: int) -> None:
+def test_written_content_equals_the_data(file: int, size: int) -> None:
     data = Random(size).randbytes(size)
     write_all(file, data, is_synced=True)
     assert content(file) == data
@@ -61,7 +61,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
     return Writes(monkeypatch)
 
 
-def test_only_what_is_large_goes_past_the_page_cache(file: int, writes: Writes) -> None:
+def test_only_large_writes_bypass_the_page_cache(file: int, writes: Writes) -> None:
     write_all(file, bytes(1000), is_synced=True)
     assert writes.direct == []
     write_all(file, bytes(LARGE), is_synced=True)
@@ -69,13 +69,13 @@ def test_only_what_is_large_goes_past_the_page_cache(file: int, writes: Writes) 
     assert not fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT
 
 
-def test_what_is_not_synced_stays_in_the_page_cache(file: int, writes: Writes) -> None:
+def test_unsynced_writes_stay_in_the_page_cache(file: int, writes: Writes) -> None:
     write_all(file, bytes(LARGE), is_synced=False)
     assert writes.direct == []
 
 
 @pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_file_system_that_says_so_when_it_is_written(
+def test_direct_io_refused_on_write_falls_back_to_the_page_cache(
     file: int, writes: Writes, refusal: int
 ) -> None:
     writes.refusal = refusal
@@ -85,7 +85,7 @@ def test_a_file_system_that_says_so_when_it_is_written(
     assert writes.direct == []
 
 
-def test_a_file_system_that_says_so_at_once(
+def test_direct_io_refused_on_setup_falls_back_to_the_page_cache(
     file: int, writes: Writes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = fcntl.fcntl
@@ -122,7 +122,7 @@ def test_a_file_system_in_memory() -> None:
         path.unlink()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, writes: Writes) -> None:
+def test_full_disk_is_reported_and_leaves_no_file(tmp_path: Path, writes: Writes) -> None:
     writes.refusal = errno.ENOSPC
     writer = SpoolWriter(tmp_path)
     with pytest.raises(TargetError, match="No space left"):

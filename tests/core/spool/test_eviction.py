@@ -97,7 +97,7 @@ def test_age_is_by_name_in_whatever_order_they_come(tmp_path: Path) -> None:
     assert kept(tmp_path) == [name(number) for number in sorted(expected)]
 
 
-def test_a_new_writer_counts_what_is_there(tmp_path: Path) -> None:
+def test_new_writer_counts_existing_batches(tmp_path: Path) -> None:
     for number in range(10):
         SpoolWriter(tmp_path, max_bytes=None).write(sized(number))
     writer = SpoolWriter(tmp_path, max_bytes=5 * SIZE)
@@ -138,7 +138,7 @@ def test_only_some_names_are_remembered(tmp_path: Path, monkeypatch: pytest.Monk
     assert kept(tmp_path) == [name(5), *(name(number) for number in range(81, 130))]
 
 
-def test_what_others_wrote_and_removed_is_noticed(tmp_path: Path) -> None:
+def test_two_writers_of_one_spool_both_respect_the_cap(tmp_path: Path) -> None:
     """Two writers of one spool, each at its own pace: both hold the cap, within their slack."""
     cap = 200 * SIZE
     one, other = (SpoolWriter(tmp_path, max_bytes=cap) for _ in range(2))
@@ -225,9 +225,7 @@ class TestBlobs:
         assert not old.exists()
         assert writer.drops.blobs == 1
 
-    def test_what_nothing_names_goes_when_it_is_older_than_every_batch(
-        self, tmp_path: Path
-    ) -> None:
+    def test_unreferenced_blob_older_than_every_batch_is_evicted(self, tmp_path: Path) -> None:
         orphan, fresh = blob(tmp_path, 1), blob(tmp_path, 30)
         writer = SpoolWriter(tmp_path, max_bytes=10 * SIZE)
         for number in range(2, 20):
@@ -238,7 +236,7 @@ class TestBlobs:
         assert writer.drops.blobs == 1
         assert used(tmp_path) <= 10 * SIZE
 
-    def test_one_whose_batch_comes_next_is_kept(self, tmp_path: Path) -> None:
+    def test_blob_referenced_by_the_next_batch_is_retained(self, tmp_path: Path) -> None:
         writer = SpoolWriter(tmp_path, max_bytes=10 * SIZE)
         for number in range(1, 10):
             writer.write(sized(number))

@@ -64,7 +64,7 @@ def expected(root: Path) -> list[str]:
     return [f"{span['name']} {span['end_ns'] - span['start_ns']}" for span in spans]
 
 
-def test_the_program_is_that_of_the_schemas_page() -> None:
+def test_reading_program_matches_the_schemas_page() -> None:
     assert blocks("python") == [PROGRAM]
 
 
@@ -154,7 +154,7 @@ def test_every_code_is_listed_and_no_other() -> None:
     assert listed == found | by_key
 
 
-def test_the_figures_in_the_text_are_those_of_the_code() -> None:
+def test_constants_match_the_documented_figures() -> None:
     from cirron_otel.core.spool import eviction, reader
     from cirron_otel.core.spool.reader import MAX_BATCH_BYTES
     from cirron_otel.core.spool.writer import DEFAULT_MAX_BYTES

@@ -35,7 +35,7 @@ def put(paths: SpoolPaths, content: bytes) -> None:
     (paths.state / f"journal-{OWNER}.json").write_bytes(content)
 
 
-def test_what_is_written_is_read(paths: SpoolPaths) -> None:
+def test_written_journal_is_read_back(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
     kept = OwnerJournal(paths, owner)
     opened = [open_span(1, None), open_span(2, 1, attrs={"big": 10**30, "x": "é\ud800"})]
@@ -63,7 +63,7 @@ def test_a_journal_is_never_without_the_lock_of_its_owner(paths: SpoolPaths) -> 
     owner.release()
 
 
-def test_a_process_that_is_killed_leaves_a_whole_journal(paths: SpoolPaths) -> None:
+def test_killed_process_leaves_a_complete_journal(paths: SpoolPaths) -> None:
     script = """
 owner = Owner.acquire(paths)
 kept = OwnerJournal(paths, owner)
@@ -105,7 +105,7 @@ GOOD = json.loads(journal(OWNER, [open_span(1, None)]))
         json.dumps(GOOD)[:-20].encode(),
     ],
 )
-def test_a_damaged_one_is_no_journal(paths: SpoolPaths, content: bytes) -> None:
+def test_damaged_journal_is_an_input_error(paths: SpoolPaths, content: bytes) -> None:
     put(paths, json.dumps(GOOD).encode())
     assert read_journal(paths, OWNER) is not None
     put(paths, content)

@@ -36,7 +36,7 @@ def test_one_holds_it_until_it_is_released(paths: SpoolPaths) -> None:
     again.release()
 
 
-def test_deliveries_are_told_apart(paths: SpoolPaths) -> None:
+def test_deliveries_of_each_target_and_owner_have_separate_leases(paths: SpoolPaths) -> None:
     held = [claim_delivery(paths, *each) for each in (("t", "a"), ("t", "b"), ("u", "a"))]
     assert all(held)
     assert claim_delivery(paths, "t", "b") is None
@@ -57,7 +57,7 @@ def test_death_frees_it(paths: SpoolPaths) -> None:
         lease.release()
 
 
-def test_a_lease_whose_file_was_removed_is_not_held(paths: SpoolPaths) -> None:
+def test_lease_is_not_held_once_its_file_is_removed(paths: SpoolPaths) -> None:
     lease = claim(paths, "x")
     assert lease is not None
     lease.path.unlink()

@@ -62,7 +62,7 @@ def test_an_owner_holds_a_private_lock_and_names_its_batches(paths: SpoolPaths) 
 
 
 @pytest.mark.parametrize("name", ["notes.json", "00000000000000000005-abc.json", "x", "5-é.json"])
-def test_a_name_that_says_no_owner(name: str) -> None:
+def test_name_of_another_form_has_no_owner(name: str) -> None:
     assert owner_of(name) is None
     assert group_of(name, {"abc"}) == NONE
 
@@ -79,7 +79,7 @@ def test_a_killed_process_is_dead_at_once_and_one_that_ends_leaves_nothing(
         assert owners(paths) == [first]
 
 
-def test_what_needs_recovery_keeps_its_lock_file(paths: SpoolPaths) -> None:
+def test_owner_that_needs_recovery_retains_its_lock_file(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
     (paths.state / f"journal-{owner.prefix}.json").write_bytes(
         journal(owner.prefix, [open_span(1, None)])
@@ -123,7 +123,7 @@ def test_a_forked_child_that_outlives_its_parent(
             os.kill(int(child), signal.SIGKILL)
 
 
-def test_a_lock_file_that_was_removed_is_made_again(paths: SpoolPaths) -> None:
+def test_removed_lock_file_is_recreated(paths: SpoolPaths) -> None:
     owner = Owner.acquire(paths)
     shutil.rmtree(paths.root)
     assert not is_alive(paths, owner.prefix)
@@ -132,7 +132,7 @@ def test_a_lock_file_that_was_removed_is_made_again(paths: SpoolPaths) -> None:
     owner.release()
 
 
-def test_a_lock_file_removed_between_open_and_lock_is_made_anew(paths: SpoolPaths) -> None:
+def test_lock_file_is_removed_only_while_unlocked(paths: SpoolPaths) -> None:
     """Whoever removes a dead owner's file may just hold one that is about to be locked."""
     paths.state.mkdir(parents=True)
     path = lock_path(paths, "0" * 12)
@@ -186,7 +186,7 @@ def test_traces_of_an_owner_make_it_known(paths: SpoolPaths) -> None:
     assert group_of(name, set()) == NONE
 
 
-def test_a_state_that_cannot_be_made(tmp_path: Path) -> None:
+def test_state_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TargetError, match="cannot be written"):
         Owner.acquire(SpoolPaths.under(tmp_path / "file"))
@@ -194,7 +194,7 @@ def test_a_state_that_cannot_be_made(tmp_path: Path) -> None:
     assert (owners(paths), known_owners(paths), is_alive(paths, "0" * 12)) == ([], set(), False)
 
 
-def test_where_there_are_no_locks_nobody_is_dead(
+def test_no_owner_counts_as_dead_if_locks_are_unsupported(
     paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on some network file systems: to recover there could close what is open."""

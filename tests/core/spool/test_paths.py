@@ -41,7 +41,7 @@ class TestFind:
         (tmp_path / NAME).write_bytes(b"{}")
         assert find_spool(tmp_path) == SpoolPaths.bare(tmp_path)
 
-    def test_what_holds_no_spool(self, tmp_path: Path) -> None:
+    def test_path_without_a_spool_is_an_input_error(self, tmp_path: Path) -> None:
         (tmp_path / "package.json").write_bytes(b"{}")
         with pytest.raises(InputError, match="contains no spool"):
             find_spool(tmp_path)
@@ -64,14 +64,14 @@ class TestTarget:
         (tmp_path / "bare" / NAME).write_bytes(b"{}")
         assert target_spool(tmp_path / "bare").spool == tmp_path / "bare"
 
-    def test_a_file_is_no_target(self, tmp_path: Path) -> None:
+    def test_file_is_not_a_valid_target(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(TargetError, match="is not a directory"):
             target_spool(tmp_path / "file")
 
 
 @given(st.integers(0, 10**20 - 1), st.from_regex(r"\A[0-9a-f]{32}\Z"))
-def test_names_say_what_they_were_made_of(created_ns: int, batch_id: str) -> None:
+def test_file_name_round_trips_its_time_and_batch_id(created_ns: int, batch_id: str) -> None:
     name = file_name(created_ns, batch_id)
     assert parse_name(name) == (created_ns, batch_id)
     assert checked_name(name) == name
@@ -86,7 +86,7 @@ def test_names_sort_by_time(times: list[int]) -> None:
 @pytest.mark.parametrize(
     ("created_ns", "batch_id"), [(-1, "a"), (10**20, "a"), (0, ""), (0, "a/b")]
 )
-def test_what_cannot_stand_in_a_name(created_ns: int, batch_id: str) -> None:
+def test_invalid_file_name_parts_are_refused(created_ns: int, batch_id: str) -> None:
     with pytest.raises(UsageError):
         file_name(created_ns, batch_id)
 

@@ -113,7 +113,7 @@ def test_an_empty_spool() -> None:
     assert events() == []
 
 
-def test_what_is_there_twice_is_shown_once() -> None:
+def test_duplicate_records_are_exported_once() -> None:
     one = batch([span("a", 10)], [mark("loss", 1, 2, "a")])
     assert [event["ph"] for event in events(one, one)].count("X") == 1
     assert [event["ph"] for event in events(one, one)].count("C") == 1

@@ -20,7 +20,7 @@ from tests.kit.spools.recorded import NAMES, SPOOLS, batch_files
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recordings_are_read_whole_and_in_order(name: str) -> None:
+def test_recordings_are_read_completely_and_in_order(name: str) -> None:
     spool = SpoolReader(SPOOLS / name)
     batches = list(spool)
     assert [(b.name, b.path, b.data) for b in batches] == [
@@ -77,7 +77,7 @@ FOUND = {
 }
 
 
-def test_what_is_no_batch_is_reported_and_skipped(messy: Path) -> None:
+def test_files_that_are_not_batches_are_reported_and_skipped(messy: Path) -> None:
     spool = SpoolReader(messy)
     for _ in range(2):
         assert [batch.name for batch in spool] == ["b.json", "d.json"]
@@ -105,7 +105,7 @@ def test_permissions_are_reported(tmp_path: Path) -> None:
     assert [finding.code for finding in spool.findings] == ["unreadable"]
 
 
-def test_what_is_evicted_meanwhile_is_no_finding(tmp_path: Path) -> None:
+def test_batches_evicted_while_reading_are_not_reported(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path)
     paths = [writer.write(encoded(made(number))).path for number in range(4)]
     spool = SpoolReader(tmp_path)
@@ -183,12 +183,14 @@ class TestReadBatch:
         assert read_batch(path).data == encoded(made(1))
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x1f\x8b"])
-    def test_what_is_no_batch_is_an_input_error(self, tmp_path: Path, content: bytes) -> None:
+    def test_content_that_is_not_a_batch_is_an_input_error(
+        self, tmp_path: Path, content: bytes
+    ) -> None:
         (tmp_path / "x.json").write_bytes(content)
         with pytest.raises(InputError, match=r"x\.json is not a batch"):
             read_batch(tmp_path / "x.json")
 
-    def test_what_cannot_be_read_is_one(self, tmp_path: Path) -> None:
+    def test_unreadable_path_is_an_input_error(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="does not exist"):
             read_batch(tmp_path / "x.json")
         with pytest.raises(InputError, match="not a regular file"):

@@ -108,7 +108,7 @@ def test_open_scopes_are_closed_as_incomplete(paths: SpoolPaths) -> None:
     assert not [f for f in verify_spool(SpoolReader(paths.root)) if f.severity == "error"]
 
 
-def test_what_was_sealed_meanwhile_is_left_alone(paths: SpoolPaths) -> None:
+def test_recovery_preserves_batches_sealed_since_the_journal(paths: SpoolPaths) -> None:
     """The journal may be one flush old, and its next batch sealed or not."""
     die(
         paths,
@@ -165,7 +165,7 @@ def test_twice_is_once(paths: SpoolPaths) -> None:
     assert files(paths.spool) == once
 
 
-def test_a_process_killed_before_its_first_batch(paths: SpoolPaths) -> None:
+def test_process_killed_ahead_of_its_first_batch_is_recovered(paths: SpoolPaths) -> None:
     paths.state.mkdir()
     journal_path(paths, DEAD).write_bytes(journal(DEAD, [open_span(1, None)]))
     [done] = recover(paths)
@@ -193,13 +193,13 @@ def test_a_damaged_journal_is_set_aside(paths: SpoolPaths, content: bytes) -> No
     assert recover(paths) == []
 
 
-def test_a_damaged_batch_is_in_nobodys_way(paths: SpoolPaths) -> None:
+def test_damaged_batch_does_not_prevent_recovery(paths: SpoolPaths) -> None:
     die(paths, [open_span(1, None)], batches=[{}, {"spans": [span(2, 1)]}])
     min(paths.spool.iterdir()).write_bytes(b'{"spans":[{"id"')
     assert recover(paths)[0].incomplete == 1
 
 
-def test_what_the_dead_were_writing_goes_and_nothing_else(paths: SpoolPaths) -> None:
+def test_recovery_removes_only_temporary_files_of_dead_writers(paths: SpoolPaths) -> None:
     die(paths, [])
     living = Owner.acquire(paths)
     keep = [
@@ -240,7 +240,7 @@ def test_cursors_stay_as_long_as_there_are_batches(paths: SpoolPaths) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recording_of_cirron_sdk_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_recording_of_cirron_sdk_is_left_unchanged(tmp_path: Path, name: str) -> None:
     root = copy_of(name, tmp_path)
     before = files(root / "spool")
     assert recover(SpoolPaths.under(root)) == []

@@ -73,7 +73,7 @@ def spool(
     return found
 
 
-def test_phases_and_what_they_leave_come_to_the_steps(tmp_path: Path) -> None:
+def test_phases_and_unattributed_time_add_up_to_the_steps(tmp_path: Path) -> None:
     """Children lie in files before their steps, as they are written."""
     found = spool(
         tmp_path,
@@ -119,7 +119,7 @@ def test_the_phases_of_micro_steps_are_their_steps(tmp_path: Path) -> None:
     assert steps.unattributed.durations == [25]
 
 
-def test_ranks_stand_apart_and_what_is_there_twice_counts_once(tmp_path: Path) -> None:
+def test_ranks_are_reported_separately_and_duplicates_count_once(tmp_path: Path) -> None:
     first = [span("forward", 1, "s0", id="f0"), span("step", 2, id="s0")]
     found = spool(
         tmp_path,
@@ -142,7 +142,7 @@ def test_a_step_within_a_step_is_its_phase(tmp_path: Path) -> None:
     assert [(each.name, each.durations) for each in rank.steps.phases] == [("step", [5])]
 
 
-def test_so_is_one_that_lies_deeper(tmp_path: Path) -> None:
+def test_step_nested_deeper_in_a_step_is_also_its_phase(tmp_path: Path) -> None:
     spans = [
         span("forward", 900, "a", id="f"),
         span("step", 800, "f", id="b"),
@@ -158,7 +158,7 @@ def test_so_is_one_that_lies_deeper(tmp_path: Path) -> None:
     }
 
 
-def test_a_step_that_is_its_own_parent_is_one(tmp_path: Path) -> None:
+def test_self_parented_step_counts_as_one_step(tmp_path: Path) -> None:
     [rank] = spool(tmp_path, [span("step", 9, "s", id="s")]).ranks
     assert (rank.steps.steps.durations, rank.steps.phases) == ([9], [])
 
@@ -186,7 +186,7 @@ def test_phases_inside_an_optimizers_closure_count_by_themselves(tmp_path: Path)
     assert rank.steps.unattributed.durations == [7]
 
 
-def test_of_a_closure_the_optimizer_has_what_follows_its_calls(tmp_path: Path) -> None:
+def test_optimizer_time_with_a_closure_covers_only_time_after_each_call(tmp_path: Path) -> None:
     """Two calls of LBFGS; the time between the phases of a call is not the optimizer's."""
     at = _START
     spans = [
@@ -347,7 +347,7 @@ def test_a_run_of_one_step_has_no_later_one(tmp_path: Path) -> None:
     assert evidence == "1 ms before the first step; the only step takes 30 ns"
 
 
-def test_warm_up_is_told_apart(tmp_path: Path) -> None:
+def test_warm_up_steps_are_reported_separately(tmp_path: Path) -> None:
     slow, fast = {"forward": 900}, {"forward": 10}
     [rank] = spool(tmp_path, training(0, slow, slow, *[fast] * 20)).ranks
     assert (rank.steps.warm_up, rank.steps.steady.max_ns, rank.time.rows["warm_up"]) == (
@@ -387,7 +387,7 @@ def test_a_name_that_is_ours_is_a_phase_like_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1_0", " 5 ", "١٢", "infinity", "nan", "0x10", ""])
-def test_a_text_is_no_number_for_looking_like_one_to_python(tmp_path: Path, text: str) -> None:
+def test_number_like_text_marks_are_not_numbers(tmp_path: Path, text: str) -> None:
     marks = [mark("note", text, 1, "s")]
     [series] = spool(tmp_path, [span("step", 5, id="s")], marks=marks).marks
     assert (series.first, series.numbers, series.min) == (text, 0, None)
@@ -415,7 +415,9 @@ def test_marks_are_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ns", "counted"), [(-5, [0]), (0, [0]), (2**63, [])])
-def test_odd_times_are_no_reason_to_fail(tmp_path: Path, ns: int, counted: list[int]) -> None:
+def test_invalid_span_times_do_not_fail_the_report(
+    tmp_path: Path, ns: int, counted: list[int]
+) -> None:
     """One that ends before it starts took no time; one whose end fits 64 bits not is left out."""
     found = spool(tmp_path, [span("step", ns, at=0, id="s"), span("step", 7, id="t")])
     [rank] = found.ranks

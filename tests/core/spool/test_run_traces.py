@@ -68,7 +68,7 @@ def test_scopes_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     assert found.step.children_left_out == 5
 
 
-def test_records_are_those_of_the_files_verbatim(tmp_path: Path) -> None:
+def test_step_records_contain_the_recorded_fields_verbatim(tmp_path: Path) -> None:
     """Of a batch that is not quite JSON as well; the same id twice is the first one's."""
     odd = batch([span("forward", 3, "s", id="f", attrs={"x": "NAN"})]).replace('"NAN"', "NaN")
     plain = batch([

@@ -81,7 +81,7 @@ class TestRecorded:
         assert [s.ranks for s in found.sessions] == [[0], [1], [2], [3], [5], [0], [-3], [0]]
         assert all(s.spans == 13 and s.marks == 10 and len(s.pids) == 1 for s in found.sessions)
 
-    def test_what_was_skipped(self) -> None:
+    def test_skipped_files_are_counted(self) -> None:
         assert summarise(SpoolReader(SPOOLS / "23_sigkill_plus_stray_tmp")).skipped == 1
 
     @pytest.mark.parametrize("name", NAMES)
@@ -161,7 +161,7 @@ class TestSessions:
             (None, "none", 1),
         ]
 
-    def test_what_has_no_session_is_summed_up_by_process(self, tmp_path: Path) -> None:
+    def test_spans_without_a_session_are_grouped_by_process(self, tmp_path: Path) -> None:
         spans = [span(number, pid=number % 3) for number in range(30)]
         found = summarise(spool_of(tmp_path, made(1, spans=spans)))
         assert [(s.id, s.state, s.spans, s.pids) for s in found.sessions] == [
@@ -178,7 +178,7 @@ class TestTrees:
         [root] = forest.trees
         assert [child.index for child in root.children] == ["2", "3", "4"]
 
-    def test_what_is_over_the_limits_is_counted(self, tmp_path: Path) -> None:
+    def test_spans_over_the_limits_are_counted(self, tmp_path: Path) -> None:
         spans = [span(1), *(span(n, 1) for n in range(2, 12)), *(span(n, 2) for n in range(12, 20))]
         [root] = self.build(tmp_path / "a", *spans, children=3).trees
         assert ([c.index for c in root.children], root.children_left_out) == (["2", "3", "4"], 7)

@@ -111,7 +111,7 @@ def test_each_rule(changes: dict[str, Any], severity: str, code: str, path: str)
         {"snapshot": {"stats": None}},
     ],
 )
-def test_what_the_format_allows(changes: dict[str, Any]) -> None:
+def test_values_allowed_by_the_format_are_valid(changes: dict[str, Any]) -> None:
     assert validate_batch(encoded(whole(**changes))) == []
 
 
@@ -146,7 +146,7 @@ def test_the_batch_itself() -> None:
     }
 
 
-def test_records_that_are_none() -> None:
+def test_malformed_records_are_reported() -> None:
     data = encoded(made(1, spans=[5, None])).replace(b"null]", b'{"a":1,"a":2}]')
     assert [(f.code, f.path) for f in validate_batch(data) if f.severity == ERROR] == [
         ("wrong-type", "$.spans[0]"),
@@ -186,7 +186,7 @@ def test_recorded_batches_have_no_errors(path: Any) -> None:
     assert [finding for finding in found if finding.severity == ERROR] == []
 
 
-def test_the_fast_way_takes_most_recorded_batches() -> None:
+def test_fast_path_accepts_most_recorded_batches() -> None:
     fast = sum(conforms(path.read_bytes()) is not None for path in ALL_BATCHES)
     assert fast / len(ALL_BATCHES) > 0.8
 
@@ -205,7 +205,7 @@ def test_no_batch_is_too_odd_to_be_validated(batch: Any) -> None:
 
 
 @pytest.mark.parametrize("depth", [150, 400, 3000])
-def test_deep_nesting_is_no_crash(depth: int) -> None:
+def test_deep_nesting_does_not_crash(depth: int) -> None:
     deep = Raw("[" * depth + "]" * depth)
     data = exactjson.dumps(made(1, spans=[span(1, attrs={"deep": deep})]))
     assert {finding.code for finding in validate_batch(data)} <= {"deep", "not-json"}

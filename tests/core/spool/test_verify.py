@@ -61,7 +61,7 @@ def test_findings_are_json() -> None:
         }  # fmt: skip
 
 
-def test_an_unreadable_file_is_found_with_the_rest(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_with_the_marks_it_leaves_missing(tmp_path: Path) -> None:
     root = copy_of("01_torch_basic", tmp_path)
     first, *_ = sorted((root / "spool").iterdir())
     first.write_bytes(first.read_bytes()[:500])
@@ -117,7 +117,7 @@ def test_ids_that_share_their_first_half(tmp_path: Path) -> None:
     assert codes(spool_of(tmp_path / "b", made(1, spans=[session, other, *apart]))) == []
 
 
-def test_references_to_what_is_not_there(tmp_path: Path) -> None:
+def test_dangling_references_are_reported(tmp_path: Path) -> None:
     missing = f"{99:032x}"
     root = spool_of(
         tmp_path,

@@ -32,7 +32,7 @@ def listing(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_batch_is_written_under_its_own_name(tmp_path: Path) -> None:
+def test_batch_is_written_under_its_file_name(tmp_path: Path) -> None:
     written = SpoolWriter(tmp_path / "new" / ".cirron").write(ONE)
     assert written == (ONE_NAME, tmp_path / "new/.cirron/spool" / ONE_NAME, True)
     assert written.path.read_bytes() == ONE
@@ -101,7 +101,7 @@ def test_a_link_as_temporary_file_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
-def test_what_a_dead_writer_left_is_taken_over(tmp_path: Path) -> None:
+def test_temporary_file_of_a_dead_writer_is_replaced(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     tmp = spool / (ONE_NAME + ".tmp")
@@ -195,7 +195,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_leaves_nothing_behind(small_disk: Path) -> None:
+def test_full_disk_leaves_no_partial_file(small_disk: Path) -> None:
     writer = SpoolWriter(small_disk / ".cirron")
     batches = [encoded(made(number, padding=10_000)) for number in range(100)]
     kept: list[Written] = []
@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_nothing_behind(small_disk: Path) -> None:
     assert writer.write(encoded(made(500, padding=8_000))).is_new
 
 
-def test_a_file_size_limit_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_file_size_limit_leaves_no_partial_file(tmp_path: Path) -> None:
     """Like a full disk, where no file system can be mounted: writes stop at 4 KiB."""
     script = f"""
 import resource, signal

@@ -45,7 +45,7 @@ def numbers(destination: Destination) -> list[int]:
     return sorted(set(destination.arrived()) - {0})
 
 
-def test_its_name_tells_it_from_others_and_holds_no_secret(destination: Destination) -> None:
+def test_target_key_is_distinct_and_contains_no_secret(destination: Destination) -> None:
     """Rule 1."""
     one, again, other = destination.target(), destination.target(), destination.unavailable()
     assert one.key == again.key != ""
@@ -92,7 +92,7 @@ def test_a_refusal_ends_nothing(destination: Destination, paths: SpoolPaths) -> 
     assert numbers(destination) == [2]
 
 
-def test_what_is_unavailable_is_worth_another_attempt(
+def test_unavailable_target_raises_unreachable_error_without_secrets(
     destination: Destination, paths: SpoolPaths
 ) -> None:
     """Rule 7."""

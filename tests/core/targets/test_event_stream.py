@@ -85,13 +85,13 @@ def test_a_batch_is_said_exactly_in_one_line_of_ascii(batch: str) -> None:
     assert json.loads(line)["__cirron_event__"] == "trace_batch"
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_invalid_batches_are_refused() -> None:
     for data in (b"{", b"[]", b'{"sdk_version":1}', b'{"sdk_version":"\xff"}'):
         with pytest.raises(RefusedError):
             EventStreamTarget("v", io.StringIO()).send([SealedBatch("x.json", data)])
 
 
-def test_a_pipe_that_nobody_reads() -> None:
+def test_closed_pipe_is_reported_as_unreachable() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     broken = os.fdopen(writer, "w")

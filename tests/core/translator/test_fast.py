@@ -122,7 +122,9 @@ def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
 
 @settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered() | tampered(plain_batches))
-def test_fast_decoder_takes_only_what_the_exact_one_takes(messages: list[ResourceSpans]) -> None:
+def test_fast_decoder_accepts_only_data_the_exact_decoder_accepts(
+    messages: list[ResourceSpans],
+) -> None:
     data = TracesData(resource_spans=messages).SerializeToString()
     try:
         whole = fast_decode(data)
@@ -174,7 +176,7 @@ def test_fast_and_exact_agree(batch: dict[str, Any]) -> None:
 @pytest.mark.parametrize("field", ["pid", "rank"])
 @pytest.mark.parametrize("otel", [{}, {"otel": {"session": gen.SESSION_ID}}], ids=["", "named"])
 @pytest.mark.parametrize("layout", ["segmented", "session"])
-def test_a_number_beyond_64_bits_is_no_resource_attribute(
+def test_number_beyond_64_bits_survives_the_otlp_round_trip(
     field: str, otel: dict[str, Any], layout: str
 ) -> None:
     span = {

@@ -217,7 +217,7 @@ def test_resources_and_scopes_are_not_taken_for_others(kind: str) -> None:
     assert exactjson.equal(made(*some), slow(*some))
 
 
-def test_what_is_no_request_adds_nothing() -> None:
+def test_invalid_request_adds_nothing() -> None:
     text = ForeignText()
     text.add(request())
     with pytest.raises(InputError, match="not a protobuf TracesData"):
@@ -315,7 +315,7 @@ def field(tag: bytes, value: bytes) -> bytes:
 
 @pytest.mark.parametrize("leaf", [b"", b"\x18\x01", b"\x2a\x00"], ids=["empty", "number", "array"])
 @pytest.mark.parametrize("levels", range(44, 52))
-def test_what_is_too_deep_for_protobuf_is_refused(levels: int, leaf: bytes) -> None:
+def test_attributes_too_deep_for_protobuf_are_refused(levels: int, leaf: bytes) -> None:
     """Counted from the whole request on, wherever it stands, and also where it is known."""
     pair, span = nested(levels, leaf), USUAL.SerializeToString()
     event = field(b"\x5a", field(b"\x1a", pair))
@@ -343,7 +343,7 @@ def test_any_bytes(message: TracesData, data: st.DataObject) -> None:
     same_or_refused(bytes(told))
 
 
-def test_what_is_known_is_bounded_in_bytes() -> None:
+def test_cache_of_known_parts_is_bounded_in_bytes() -> None:
     """Whatever comes: many resources, long ones, and texts that JSON makes six times as long."""
     known = Known()
     for number in range(600):

@@ -134,7 +134,7 @@ def test_one_id_and_two_contents_are_two_batches() -> None:
     assert all(exactjson.equal(d.batch, b) for d, b in zip(found, batches, strict=True))
 
 
-def test_a_batch_that_holds_what_was_born_in_cirron() -> None:
+def test_foreign_batch_with_cirron_content_stays_foreign() -> None:
     """A collector stored it as it came: it does not turn into the batch that it was."""
     own = gen_batch()
     for content in (encode_batch(own, PLAN), to_otlp(received(message()), PLAN)):

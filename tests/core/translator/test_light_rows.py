@@ -87,7 +87,7 @@ READ: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", READ.values(), ids=READ)
-def test_what_usual_spans_have_is_read(fields: dict[str, Any]) -> None:
+def test_fast_path_reads_usual_spans_exactly(fields: dict[str, Any]) -> None:
     span = Span(**(USUAL | fields))
     found = row(span.SerializeToString())
     assert found != SLOW
@@ -138,14 +138,14 @@ def assembled(zero: str | None) -> bytes:
     return ids + b"".join(pair[name == zero] for name, pair in FIELDS.items())
 
 
-def test_the_fields_are_those_of_a_span() -> None:
+def test_assembled_span_is_canonical_and_takes_the_fast_path() -> None:
     data = assembled(None)
     assert Span.FromString(data).SerializeToString() == data
     assert row(data) != SLOW
 
 
 @pytest.mark.parametrize("zero", FIELDS)
-def test_a_field_that_says_nothing(zero: str) -> None:
+def test_empty_field_gives_the_exact_row_or_the_slow_path(zero: str) -> None:
     """As canonical form has none, but for messages."""
     is_same_or_slow(assembled(zero))
 
@@ -181,11 +181,11 @@ OTHER = {
 
 
 @pytest.mark.parametrize("fields", OTHER.values(), ids=OTHER)
-def test_what_is_in_another_form_is_for_the_slow_way(fields: dict[str, Any]) -> None:
+def test_spans_in_another_form_are_left_to_the_slow_path(fields: dict[str, Any]) -> None:
     assert row(Span(**fields).SerializeToString()) == SLOW
 
 
-def test_the_ids_of_a_trace_are_its_own() -> None:
+def test_spans_of_several_traces_get_their_correct_trace_ids() -> None:
     """Spans of several traces, one after the other and back again, in one request."""
     rows: list[str] = []
     traces = [b"a" * 16, b"b" * 16, b"a" * 16, b"c" * 16]

@@ -20,7 +20,7 @@ def pair(key: str, value: str | int) -> bytes:
     return KeyValue(key=key, value=told).SerializeToString()
 
 
-def test_a_key_whose_values_are_many_is_not_kept() -> None:
+def test_key_with_many_values_is_not_cached() -> None:
     pairs = Pairs()
     usual = pair("http.request.method", "GET")
     assert pairs[usual] == ("http.request.method", '"http.request.method":"GET"')
@@ -40,7 +40,7 @@ def test_a_key_whose_values_are_many_is_not_kept() -> None:
     ],
     ids=["doubles", "negative numbers", "large numbers"],
 )
-def test_nor_is_it_where_they_are_not_short(values: list[AnyValue]) -> None:
+def test_key_with_many_long_numbers_is_not_cached(values: list[AnyValue]) -> None:
     pairs, usual = Pairs(), pair("http.request.method", "GET")
     assert pairs[usual][0] == "http.request.method"
     for value in values:
@@ -50,7 +50,7 @@ def test_nor_is_it_where_they_are_not_short(values: list[AnyValue]) -> None:
     assert len(pairs) < 100
 
 
-def test_nor_where_they_are_of_all_lengths() -> None:
+def test_key_with_values_of_varied_lengths_is_not_cached() -> None:
     pairs, usual = Pairs(), pair("http.request.method", "GET")
     assert pairs[usual][0] == "http.request.method"
     for number in range(5000):
@@ -98,7 +98,7 @@ def test_numbers_of_other_kinds(value: bytes, told: str) -> None:
         b"",
     ],
 )
-def test_what_is_not_said_exactly_is_for_the_slow_way(value: bytes) -> None:
+def test_non_canonical_attribute_value_is_rejected(value: bytes) -> None:
     with pytest.raises(NotCanonicalError):
         Pairs()[b"\x0a\x01k\x12" + bytes([len(value)]) + value]
 
@@ -112,7 +112,7 @@ def test_no_field_of_otlp_is_left_unread_unseen() -> None:
     assert [field.name for field in ArrayValue.DESCRIPTOR.fields] == ["values"]
 
 
-def test_what_is_kept_is_bounded_and_begun_anew() -> None:
+def test_pair_cache_is_bounded_and_refilled_after_clearing() -> None:
     """Nor does a key count as one of many values because others were many."""
     pairs, usual, known = Pairs(), pair("http.request.method", "GET"), 0
     for number in range(20_000):
@@ -124,7 +124,7 @@ def test_what_is_kept_is_bounded_and_begun_anew() -> None:
     assert known > 19_900
 
 
-def test_long_texts_are_not_kept() -> None:
+def test_long_texts_are_not_cached() -> None:
     pairs, names, ends = Pairs(), Names(), Ends()
     for number in range(10):
         text = f"{number}" * 1100

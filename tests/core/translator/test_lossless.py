@@ -127,7 +127,7 @@ def test_everything_twice_counts_once(batch: Any, shuffler: random.Random, limit
 
 @settings(max_examples=examples(350), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=BATCHES, shuffler=SHUFFLERS, data=st.data(), limits=gen.limits)
-def test_part_of_a_batch_is_kept_as_it_is(
+def test_partial_batch_round_trips_unchanged(
     batch: Any, shuffler: random.Random, data: st.DataObject, limits: Any
 ) -> None:
     with gen.cut(limits):
@@ -150,7 +150,7 @@ def test_part_of_a_batch_is_kept_as_it_is(
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.crafted_parts(), limits=gen.limits, name=NAMES)
-def test_what_looks_like_a_part_comes_back(batch: Any, limits: Any, name: str | None) -> None:
+def test_batch_resembling_a_part_round_trips(batch: Any, limits: Any, name: str | None) -> None:
     with gen.cut(limits):
         (decoded,) = back(wire(to_otlp(batch, plan_for(batch), name)))
     assert exactjson.equal(decoded.batch, batch)

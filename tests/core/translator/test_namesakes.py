@@ -90,7 +90,7 @@ def test_both_come_back(pair: tuple[Any, Any], size: int) -> None:
         assert len({decoded.name for decoded in found}) == 2 or found[0].key != found[1].key
 
 
-def test_what_is_mixed_up_is_kept_and_found_incomplete() -> None:
+def test_mixed_up_batches_lose_no_records() -> None:
     first, second = PAIRS["the same id, other content"]
     (one,) = split(wire(encode_batch(first, PLAN)), 2, random.Random(0))
     (two,) = split(wire(encode_batch(second, PLAN)), 2, random.Random(0))

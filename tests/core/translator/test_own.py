@@ -88,7 +88,7 @@ def is_plain(made: dict[str, Any]) -> bool:
 
 @settings(max_examples=examples(700), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(made=sdk_batches(), options=st.sampled_from(LAYOUTS), limits=gen.limits)
-def test_the_fast_ways_give_what_the_exact_ways_give(
+def test_fast_and_exact_codecs_give_the_same_result(
     made: Any, options: Options, limits: Any
 ) -> None:
     with gen.cut(limits):
@@ -189,7 +189,7 @@ def test_parts_that_meet_again_are_one_batch(made: Any, data: st.DataObject) -> 
 # --- what stands where --------------------------------------------------------------------------
 
 
-def test_records_stand_in_the_traces_that_the_batch_says() -> None:
+def test_records_are_placed_in_the_traces_named_by_the_batch() -> None:
     marks = [
         {"id": f"{n:016x}{LOWER}", "span_id": scope, "name": "loss", "value_type": "int",
          "value": n, "attrs": {}, "ts_ns": n, "kind": "point"}
@@ -202,7 +202,7 @@ def test_records_stand_in_the_traces_that_the_batch_says() -> None:
     assert {s.trace_id for s in spans_of(made, LAYOUTS[1])} == {FIRST}
 
 
-def test_a_joined_session_stands_in_the_trace_that_it_joined() -> None:
+def test_joined_session_uses_the_trace_that_it_joined() -> None:
     joined = "4bf92f3577b34da6" + LOWER
     root = span(SESSION, None, name="cirron.session", otel={"parent_span_id": "00f067aa0ba902b7"})
     made = batch([span(STEP, SESSION), root], session_trace_id=joined, trace_id=joined)
@@ -227,7 +227,7 @@ def test_a_running_scope_is_a_marker_below_its_parent() -> None:
     assert spans_of(made, LAYOUTS[1])[1].trace_id == FIRST
 
 
-def test_seams_stand_where_the_batch_names_the_segment() -> None:
+def test_seam_spans_are_emitted_only_for_batches_naming_a_segment() -> None:
     told = {
         "number": 1, "trace_id": SEGMENT, "previous_trace_id": SESSION, "start_ns": 9,
         "unit_id": STEP, "parent_id": EPOCH, "parent_trace_id": SESSION,
@@ -274,7 +274,7 @@ def test_a_rest_too_long_for_the_scope_has_a_carrier_in_the_batchs_trace() -> No
 
 
 @pytest.mark.parametrize("created", [0, -1, 2**63 - 1, 2**63, 2**70, 1.5, "5", True, None])
-def test_a_carrier_stands_at_the_batchs_time_where_that_is_one(created: object) -> None:
+def test_carrier_span_uses_the_creation_time_of_the_batch_if_valid(created: object) -> None:
     made = batch([]) | {"created_ns": created}
     (message,) = wire(to_otlp(made, plan_of(made)))
     carrier = message.scope_spans[0].spans[0]
@@ -288,14 +288,14 @@ def test_a_carrier_stands_at_the_batchs_time_where_that_is_one(created: object) 
     assert exactjson.equal(decoded.batch, made)
 
 
-def test_the_resource_does_not_stand_twice_on_the_wire() -> None:
+def test_resource_is_not_duplicated_in_a_carrier_span() -> None:
     attributes = {f"key.{n}": "x" * 60 for n in range(30)}
     told = {"id": EPOCH, "name": "epoch", "index": 0, "start_ns": 5, "parent_id": SESSION}
     made = batch([span(STEP, EPOCH)], resource={"attributes": attributes}, running=[told])
     assert [s.name for s in spans_of(made)] == ["step", "cirron.running"]
 
 
-def test_a_whole_batch_of_the_sdk_comes_back_byte_for_byte_the_fast_way() -> None:
+def test_complete_sdk_batch_round_trips_byte_for_byte_on_the_fast_path() -> None:
     spans, marks = [], []
     for number in range(1, 40):
         own = f"{number:016x}{LOWER}"
@@ -317,7 +317,7 @@ def test_a_whole_batch_of_the_sdk_comes_back_byte_for_byte_the_fast_way() -> Non
 @pytest.mark.parametrize(
     "large", [{"attrs": {"k": "\x01" * 50_000}}, {"attrs": {"k": "é" * 150_000}, "mark_ids": []}]
 )
-def test_what_does_not_fit_on_a_span_is_left_to_the_exact_way(large: dict[str, Any]) -> None:
+def test_records_too_large_for_a_span_fall_back_to_the_exact_encoder(large: dict[str, Any]) -> None:
     marks = [
         {"id": f"{n:016x}{LOWER}", "span_id": STEP, "name": "text", "value_type": "string",
          "value": "\x01" * 60_000, "attrs": {}, "ts_ns": n, "kind": "point"}
@@ -347,7 +347,7 @@ def test_what_does_not_fit_on_a_span_is_left_to_the_exact_way(large: dict[str, A
         (b'{"schema_version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
     ],
 )
-def test_bytes_that_are_no_batch_of_the_sdk(data: bytes, problem: str) -> None:
+def test_bytes_that_are_not_an_sdk_batch_are_refused(data: bytes, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         encode_own(data)
 

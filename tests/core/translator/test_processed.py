@@ -83,7 +83,7 @@ def without_added(batch: Any, truth: Any) -> tuple[Any, int]:
     shuffler=SHUFFLERS,
     size=st.integers(1, 4),
 )
-def test_what_a_processor_adds_to_everything_is_added_to_the_records(
+def test_attributes_added_by_a_processor_are_stored_in_the_records(
     batch: Any, limits: Any, plan: Plan, events: bool, shuffler: random.Random, size: int
 ) -> None:
     with gen.cut(limits):
@@ -103,7 +103,7 @@ ATTRS = [{}, {"a": 1}, {"big": 2**64}, {"\udc00": 1, "a": "x"}, {"cirron.index":
 
 
 @pytest.mark.parametrize("attrs", ATTRS, ids=str)
-def test_added_and_changed_attributes_are_kept_beside_exact_ones(attrs: dict[str, Any]) -> None:
+def test_added_and_changed_attributes_are_stored_with_exact_ones(attrs: dict[str, Any]) -> None:
     truth = plain(span(ONE, None, attrs=attrs), marks=[mark(ONE, "root", 1)])
     messages = wire(encode_batch(truth, PLAN))
     add_to_all(messages, events=False)
@@ -127,7 +127,7 @@ def test_attributes_that_no_record_can_hold_are_reported(attrs: object) -> None:
 
 
 @pytest.mark.parametrize("otel", [5, {"resource": 5}, {"resource": {"attributes": 5}}], ids=str)
-def test_an_odd_otel_is_kept_beside_what_was_added(otel: object) -> None:
+def test_malformed_otel_is_preserved_with_added_attributes(otel: object) -> None:
     messages = wire(encode_batch(plain(span(ONE, None), otel=otel), PLAN))
     messages[0].resource.attributes.add(key=POD).value.string_value = "pod"
     (decoded,) = back(messages)
@@ -153,7 +153,7 @@ def test_a_large_resource_and_header_are_written_once(sessions: int) -> None:
 
 @pytest.mark.parametrize("added", ["cirron", "trainer"])
 @pytest.mark.parametrize("is_set", [False, True])
-def test_a_service_name_that_a_processor_sets_is_kept(added: str, is_set: bool) -> None:
+def test_service_name_set_by_a_processor_is_preserved(added: str, is_set: bool) -> None:
     """And the one that the encoder added is removed, whichever it is."""
     batch = plain(span(ONE, None))
     messages = wire(encode_batch(batch, PLAN, options=Options(service_name=added)))

@@ -70,7 +70,7 @@ def times(each: Span) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 2**63 - 2, 2**63, 2**64 - 2])
-def test_every_kind_ends_behind_its_start(start: int) -> None:
+def test_every_kind_ends_after_its_start(start: int) -> None:
     found = synthetic_of(made_at(start))
     assert {each.name for each in found} == KINDS
     for each in found:
@@ -79,7 +79,7 @@ def test_every_kind_ends_behind_its_start(start: int) -> None:
 
 
 @pytest.mark.parametrize("start", [2**63 - 1, 2**64 - 1])
-def test_the_last_times_have_none_behind_them(start: int) -> None:
+def test_spans_at_the_latest_time_have_zero_length(start: int) -> None:
     found = synthetic_of(made_at(start))
     assert {each.name for each in found} == KINDS
     assert {times(each) for each in found if each.name != "cirron.marks"} == {(start, start)}
@@ -98,7 +98,7 @@ def test_the_last_times_have_none_behind_them(start: int) -> None:
         ((-3,), (0, 1)),
     ],
 )
-def test_a_carrier_is_as_long_as_what_it_carries(
+def test_carrier_covers_the_times_of_its_marks(
     of_marks: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
     (carrier, *_) = synthetic_of(made_at(5, of_marks))
@@ -109,7 +109,7 @@ def test_a_carrier_is_as_long_as_what_it_carries(
 @pytest.mark.parametrize(
     ("options", "start"), list(product(LAYOUTS, [0, 5, 2**63 - 1, 2**64 - 1])), ids=str
 )
-def test_the_fast_ways_say_and_read_the_same(options: Options, start: int) -> None:
+def test_fast_encoder_and_decoder_match_the_exact_ones(options: Options, start: int) -> None:
     made = made_at(start)
     data = exactly(made, options)
     plan = plan_of(made)
@@ -119,7 +119,7 @@ def test_the_fast_ways_say_and_read_the_same(options: Options, start: int) -> No
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_one_without_length_is_not_ours_and_comes_back_as_it_is(name: str) -> None:
+def test_zero_length_span_is_foreign_and_returned_unchanged(name: str) -> None:
     made = made_at(5)
     (message,) = wire(to_otlp(made, plan_of(made)))
     (scoped,) = message.scope_spans

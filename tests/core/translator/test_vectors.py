@@ -67,7 +67,7 @@ def test_batch_to_otlp(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", of("otlp", "one_way", "limits"))
-def test_the_fast_way_is_the_same(name: str) -> None:
+def test_fast_path_gives_the_same_result(name: str) -> None:
     vector = Vector(VECTORS[name])
     truth = vector.case["batch"]
     data = TracesData(resource_spans=vector.messages()).SerializeToString()

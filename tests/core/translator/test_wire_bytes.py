@@ -128,7 +128,7 @@ def test_the_unchanged_messages_take_the_fast_path() -> None:
     assert assert_foreign_agrees(foreign_message())
 
 
-def test_own_batches() -> None:
+def test_modified_native_batches_decode_as_on_the_exact_path() -> None:
     taken = [assert_own_agrees(data) for data in changed(own_message())]
     assert 200 < sum(taken) < len(taken) * 0.9
 

@@ -59,7 +59,7 @@ def kafka_fetched(cache: Path) -> Path:
     return jars.place()
 
 
-def test_without_go_it_fails_and_says_what_to_do(cache: Path) -> None:
+def test_missing_go_fails_with_installation_advice(cache: Path) -> None:
     result = run_build(cache, path="/nonexistent")
     assert result.returncode == 1
     assert result.stdout == ""
@@ -69,7 +69,7 @@ def test_without_go_it_fails_and_says_what_to_do(cache: Path) -> None:
     )
 
 
-def test_without_go_an_optional_build_says_what_is_left_out(cache: Path) -> None:
+def test_optional_build_without_go_lists_the_skipped_tests(cache: Path) -> None:
     pretend_built("otelcol")
     result = run_build(cache, "--optional", path="/nonexistent")
     assert result.returncode == 0
@@ -99,7 +99,7 @@ def test_an_unknown_name_is_wrong_usage(cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_what_is_missing_and_why() -> None:
+def test_missing_reports_unbuilt_outdated_and_torn_builds() -> None:
     assert build.missing("jaeger") == "jaeger is not built"
     path = pretend_built("jaeger", pins="others")
     assert build.missing("jaeger") == (
@@ -112,7 +112,7 @@ def test_what_is_missing_and_why() -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_changed_pins_concern_their_own_binary_alone(
+def test_changed_pins_make_only_their_binary_outdated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in build.BACKENDS:

@@ -84,7 +84,7 @@ def test_two_runs_of_one_version_are_equal(sides: list[dict[str, bytes]]) -> Non
     }  # fmt: skip
 
 
-def test_a_changed_attribute_and_a_changed_metric_are_found(
+def test_changed_attribute_and_changed_metric_are_reported(
     sides: list[dict[str, bytes]],
 ) -> None:
     first, _, changed = sides

@@ -89,7 +89,7 @@ class TestContent:
         assert {2**70, 1.5, "3"} <= {span["index"] for span in spans}
 
 
-def test_what_is_not_finite_differs_between_the_versions(recorded_spools: Spools) -> None:
+def test_non_finite_values_differ_between_the_versions(recorded_spools: Spools) -> None:
     spools = dict(recorded_spools)
     old = b"".join(p.read_bytes() for p in (spools["0.1.0-marks"] / ".cirron/spool").iterdir())
     assert b'"value":NaN' in old
@@ -105,7 +105,7 @@ def test_what_is_not_finite_differs_between_the_versions(recorded_spools: Spools
 
 
 @pytest.mark.usefixtures("recorded_spools")
-def test_a_script_of_a_test_s_own(tmp_path: Path) -> None:
+def test_record_runs_a_custom_script(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text("import cirron as ci\nci.profile(snapshots=None)\nci.shutdown()\n")
     spool = record("0.3.0", script, tmp_path / "run") / ".cirron" / "spool"
@@ -120,5 +120,5 @@ def test_a_failing_script_is_an_error_that_shows_its_output(tmp_path: Path) -> N
         record("0.3.0", script, tmp_path / "run")
 
 
-def test_cirron_sdk_stays_out_of_our_own_environment() -> None:
+def test_cirron_sdk_is_not_installed_in_this_environment() -> None:
     assert importlib.util.find_spec("cirron") is None

@@ -38,7 +38,7 @@ def printed() -> str:
     return printed_by("collector")
 
 
-def test_says_with_which_python(printed: str) -> None:
+def test_output_names_the_python_version(printed: str) -> None:
     assert printed.startswith(f"Python {platform.python_version()} ")
 
 
@@ -47,7 +47,7 @@ def test_every_figure_is_printed(printed: str, row: str) -> None:
     assert has_rows(printed, row), printed
 
 
-def test_there_are_figures_for_spans_that_are_alike_and_for_others(printed: str) -> None:
+def test_figures_cover_identical_and_varied_spans(printed: str) -> None:
     loads = re.findall(
         r"^collector, requests of 500 (\w+) spans over gRPC, 2 at once$", printed, re.M
     )
@@ -56,7 +56,7 @@ def test_there_are_figures_for_spans_that_are_alike_and_for_others(printed: str)
 
 
 @pytest.mark.parametrize("row", BESIDE)
-def test_the_collector_stands_beside_it(printed: str, row: str) -> None:
+def test_collector_is_compared_with_otelcol(printed: str, row: str) -> None:
     if "without otelcol" in printed:
         leave_out("there is no otelcol here to be measured beside: make backends")
     assert has_rows(printed, row), printed

@@ -37,5 +37,5 @@ def test_the_neighbour_is_measured_in_the_same_run(printed: str) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "end"), [(0.09, "(bar 0.1)"), (0.11, "(bar 0.1, ABOVE)")])
-def test_a_ratio_above_its_bar_is_marked(ratio: float, end: str) -> None:
+def test_ratio_exceeding_its_bar_is_marked(ratio: float, end: str) -> None:
     assert bar(ratio, 0.1) == end

@@ -49,12 +49,12 @@ def test_nothing_was_dropped_and_nothing_went_wrong(printed: str) -> None:
     assert line in printed
 
 
-def test_the_flush_side_has_what_it_says(printed: str) -> None:
+def test_flush_side_prints_its_span_and_mark_counts(printed: str) -> None:
     # 200 scopes: a mark on one in four, and the SDK's own time on each.
     assert "  200 spans, 250 marks, " in printed
 
 
-def test_cirron_sdk_is_measured_in_the_same_run_where_it_is_there(printed: str) -> None:
+def test_cirron_sdk_is_measured_in_the_same_run_if_installed(printed: str) -> None:
     if "without cirron-sdk" in printed:
         leave_out("cirron-sdk cannot be installed here")
     assert "cirron-otel / cirron-sdk, quiet" in printed

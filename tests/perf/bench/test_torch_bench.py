@@ -31,7 +31,7 @@ def test_every_figure_of_ours_is_printed(printed: str) -> None:
     assert has_rows(printed, "cirron-otel / the step, wall, running" + RATIO + r"0\.01"), printed
 
 
-def test_what_is_not_training_is_measured_with_many_classes(printed: str) -> None:
+def test_untrained_operations_are_measured_with_many_classes(printed: str) -> None:
     for number in torch_untrained.CLASSES:
         for title in torch_untrained.DOINGS.values():
             row = rf"{number:,} classes, {title} +\d+\.\d +[+-]\d+\.\d \(bar 60"
@@ -39,7 +39,7 @@ def test_what_is_not_training_is_measured_with_many_classes(printed: str) -> Non
 
 
 @pytest.mark.parametrize(("added", "above"), [(59.9, False), (60.1, True)])
-def test_a_cost_above_the_bar_is_marked(added: float, above: bool) -> None:
+def test_cost_that_exceeds_the_bar_is_marked(added: float, above: bool) -> None:
     assert torch_untrained.line("a batch", added, 100.0).endswith("ABOVE)") is above
 
 
@@ -101,7 +101,7 @@ def test_a_worker_that_dies_is_not_waited_for_and_its_words_are_shown(tmp_path: 
     worker.end()
 
 
-def test_what_a_tool_added_is_beside_its_round_and_less_its_processs_luck() -> None:
+def test_added_cost_is_relative_to_bare_and_less_its_process_bias() -> None:
     def blocks(bare: float, tool: float) -> dict[str, torch_tables.Block]:
         return {"bare": {"wall": bare}, "tool": {"wall": tool}}
 
@@ -112,7 +112,7 @@ def test_what_a_tool_added_is_beside_its_round_and_less_its_processs_luck() -> N
 
 
 @pytest.mark.parametrize(("cost", "above"), [(34.0, ""), (36.0, ", ABOVE")])
-def test_a_ratio_above_its_bar_says_so(
+def test_ratio_that_exceeds_its_bar_is_marked(
     capsys: pytest.CaptureFixture[str], cost: float, above: str
 ) -> None:
     table = torch_tables.tables(torch_tables.TINY)[0]

@@ -45,5 +45,5 @@ def test_no_record_is_lost(printed: str) -> None:
 
 
 @pytest.mark.parametrize(("cost", "end"), [(119.0, "(bar 1.2)"), (121.0, "(bar 1.2, ABOVE)")])
-def test_a_ratio_above_its_bar_is_marked(cost: float, end: str) -> None:
+def test_ratio_exceeding_its_bar_is_marked(cost: float, end: str) -> None:
     assert trainer_cost.verdict("written out", cost, 100.0, 1.2).endswith(end)

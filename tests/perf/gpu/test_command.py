@@ -35,7 +35,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_a_gpu_it_measures_nothing_and_says_so() -> None:
+def test_without_a_gpu_it_reports_that_nothing_was_measured() -> None:
     done = _run()
     assert done.returncode == command.NO_GPU == 3
     assert done.stdout == "no GPU: nothing measured\n"
@@ -52,7 +52,7 @@ def test_it_names_its_checks_and_no_others(capsys: pytest.CaptureFixture[str]) -
     assert left.value.code == command.USAGE
 
 
-def test_what_it_needs_and_lacks_is_named(
+def test_modules_that_cannot_be_imported_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "bare_namespace").mkdir()
@@ -102,7 +102,7 @@ class TestOutcomes:
         monkeypatch.setattr(command, "_machine", dict)
         monkeypatch.setattr(command, "run_apart", lambda name, **_: self.results[name])
 
-    def test_a_check_that_fails_is_told_with_its_traceback_and_stderr(
+    def test_failed_check_is_reported_with_its_traceback_and_stderr(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["truth", "cost", "compiled"]) == command.SOME_FAILED
@@ -111,7 +111,7 @@ class TestOutcomes:
         assert "1 passed, 1 failed, 1 not shown" in out
         assert command.main(["truth"]) == command.OK
 
-    def test_what_is_not_shown_is_no_success_unless_the_machine_lacks_something(
+    def test_check_not_shown_is_a_failure_unless_the_machine_lacks_something(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["truth", "compiled"]) == command.SOME_NOT_SHOWN
@@ -119,7 +119,7 @@ class TestOutcomes:
         assert command.main(["truth", "place"]) == command.OK
         assert "(place: the machine lacks a C compiler)" in capsys.readouterr().out
 
-    def test_what_is_known_is_written_after_each_check(
+    def test_results_so_far_are_written_after_each_check(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         path = tmp_path / "told.json"

@@ -35,7 +35,7 @@ def test_a_process_that_does_not_end_well_has_failed(then: str, timeout: float, 
     assert told["stderr"].startswith("oh\n")
 
 
-def test_one_that_says_it_and_ends_has_passed_and_one_that_says_nothing_has_not() -> None:
+def test_check_passes_only_if_it_reports_success() -> None:
     assert running.called([sys.executable, "-c", _PASSED], 60)["status"] == running.PASSED
     told = running.called([sys.executable, "-c", ""], 60)
     assert (told["status"], told["said"]) == (running.FAILED, "it said nothing")
@@ -107,7 +107,7 @@ def test_a_session_that_does_not_end_well_fails_the_check(broken: str, said: str
     assert said in told["stderr"]
 
 
-def test_statistics_that_differ_are_found() -> None:
+def test_differing_statistics_are_reported() -> None:
     import torch
 
     from cirron_otel.sdk.snapshots.capture import Record, take

@@ -158,7 +158,7 @@ def session(first: int, last: int) -> tuple[str, bytes]:
     return name, json.dumps(whole).encode()
 
 
-def test_a_session_that_ends_is_brought_together_with_its_own_spans(tmp_path: Path) -> None:
+def test_ended_session_joins_only_its_spans_at_bounded_cost(tmp_path: Path) -> None:
     few = stored(tmp_path / "few.db", FEW, session(10, 12))
     assert stored(tmp_path / "many.db", MANY, session(10, 12)) <= MOST * few
     for path in (tmp_path / "few.db", tmp_path / "many.db"):
@@ -190,12 +190,12 @@ def measured(root: Path, count: int) -> int:
         sending.end(10.0)
 
 
-def test_what_waits_for_a_database(tmp_path: Path) -> None:
+def test_progress_cost_is_independent_of_the_spool_size(tmp_path: Path) -> None:
     few, many = measured(tmp_path / "few", FEW), measured(tmp_path / "many", MANY)
     assert many <= MOST * few
 
 
-def test_the_oldest_that_waits_is_found_behind_those_that_went(tmp_path: Path) -> None:
+def test_oldest_waiting_batch_skips_deleted_and_delivered_ones(tmp_path: Path) -> None:
     names = fill(tmp_path, 10)
     paths, target = SpoolPaths.under(tmp_path), StorageTarget(f"sqlite:///{tmp_path}/spool")
     sending = TargetSender(paths, target, Registry(), "database")
@@ -233,7 +233,7 @@ def test_the_directory_is_not_read_for_batches_that_are_named(tmp_path: Path) ->
     assert reader.reads == 1
 
 
-def test_what_others_write_is_found(tmp_path: Path) -> None:
+def test_batches_written_by_others_are_listed(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     listing = Listing(SpoolReader(tmp_path))
     listing.read()
@@ -247,7 +247,7 @@ def test_what_others_write_is_found(tmp_path: Path) -> None:
     assert listing.read() == [earlier.name]
 
 
-def test_more_names_than_there_is_room_for_are_found_in_the_directory(tmp_path: Path) -> None:
+def test_listing_reads_the_directory_if_too_many_names_are_noted(tmp_path: Path) -> None:
     names = fill(tmp_path, 3)
     listing = Listing(SpoolReader(tmp_path), is_noted=True)
     listing.read()
@@ -261,7 +261,7 @@ def test_more_names_than_there_is_room_for_are_found_in_the_directory(tmp_path: 
     assert not listing.is_due()
 
 
-def test_what_is_undone_of_many(tmp_path: Path) -> None:
+def test_undone_batches_are_selected_with_few_calls_per_name(tmp_path: Path) -> None:
     names = fill(tmp_path, 1_300)
     paths = SpoolPaths.under(tmp_path)
     has_all(paths, "target", names[::2])

@@ -76,7 +76,7 @@ def test_it_holds_over_every_window(
 
 @settings(max_examples=60, deadline=None)
 @given(_ARRIVALS, st.sampled_from([1, 5, 20, 200]), st.integers(0, 10**6))
-def test_what_goes_over_it_cannot_be_summarised(
+def test_only_steps_that_cannot_be_summarised_exceed_the_budget(
     arrivals: list[tuple[int, int, int, int]], rate: int, seed: int
 ) -> None:
     _, batches = exported(arrivals, rate, seed)
@@ -198,7 +198,7 @@ def test_detail_is_given_up_in_order() -> None:
     assert forms[2][0] < forms[8][0]  # groups of steps
 
 
-def test_slow_steps_keep_their_scopes_before_others_keep_their_spans() -> None:
+def test_scopes_of_slow_steps_take_priority_over_spans_of_other_steps() -> None:
     job = Job.of(4, 120, 3, 4)
     slow = [number for number in range(500) if job.is_slow(number)]
     parts = [exported_part(e.batch) for e in SimulatedRank(job, job.straggler).batches()]

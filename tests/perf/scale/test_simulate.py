@@ -26,7 +26,7 @@ RANKS, SECONDS, SEED = 64, 12, 11
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_store_has_what_64_ranks_sent(
+def test_store_holds_everything_64_ranks_sent(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
@@ -67,7 +67,7 @@ def test_everything_follows_from_the_seed() -> None:
     assert batches(1) != batches(2)
 
 
-def test_requests_are_those_of_each_node_in_order() -> None:
+def test_requests_contain_the_ranks_of_one_node_in_time_order() -> None:
     job = Job.of(20, 4, 2, None)
     requests = list(requests_of(job, per_node=4))
     assert [one.second for one in requests] == sorted(one.second for one in requests)

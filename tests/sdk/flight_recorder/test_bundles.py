@@ -179,7 +179,7 @@ def events_of(files: dict[str, bytes] | None) -> Any:
     return json.loads(files["events.json"])
 
 
-def test_nothing_is_made_up_without_a_reading() -> None:
+def test_bundle_without_a_reading_has_no_events() -> None:
     files = files_of(report(device_id=0), FACTS, [], None)
     assert events_of(files) == []
     assert files is not None
@@ -251,7 +251,7 @@ def test_a_bundle_is_complete_or_absent(tmp_path: Path) -> None:
     assert (oom / ("ab" * 16) / "manifest.json").read_bytes() == b"{}"
 
 
-def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
+def test_unfinished_bundles_of_a_dead_process_are_removed(tmp_path: Path) -> None:
     oom = tmp_path / "oom"
     left, other = oom / f".{'0' * 12}-{'ab' * 16}.tmp", oom / f".{'1' * 12}-{'ab' * 16}.tmp"
     for each in (left, other):

@@ -166,7 +166,7 @@ def test_a_second_recovery_writes_the_same_batch(
 
 
 @pytest.mark.parametrize("v1", [True, False])
-def test_the_counter_of_the_processes_own_group(tmp_path: Path, v1: bool) -> None:
+def test_oom_kill_counter_is_read_from_the_cgroup_of_the_process(tmp_path: Path, v1: bool) -> None:
     proc = make_proc(tmp_path / "proc")
     make = make_v1 if v1 else make_v2
     group = make(proc, tmp_path / "mount", "/jobs/7")
@@ -184,7 +184,7 @@ def test_the_counter_of_the_processes_own_group(tmp_path: Path, v1: bool) -> Non
     assert risen(counter, boot_id) == 0, "after a restart, the counter is another one"
 
 
-def test_another_group_of_the_same_name_says_nothing(tmp_path: Path) -> None:
+def test_replaced_or_missing_cgroup_file_counts_no_kills(tmp_path: Path) -> None:
     proc = make_proc(tmp_path / "proc")
     group = make_v2(proc, tmp_path / "mount", "/jobs/7")
     write_group(group, MIB, None, kills=3, v1=False)

@@ -29,7 +29,7 @@ def test_the_messages_of_allocators(message: Message) -> None:
 
 
 @pytest.mark.parametrize("message", RUNTIME_ERRORS, ids=lambda each: each.text[:60])
-def test_the_messages_in_another_type_are_none(message: Message) -> None:
+def test_oom_messages_in_another_exception_type_are_ignored(message: Message) -> None:
     assert oom_of(ValueError(message.text)) is None
 
 
@@ -40,7 +40,7 @@ def test_texts_that_only_sound_like_it(kind: type[Exception], text: str) -> None
 
 @pytest.mark.parametrize("message", OF_TORCHS_TYPE, ids=lambda each: each.text[:60])
 @pytest.mark.parametrize("name", ["torch", "torch.cuda"])
-def test_torchs_own_types(message: Message, name: str) -> None:
+def test_oom_errors_of_torch_types_are_recognised(message: Message, name: str) -> None:
     torch = pytest.importorskip("torch")
     kind = (torch if name == "torch" else torch.cuda).OutOfMemoryError
     found = oom_of(kind(message.text))

@@ -225,7 +225,7 @@ def test_generators(tmp_path: Path) -> None:
     assert [node.name for node in nodes] == ["batches", "batches"]
 
 
-def test_threads_have_errors_of_their_own(tmp_path: Path) -> None:
+def test_errors_of_each_thread_are_recorded_separately(tmp_path: Path) -> None:
     together = threading.Barrier(4)
 
     def work(number: int) -> None:
@@ -404,7 +404,7 @@ def test_a_bundle_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
     assert json.loads(next((tmp_path / "spool").glob("*.json")).read_bytes())["spans"]
 
 
-def test_a_bundle_above_its_share_of_the_cap_is_not_written(tmp_path: Path) -> None:
+def test_bundle_exceeding_its_share_of_the_cap_is_not_written(tmp_path: Path) -> None:
     with opened(tmp_path, spool_max_bytes=20_000):
         with pytest.raises(MemoryError), ci.scope("step", 0):
             python_oom()

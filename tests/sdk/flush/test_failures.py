@@ -41,7 +41,7 @@ WITH_TORCH = {way: WAYS[way] for way in ("body", "caught", "SIGTERM")} | {
 
 
 @pytest.fixture(scope="module")
-def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int, str]]:
+def manual_loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int, str]]:
     return ended(tmp_path_factory.mktemp("failures"), WAYS, "by hand")
 
 
@@ -116,12 +116,14 @@ def spans(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_loops_by_hand(by_hand: dict[str, tuple[Path, int, str]], way: str) -> None:
-    check(way, by_hand[way], WAYS[way])
+def test_manual_loops_end_with_the_expected_status(
+    manual_loops: dict[str, tuple[Path, int, str]], way: str
+) -> None:
+    check(way, manual_loops[way], WAYS[way])
     if way in ("body", "finally"):
-        assert "ValueError: loss is nan" in by_hand[way][2]
+        assert "ValueError: loss is nan" in manual_loops[way][2]
     if way == "hook":
-        assert "the program's own hook" in by_hand[way][2]
+        assert "the program's own hook" in manual_loops[way][2]
 
 
 @pytest.mark.torch

@@ -43,11 +43,11 @@ def test_nothing_of_ours_reaches_the_training(reports: list[dict[str, Any]]) -> 
     assert wrong == []
 
 
-def test_what_went_wrong_is_counted_or_logged(reports: list[dict[str, Any]]) -> None:
+def test_every_injected_fault_is_counted_or_logged(reports: list[dict[str, Any]]) -> None:
     assert [r for r in reports if r["hits"] and not r["said"]] == []
 
 
-def test_the_faults_struck_where_it_matters(reports: list[dict[str, Any]]) -> None:
+def test_faults_hit_all_critical_steps(reports: list[dict[str, Any]]) -> None:
     struck = {report["fault"] for report in reports if report["hits"]}
     for step in (
         "sdk.flush.flush_builder:FlushBuilder.collect",

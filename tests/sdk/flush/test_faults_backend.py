@@ -55,7 +55,7 @@ def flush_spool(directory: Path, env: dict[str, str]) -> subprocess.CompletedPro
 
 
 @way
-def test_down_for_the_whole_run_then_up(tmp_path: Path, way: Environment) -> None:
+def test_next_process_sends_the_backlog_of_an_outage(tmp_path: Path, way: Environment) -> None:
     """The next process sends what is left, each span once."""
     backend = Backend.down()
     with Agent(env=way(backend)) as agent:
@@ -76,7 +76,9 @@ def test_down_for_the_whole_run_then_up(tmp_path: Path, way: Environment) -> Non
 
 
 @way
-def test_down_then_up_and_flushed_by_hand(tmp_path: Path, way: Environment) -> None:
+def test_spool_flush_sends_the_backlog_of_a_killed_process(
+    tmp_path: Path, way: Environment
+) -> None:
     """The process was killed, too: what it left open is closed and sent."""
     backend = Backend.down()
     with Agent(env=way(backend)) as agent:
@@ -140,7 +142,9 @@ def test_a_lost_acknowledgement_costs_one_request_twice(tmp_path: Path, way: Env
 
 
 @way
-def test_killed_before_the_acknowledgement(tmp_path: Path, way: Environment) -> None:
+def test_process_killed_awaiting_acknowledgement_resends_at_most_once(
+    tmp_path: Path, way: Environment
+) -> None:
     """The backend has a request, and the process dies before it hears of it."""
     with Backend.running() as backend, Agent(env=way(backend)) as agent:
         record(agent, tmp_path)

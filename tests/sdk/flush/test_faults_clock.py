@@ -32,7 +32,7 @@ def clock(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "STEPPED_BACK": str(tmp_path / "stepped back")}
 
 
-def test_nothing_ends_before_it_begins_and_names_keep_their_order(
+def test_clock_step_back_yields_no_negative_duration_and_ordered_batches(
     tmp_path: Path, clock: dict[str, str]
 ) -> None:
     directory = tmp_path / ".cirron"

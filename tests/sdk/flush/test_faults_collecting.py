@@ -37,7 +37,7 @@ def record(number: int) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, MemoryError])
-def test_what_was_taken_waits_for_the_next_attempt(
+def test_rows_of_a_failed_flush_are_collected_by_the_next_attempt(
     session_with: Callable[..., OpenSession], error: type[BaseException]
 ) -> None:
     session = session_with(thinner=Breaks(1, error), overhead_every=0)
@@ -63,7 +63,7 @@ def test_what_was_taken_waits_for_the_next_attempt(
         (FlushBuilder, "_add_open"),
     ],
 )
-def test_what_was_taken_is_put_together_again(
+def test_rows_are_reassembled_after_the_flush_thread_dies_at_any_stage(
     session_with: Callable[..., OpenSession], monkeypatch: pytest.MonkeyPatch, owner: Any, part: str
 ) -> None:
     """The thread dies behind each part of the work: the next one begins it again."""
@@ -105,7 +105,7 @@ def test_what_was_taken_is_put_together_again(
     assert epoch.id in by_span
 
 
-def test_what_fails_again_and_again_is_given_up_and_counted(
+def test_rows_are_dropped_and_counted_after_too_many_failed_attempts(
     session_with: Callable[..., OpenSession],
 ) -> None:
     session = session_with(thinner=Breaks(MOST_ATTEMPTS, ValueError), overhead_every=0)
@@ -224,7 +224,7 @@ def test_a_span_of_others_that_ends_around_a_scope_while_the_flush_thread_takes(
     assert request.thread_id == told["request"].thread_id
 
 
-def test_a_scope_that_ends_before_one_in_it(session: OpenSession) -> None:
+def test_journal_records_a_closed_parent_of_an_open_scope(session: OpenSession) -> None:
     """If the batch with its record is not sealed, the journal has the record."""
     outer = Scope("outer").__enter__()
     inner = Scope("inner").__enter__()
@@ -272,7 +272,7 @@ def test_a_span_of_others_that_is_given_up_is_not_in_the_journal(
     inner.end()
 
 
-def test_a_span_of_others_that_ends_before_a_scope_in_it(session: OpenSession) -> None:
+def test_journal_records_a_closed_foreign_parent_until_it_is_sealed(session: OpenSession) -> None:
     """The journal has it until the batch with its record is sealed, and no longer."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(session.foreign))

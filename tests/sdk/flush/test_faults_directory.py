@@ -70,7 +70,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path | 
     return disk / ".cirron", disk
 
 
-def test_what_a_full_disk_does_not_take_is_there_when_there_is_room(
+def test_records_refused_by_a_full_disk_are_written_once_there_is_room(
     place: tuple[Path, Path | None],
 ) -> None:
     directory, disk = place
@@ -100,7 +100,7 @@ def test_what_a_full_disk_does_not_take_is_there_when_there_is_room(
     assert found.names()["epoch"] == 1
 
 
-def test_a_disk_that_stays_full_costs_what_is_counted(place: tuple[Path, Path | None]) -> None:
+def test_losses_on_a_permanently_full_disk_are_counted(place: tuple[Path, Path | None]) -> None:
     directory, disk = place
     with Agent() as agent:
         agent.do("profile", output_dir=str(directory), flush_interval=0.02, overhead_marks=False)
@@ -126,7 +126,7 @@ def _freed(directory: Path, disk: Path | None) -> list[Recovered]:
     return recovered(directory)
 
 
-def test_what_waits_for_a_full_disk_is_bounded(small_disk: Path) -> None:
+def test_backlog_for_a_full_disk_is_bounded(small_disk: Path) -> None:
     with Agent() as agent:
         agent.do("profile", output_dir=str(small_disk / ".cirron"), flush_interval=0.02)
         agent.do("steps", n=1)

@@ -60,7 +60,9 @@ def test_without_a_shutdown(tmp_path: Path, way: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_nobody_handles(tmp_path: Path, number: signal.Signals) -> None:
+def test_unhandled_signal_ends_the_process_after_a_flush(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     returncode, out, err = leave(tmp_path, "default", number)
     assert returncode == -number
     assert out == []
@@ -91,7 +93,7 @@ def whole_but_open(directory: Path) -> set[str]:
     return {span["name"] for batch in batches for span in batch["spans"]}
 
 
-def test_a_handler_set_behind_ours(tmp_path: Path) -> None:
+def test_handler_set_after_the_sdks_replaces_it(tmp_path: Path) -> None:
     """It replaces ours, as it would any other; the exit flushes all the same."""
     returncode, out, err = leave(tmp_path, "late goes on", signal.SIGTERM)
     assert (returncode, out) == (0, ["handled SIGTERM"]), err
@@ -142,9 +144,7 @@ def test_the_last_batch_reaches_the_backend(tmp_path: Path, how: str, way: Envir
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("how", ["end", "default"])
-def test_a_dead_backend_keeps_nobody_from_leaving(
-    tmp_path: Path, how: str, way: Environment
-) -> None:
+def test_dead_backend_does_not_prevent_exit(tmp_path: Path, how: str, way: Environment) -> None:
     env = way(Backend.down()) | {"CIRRON_EXIT_TIMEOUT": "3"}
     code, _, err = leave(tmp_path, how, signal.SIGTERM * (how == "default"), env)
     assert code == (0 if how == "end" else -signal.SIGTERM), err

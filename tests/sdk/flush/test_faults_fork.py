@@ -46,7 +46,7 @@ def test_children_that_record(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("how", ["os.fork", "fork"])
-def test_what_children_send_and_what_their_parent_sends(
+def test_parent_and_forked_children_send_each_span_once(
     tmp_path: Path, how: str, way: Environment
 ) -> None:
     """Each span once, though the children inherit the parent's connections."""
@@ -56,7 +56,7 @@ def test_what_children_send_and_what_their_parent_sends(
     assert sorted(backend.span_ids) == sorted(whole(tmp_path).spans)
 
 
-def test_nothing_is_imported_behind_the_first_request(tmp_path: Path) -> None:
+def test_no_module_is_imported_after_profiling_starts(tmp_path: Path) -> None:
     """A child forked from the midst of an import would have half of the module for good."""
     for way in WAYS.values():
         with Backend.running() as backend, Agent(env=way(backend)) as agent:

@@ -100,9 +100,9 @@ def check(request: Any, found: Whole) -> None:
     assert metrics["cirron.step.duration"].unit == "s"
 
 
-class TestWhatArrives:
+class TestExportedMetrics:
     @both
-    def test_is_what_the_spool_holds(self, protocol: str, tmp_path: Path) -> None:
+    def test_metrics_match_the_spool(self, protocol: str, tmp_path: Path) -> None:
         with SINKS[protocol](Sink()) as sink:
             gzip = {"OTEL_EXPORTER_OTLP_METRICS_COMPRESSION": "gzip"}
             said, log = run(tmp_path, to(sink, protocol, **gzip), segment_records=40)
@@ -148,7 +148,7 @@ class TestWhatArrives:
         assert resource["service.name"] == "trainer"
         assert resource["process.pid"] == whole(tmp_path).sessions[0]["pid"]
 
-    def test_with_thinning_is_of_the_phases_that_were_kept(self, tmp_path: Path) -> None:
+    def test_phase_metrics_cover_only_recorded_phases_under_thinning(self, tmp_path: Path) -> None:
         with SINKS[HTTP](Sink()) as sink:
             said, _ = run(tmp_path, to(sink, HTTP), detail_every=10, detail_slow_factor=1e6)
         found = whole(tmp_path)
@@ -194,7 +194,7 @@ class TestWhatArrives:
         assert sum(samples) == 160
 
     @pytest.mark.parametrize(("filter_", "has_any"), [("trace_based", False), ("always_on", True)])
-    def test_exemplars_of_what_is_not_sampled(
+    def test_exemplar_filter_applies_to_unsampled_traces(
         self, filter_: str, has_any: bool, tmp_path: Path
     ) -> None:
         env = {"OTEL_TRACES_SAMPLER": "always_off", "OTEL_METRICS_EXEMPLAR_FILTER": filter_}
@@ -206,7 +206,9 @@ class TestWhatArrives:
         assert sink.spans == 0
 
     @both
-    def test_of_forked_children_each_its_own(self, protocol: str, tmp_path: Path) -> None:
+    def test_each_forked_child_exports_separate_metrics(
+        self, protocol: str, tmp_path: Path
+    ) -> None:
         with SINKS[protocol](Sink()) as sink:
             said, log = run(tmp_path, to(sink, protocol), fork=True)
         assert log == ""
@@ -237,7 +239,7 @@ class TestOff:
         assert said["modules"] == []
         assert said["health"]["metrics"] is None
 
-    def test_as_it_is_without_an_endpoint(self, tmp_path: Path) -> None:
+    def test_no_metrics_modules_are_loaded_without_an_endpoint(self, tmp_path: Path) -> None:
         said, _ = run(tmp_path, {})
         assert said["modules"] == []
 
@@ -292,7 +294,7 @@ class TestFailure:
         assert "404" in metrics["last_error"] or "UNIMPLEMENTED" in metrics["last_error"]
 
     @pytest.mark.slow
-    def test_as_our_own_collector(self, tmp_path: Path) -> None:
+    def test_cirron_collector_rejecting_metrics_is_counted_silently(self, tmp_path: Path) -> None:
         with serving(tmp_path / "collector") as here:
             for protocol, url in ((GRPC, f"http://{here.grpc}"), (HTTP, here.http)):
                 said, log = run(tmp_path / protocol[:4], to(Sink(url), protocol))
@@ -327,7 +329,7 @@ class TestFailure:
             ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "here", "not an http:// or https:// URL"),
         ],
     )
-    def test_a_wrong_variable_is_told_of(
+    def test_invalid_variable_is_logged_and_counted(
         self, variable: str, value: str, problem: str, tmp_path: Path
     ) -> None:
         with SINKS[HTTP](Sink()) as sink:

@@ -11,7 +11,7 @@ import cirron_otel as ci
 
 
 @pytest.mark.parametrize("output", ["none", "stdout", ["log"]])
-def test_no_directory_is_made(
+def test_output_without_a_spool_creates_no_directory(
     tmp_path: Path, output: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ci.profile(frameworks=[], output_dir=str(tmp_path / "run"), output=output)
@@ -27,7 +27,7 @@ def test_no_directory_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_sent_is_spooled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_spans_are_spooled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     ci.profile(frameworks=[], output_dir=str(tmp_path), output="none")
@@ -38,7 +38,7 @@ def test_what_is_sent_is_spooled_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list((tmp_path / "spool").glob("*.json"))) >= 1
 
 
-def test_a_second_session_counts_its_own_drops(tmp_path: Path) -> None:
+def test_second_session_starts_its_drop_count_at_zero(tmp_path: Path) -> None:
     ci.profile(frameworks=[], output_dir=str(tmp_path), mark_capacity=1, flush_interval=3600)
     for number in range(5):
         ci.mark("loss", number)

@@ -94,7 +94,7 @@ def test_each_sample_is_sent_once(protocol: str, tmp_path: Path) -> None:
     assert live == later
 
 
-def test_without_a_sampler_the_resident_set_is_that_of_the_export(tmp_path: Path) -> None:
+def test_without_a_sampler_each_export_has_one_resident_set_point(tmp_path: Path) -> None:
     with SINKS[HTTP](Sink()) as sink:
         run(tmp_path, to(sink, HTTP), sample_interval=None, samples=-1)
     ((usage, points),) = numbers_of(sink).items()
@@ -147,7 +147,7 @@ class TestMeasures:
         assert [point.value for point in measures.points()] == [2, 3, 4]
         assert errors.counts == {"metrics": 1}
 
-    def test_nothing_is_kept_when_nothing_is_sent(self, session: OpenSession) -> None:
+    def test_no_points_are_stored_if_nothing_is_sent(self, session: OpenSession) -> None:
         measures = Measures()
         measures.is_off = True
         sample("process.cpu.utilization", 0.5, now())

@@ -130,7 +130,7 @@ def test_every_batch_is_valid(spool: Spool, tmp_path: Path) -> None:
         assert validate_batch(path.read_bytes(), path.name) == []
 
 
-def test_what_is_not_measured_is_null(spool: Spool) -> None:
+def test_unmeasured_span_fields_are_null(spool: Spool) -> None:
     for span in spool.spans:
         assert [span[key] for key in ("cpu_ns", "gpu_ns", "memory_peak_bytes")] == [None] * 3
 
@@ -207,7 +207,7 @@ class TestWire:
             monkeypatch.setenv("CIRRON_API_ENDPOINT", server.url)
             yield server
 
-    def test_the_body_is_the_batch_as_it_stands_in_the_spool(
+    def test_request_body_is_the_spooled_batch_byte_for_byte(
         self, server: CirronServer, tmp_path: Path
     ) -> None:
         recorded(tmp_path / "run", train)
@@ -225,7 +225,7 @@ class TestWire:
         assert set(server.accepted) == {batch["batch_id"] for batch in found.batches}
         assert len(server.accepted) == len(found.batches)
 
-    def test_a_batch_whose_answer_was_lost_is_sent_again_with_its_id(
+    def test_batch_with_a_lost_response_is_resent_with_the_same_id(
         self, server: CirronServer, tmp_path: Path
     ) -> None:
         server.faults = [Fault(is_lost=True)]

@@ -24,7 +24,7 @@ def bare(text: str) -> list[str]:
     return [LENGTH.sub("— t", line) for line in text.splitlines()]
 
 
-def test_stdout_shows_what_ended_children_first(
+def test_stdout_shows_ended_scopes_children_first(
     session: OpenSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sink,) = sinks_of(("spool", "stdout"))
@@ -113,7 +113,7 @@ def test_a_terminal_that_knows_ascii_alone_is_written_to(
     assert path.read_text().startswith(r"[cirron] a \u2014 ")
 
 
-def test_what_could_not_be_sealed_at_once_is_shown_once_it_is(session: OpenSession) -> None:
+def test_lines_of_a_failed_seal_are_shown_once_it_succeeds(session: OpenSession) -> None:
     class Full:
         """A sealer whose disk is full the first time."""
 

@@ -124,7 +124,7 @@ def test_eight_threads_of_100_000_scopes_and_tasks(tmp_path: Path) -> None:
     check(tmp_path, said)
 
 
-def test_what_finds_no_room_is_counted(tmp_path: Path) -> None:
+def test_records_that_exceed_the_buffers_are_counted(tmp_path: Path) -> None:
     said = made(
         tmp_path, threads=8, tasks=50, rounds=5_000, scope_capacity=4_000, mark_capacity=500,
         flush_interval=5.0,
@@ -135,7 +135,7 @@ def test_what_finds_no_room_is_counted(tmp_path: Path) -> None:
     check(tmp_path, said)
 
 
-def test_memory_is_bounded_by_the_capacity_and_not_by_what_is_recorded(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_capacity_and_not_by_the_record_count(tmp_path: Path) -> None:
     small = {"threads": 4, "tasks": 10, "scope_capacity": 10_000, "mark_capacity": 5_000}
     few = made(tmp_path / "few", rounds=2_500, **small)
     many = made(tmp_path / "many", rounds=30_000, **small)

@@ -93,7 +93,7 @@ def test_a_scope_costs_two_records_and_nothing_else_while_it_runs(device: Device
     assert device.queries == 0
 
 
-def test_what_is_not_done_is_asked_for_once_a_step(device: Device) -> None:
+def test_unfinished_work_is_queried_once_per_poll(device: Device) -> None:
     for _ in range(5):
         _run(device, 1)
     device.clock.poll()
@@ -111,7 +111,7 @@ def test_ten_thousand_steps_make_a_few_events(device: Device) -> None:
     assert device.made <= 50
 
 
-def test_what_goes_out_by_the_deadline_gives_its_events_back(device: Device) -> None:
+def test_measurements_past_the_deadline_release_their_events(device: Device) -> None:
     for _ in range(1_000):
         phase = _run(device, 1)
         device.seconds += DEADLINE_S
@@ -155,7 +155,7 @@ def test_nothing_is_asked_by_the_flush_thread(device: Device) -> None:
     assert device.queries == 0
 
 
-def test_a_thread_that_stalled_reads_what_the_flush_thread_left_it(device: Device) -> None:
+def test_stalled_thread_reads_results_the_flush_thread_did_not_expire(device: Device) -> None:
     _run(device, 1)
     device.seconds += DEADLINE_S / 2
     later = _run(device, 2)
@@ -166,7 +166,7 @@ def test_a_thread_that_stalled_reads_what_the_flush_thread_left_it(device: Devic
     assert later.gpu_ns == 2_000_000
 
 
-def test_a_thread_asks_once_more_for_what_is_overdue(device: Device) -> None:
+def test_overdue_result_is_still_read_at_the_next_poll(device: Device) -> None:
     phase = _run(device, 1)
     device.seconds += 2 * DEADLINE_S
     device.catch_up()
@@ -232,7 +232,7 @@ def test_a_capture_waits_until_no_thread_is_asking(
     assert is_quiet.is_set()
 
 
-def test_whether_it_may_ask_is_looked_up_where_a_capture_would_wait_for_it(
+def test_device_state_is_checked_while_holding_the_queue_lock(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(device, 1)
@@ -243,7 +243,7 @@ def test_whether_it_may_ask_is_looked_up_where_a_capture_would_wait_for_it(
     assert was_locked == [True]
 
 
-def test_before_the_device_is_in_use_nothing_is_made(device: Device) -> None:
+def test_no_events_are_created_until_the_device_is_in_use(device: Device) -> None:
     device.is_up = False
     phase = _run(device, 1)
     assert phase._end
@@ -283,7 +283,7 @@ def test_a_thread_that_turns_to_another_device_makes_events_of_that(device: Devi
     assert errors.counts == {}
 
 
-def test_two_threads_ask_each_for_its_own(device: Device) -> None:
+def test_each_thread_polls_only_its_results(device: Device) -> None:
     mine = _run(device, 1)
     theirs: list[Phase] = []
 
@@ -315,7 +315,7 @@ def test_a_slow_stream_holds_up_no_other_thread(device: Device) -> None:
     assert not slow._end
 
 
-def test_what_autograd_computes_on_its_own_thread_is_asked_for_by_the_trainings(
+def test_training_thread_polls_times_recorded_on_the_autograd_thread(
     device: Device,
 ) -> None:
     device.also_asks = {threading.get_ident()}
@@ -331,7 +331,7 @@ def test_what_autograd_computes_on_its_own_thread_is_asked_for_by_the_trainings(
 
 
 @pytest.mark.parametrize("found", [0.0, 1.0])
-def test_a_value_is_told_before_the_step_that_follows_is_finished(
+def test_step_finishes_only_after_its_nonzero_value_is_reported(
     device: Device, found: float
 ) -> None:
     step = _phase()
@@ -356,7 +356,7 @@ def test_a_value_is_not_copied_while_a_graph_is_captured(device: Device) -> None
     assert device.enqueued_ms == 0
 
 
-def test_the_end_waits_for_what_is_nearly_done(device: Device) -> None:
+def test_close_waits_for_nearly_finished_work(device: Device) -> None:
     phase = _run(device, 1)
     device.on_pause = lambda: device.catch_up() if device.pauses == 3 else None
     device.clock.close()
@@ -364,7 +364,7 @@ def test_the_end_waits_for_what_is_nearly_done(device: Device) -> None:
     assert device.pauses == 3
 
 
-def test_the_end_waits_no_longer_than_it_says(device: Device) -> None:
+def test_close_waits_no_longer_than_its_timeout(device: Device) -> None:
     phase = _run(device, 1)
     device.clock.close()
     assert device.seconds == pytest.approx(CLOSING_S, abs=0.01)

@@ -57,7 +57,7 @@ def _install(source: Cuda, quiet: Any = lambda: None) -> Patches:
     return patches
 
 
-def test_it_is_off_until_somebody_uses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_is_off_until_cuda_is_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     is_up = False
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_up)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -67,7 +67,7 @@ def test_it_is_off_until_somebody_uses_the_device(monkeypatch: pytest.MonkeyPatc
     assert not source.is_off()
 
 
-def test_it_is_off_on_a_device_that_nobody_uses(source: Cuda, contexts: set[int]) -> None:
+def test_source_is_off_until_the_device_has_a_context(source: Cuda, contexts: set[int]) -> None:
     """The model may be on another device than the current one: recording here would create a
     context."""
     contexts.clear()
@@ -102,7 +102,7 @@ def test_it_is_off_while_any_thread_captures(source: Cuda) -> None:
     assert not source.is_off()
 
 
-def test_a_capture_that_fails_leaves_nothing_behind(
+def test_failed_graph_capture_leaves_the_source_on(
     source: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _install(source)
@@ -129,7 +129,7 @@ def test_a_capture_without_an_end_is_over_with_its_graph(source: Cuda) -> None:
     assert not source.is_off()
 
 
-def test_a_capture_begins_when_nobody_asks_and_all_know(source: Cuda) -> None:
+def test_source_is_already_off_when_the_capture_callback_runs(source: Cuda) -> None:
     known = []
     _install(source, lambda: known.append(source.is_off()))
     Graph().capture_begin()
@@ -184,7 +184,7 @@ def test_an_event_is_recorded_on_the_current_stream(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_without_the_function_of_torch_events_are_those_of_torch(
+def test_torch_events_are_used_if_torch_lacks_the_stream_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -194,7 +194,7 @@ def test_without_the_function_of_torch_events_are_those_of_torch(
     assert (type(event), event.streams) == (Event, [None])
 
 
-def test_torch_has_what_is_hooked_and_called() -> None:
+def test_torch_provides_the_functions_that_are_hooked_and_called() -> None:
     for name in ("capture_begin", "capture_end"):
         assert callable(getattr(torch.cuda.CUDAGraph, name))
     for name in ("record", "query", "elapsed_time"):
@@ -203,7 +203,7 @@ def test_torch_has_what_is_hooked_and_called() -> None:
     assert torch.cuda.is_initialized() is False
 
 
-def test_there_is_a_clock_where_there_is_a_gpu_and_it_is_wanted(
+def test_clock_exists_only_with_a_gpu_and_timing_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert cuda.clock_of(Config()) is None

@@ -43,12 +43,12 @@ def test_the_copy_of_one_that_has_a_gradient_has_none() -> None:
     assert not read._copy.requires_grad
 
 
-def test_what_is_in_the_hosts_memory_is_no_business_of_it() -> None:
+def test_values_in_host_memory_are_not_deferred() -> None:
     assert arriving(torch.tensor(3.0)) is None
     assert arriving(3.0) is None
 
 
-def test_it_is_read_when_the_flag_behind_it_is_here() -> None:
+def test_value_is_read_once_its_arrival_flag_is_set() -> None:
     read, arrived = copy(2.5, is_here=False)
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.append(read()))
@@ -80,7 +80,7 @@ def test_a_device_that_hangs_holds_up_one_flush_and_not_each_mark(
     assert patience.seconds == device_scalar.DEADLINE_S
 
 
-def test_while_a_graph_is_captured_there_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalar_is_refused_during_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeTensorMode():
         value = torch.empty((), device="cuda")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -109,7 +109,9 @@ class TestAttributes:
         assert held(torch.tensor(1.0)) == torch.tensor(1.0)
         assert held("text") == "text"
 
-    def test_what_is_set_is_held(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_device_scalars_in_attributes_are_deferred_and_recorded(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         asked: list[float] = []
 
         def read() -> float:
@@ -129,12 +131,14 @@ class TestAttributes:
         assert mark["attrs"] == {"marked": 2.5}
         assert len(asked) == 6
 
-    def test_more_than_one_element_is_told_and_not_read(self) -> None:
+    def test_tensor_of_several_elements_is_described_and_not_read(self) -> None:
         with FakeTensorMode():
             value = torch.empty((2, 3), device="cuda")
             assert held(value) == "<FakeTensor of (2, 3) on cuda:0>"
 
-    def test_in_a_capture_it_is_told_and_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_scalar_during_graph_capture_is_described_and_not_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with FakeTensorMode():
             value = torch.empty((), device="cuda")
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -147,7 +151,7 @@ class TestAttributes:
         assert plain_attributes({"k": Deferred(read)}) == {"k": "<Deferred>"}
         monkeypatch.setattr(patience, "seconds", device_scalar.DEADLINE_S)
 
-    def test_what_raises_when_it_is_looked_at_is_text(self) -> None:
+    def test_value_that_raises_on_inspection_becomes_text(self) -> None:
         class Odd:
             @property
             def device(self) -> object:

@@ -50,7 +50,7 @@ def met(imports: ImportWatcher, source: Path) -> list[ModuleType]:
     return found
 
 
-def test_an_import_is_told_of_once(met: list[ModuleType]) -> None:
+def test_callback_runs_once_per_import(met: list[ModuleType]) -> None:
     module = importlib.import_module(NAME)
     assert met == [module]
     assert module.VALUE == 1
@@ -62,14 +62,16 @@ def test_an_import_is_told_of_once(met: list[ModuleType]) -> None:
     assert met == [module]
 
 
-def test_what_is_there_already_is_told_of_at_once(imports: ImportWatcher, source: Path) -> None:
+def test_callback_for_an_imported_module_runs_immediately(
+    imports: ImportWatcher, source: Path
+) -> None:
     module, met = importlib.import_module(NAME), []
     imports.on(NAME, met.append)
     assert met == [module]
     assert imports not in sys.meta_path
 
 
-def test_to_ask_whether_there_is_such_a_module_is_no_import(met: list[ModuleType]) -> None:
+def test_find_spec_does_not_count_as_an_import(met: list[ModuleType]) -> None:
     """Libraries check with `importlib.util.find_spec("torch") is not None`."""
     for _ in range(2):
         spec = importlib.util.find_spec(NAME)
@@ -81,7 +83,7 @@ def test_to_ask_whether_there_is_such_a_module_is_no_import(met: list[ModuleType
     assert met == [sys.modules[NAME]]
 
 
-def test_an_import_that_fails_is_none(met: list[ModuleType], source: Path) -> None:
+def test_failed_import_does_not_run_the_callback(met: list[ModuleType], source: Path) -> None:
     source.write_text("raise OSError('no library')\n")
     with pytest.raises(OSError, match="no library"):
         importlib.import_module(NAME)
@@ -93,7 +95,7 @@ def test_an_import_that_fails_is_none(met: list[ModuleType], source: Path) -> No
     assert met == [module]
 
 
-def test_a_module_that_is_imported_lazily_is_told_of_when_it_is_run(met: list[ModuleType]) -> None:
+def test_callback_for_a_lazy_module_runs_on_its_execution(met: list[ModuleType]) -> None:
     spec = importlib.util.find_spec(NAME)
     assert spec is not None
     assert spec.loader is not None
@@ -130,7 +132,7 @@ def test_a_module_that_another_thread_imports_just_now(
     assert met == [sys.modules[NAME]]
 
 
-def test_a_module_whose_own_import_registers_the_callbacks(
+def test_callbacks_registered_during_the_import_run_after_it(
     imports: ImportWatcher, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A framework imports torch, and with torch a session begins: no scan is necessary."""
@@ -148,7 +150,7 @@ def test_a_module_whose_own_import_registers_the_callbacks(
     assert not getattr(module.__spec__, "_initializing", True)
 
 
-def test_a_module_whose_own_import_registers_a_callback_and_fails(
+def test_callback_registered_during_a_failed_import_does_not_run(
     imports: ImportWatcher, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met: list[ModuleType] = []
@@ -160,7 +162,7 @@ def test_a_module_whose_own_import_registers_a_callback_and_fails(
     assert met == []
 
 
-def test_whoever_is_told_may_fail(imports: ImportWatcher, source: Path) -> None:
+def test_failing_callback_does_not_break_the_import(imports: ImportWatcher, source: Path) -> None:
     def fail(_: ModuleType) -> None:
         raise ValueError("not as expected")
 
@@ -170,7 +172,7 @@ def test_whoever_is_told_may_fail(imports: ImportWatcher, source: Path) -> None:
     assert errors.counts["hooks"] == before + 1
 
 
-def test_after_removal_nothing_is_told(
+def test_no_callback_runs_after_removal(
     met: list[ModuleType], imports: ImportWatcher, source: Path
 ) -> None:
     imports.remove()

@@ -140,7 +140,7 @@ def test_micro_steps_are_numbered_within_their_step(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["epoch", "step", "batch"])
-def test_a_loop_opens_no_epoch_inside_the_programs_own(directory: Path, name: str) -> None:
+def test_loop_opens_no_epoch_inside_a_user_scope(directory: Path, name: str) -> None:
     with ci.scope(name, index=7):
         loop = start()
         loop.begin_epoch()
@@ -179,7 +179,7 @@ cirron.session
     )
 
 
-def test_each_thread_has_its_own_loops_and_numbers(directory: Path) -> None:
+def test_each_thread_has_separate_loops_and_numbers(directory: Path) -> None:
     first, second = threading.Barrier(2), threading.Barrier(2)
 
     def train() -> None:
@@ -198,7 +198,7 @@ def test_each_thread_has_its_own_loops_and_numbers(directory: Path) -> None:
     same(directory, "cirron.session\n  epoch[0]\n  epoch[0]")
 
 
-def test_a_loop_that_another_thread_ends_is_over_in_its_own(directory: Path) -> None:
+def test_loop_ended_from_another_thread_is_over_in_its_starting_thread(directory: Path) -> None:
     loops: list[TrainingLoop] = []
     started, ended = threading.Event(), threading.Event()
 
@@ -225,7 +225,7 @@ def test_a_loop_that_another_thread_ends_is_over_in_its_own(directory: Path) -> 
     assert [each.label for each in tree(directory).root.children].count("epoch[7]") == 1
 
 
-def test_shutdown_closes_what_is_open_and_the_loop_does_nothing_more(directory: Path) -> None:
+def test_shutdown_closes_open_scopes_and_disables_the_loop(directory: Path) -> None:
     loop = start()
     loop.begin_epoch()
     loop.begin_step()

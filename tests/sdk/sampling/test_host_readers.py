@@ -43,7 +43,7 @@ def test_the_memory_of_this_host() -> None:
     assert 0 < values["host_used_bytes"] < values["host_total_bytes"]
 
 
-def test_what_a_system_does_not_have_has_no_reader(tmp_path: Path) -> None:
+def test_missing_system_files_yield_no_reader(tmp_path: Path) -> None:
     assert host_readers.process_reader(tmp_path) is None
     assert host_readers.host_reader(tmp_path) is None
     assert host_readers.cgroup_reader(tmp_path) is None
@@ -82,7 +82,7 @@ def test_a_group_without_a_limit(tmp_path: Path, v1: bool) -> None:
     assert read() == {"cgroup_used_bytes": 5 * MIB}
 
 
-def test_the_strictest_limit_of_the_groups_above_applies(tmp_path: Path) -> None:
+def test_strictest_limit_of_the_ancestor_cgroups_applies(tmp_path: Path) -> None:
     proc, mount = make_proc(tmp_path / "proc"), tmp_path / "mount"
     group = make_v2(proc, mount, "/slice/pod/container")
     write_group(group, 10 * MIB, 900 * MIB, v1=False)

@@ -136,7 +136,7 @@ def test_after_a_scope_its_parent_gets_them(tmp_path: Path) -> None:
         assert len([mark for mark in node.marks if mark["name"] == "memory"]) > 10
 
 
-def test_no_scope_is_kept_alive(tmp_path: Path) -> None:
+def test_sampler_does_not_keep_scopes_alive(tmp_path: Path) -> None:
     """The last samples are kept for the record of an out-of-memory error, without their scopes."""
     scopes: list[weakref.ref[Any]] = []
     before: list[int] = []
@@ -203,7 +203,7 @@ class TestTrainingThread:
             thread.join()
             assert training.innermost()._name == "serving"
 
-    def test_the_last_choice_is_kept_while_it_is_as_good(self) -> None:
+    def test_chosen_thread_is_retained_while_it_is_as_good(self) -> None:
         training = TrainingThread(threading.get_ident())
         thread, over = self.other("step")
         assert training.innermost()._thread == thread.ident
@@ -252,7 +252,7 @@ class TestTrainingThread:
         assert {span["name"] for span in spool.spans} == {"inner", "outer"}
 
 
-def test_the_users_marks_of_these_names_are_kept_apart(tmp_path: Path) -> None:
+def test_user_marks_with_sampler_names_are_not_taken_for_samples(tmp_path: Path) -> None:
     """Only marks that the sampler made are no gauges."""
     from cirron_otel.sdk.flush.measures import Measures
     from cirron_otel.sdk.tracing.mark import SampleAttributes

@@ -297,7 +297,7 @@ def test_the_end_does_not_wait_for_a_reading_that_blocks(
     assert spool.outside == spool.lost == []
 
 
-def test_a_reader_that_cannot_be_made_is_counted(
+def test_sample_reader_that_fails_to_open_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uncaught: list[Any] = []

@@ -122,7 +122,7 @@ def test_devices_with_their_gaps_and_peaks_by_phase(
     assert document["marks"] == [], "samples of memory are in no other section"
 
 
-def test_exact_peaks_stand_beside_the_sampled_ones(
+def test_exact_peaks_are_listed_next_to_the_sampled_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recording = Recording()
@@ -192,7 +192,9 @@ def test_an_error_is_shown_among_many_warnings(
     assert page.read_text().count("oom (cuda:0, rank 0): exhausted") == 1
 
 
-def test_imported_events_are_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imported_events_are_not_listed_as_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recording = Recording()
     for name in ("stormlog.phase_enter", "stormlog.start", "stormlog.cleanup"):
         recording.mark(recording.step, name, MIB, **imported(1, 1, 1))

@@ -152,7 +152,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_the_readers_call_what_torch_has() -> None:
+def test_torch_functions_used_by_the_readers_exist() -> None:
     for module in (torch.cuda, torch.xpu):
         for name in ("is_initialized", "device_count", "memory_stats_as_nested_dict"):
             assert callable(getattr(module, name))
@@ -301,7 +301,7 @@ def test_a_reader_that_fails(bench: Bench, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["allocator", "process"])
-def test_without_its_value_there_is_no_mark(bench: Bench, fault: str) -> None:
+def test_failed_reader_omits_its_mark_until_it_recovers(bench: Bench, fault: str) -> None:
     if fault == "allocator":
         bench.import_torch()
         bench.cuda.use(0, MIB)
@@ -384,7 +384,7 @@ def test_a_gauge_that_fails_for_good_hides_no_other(bench: Bench) -> None:
     assert "memory.degraded" not in names
 
 
-def test_a_part_of_a_gpu_is_found(bench: Bench) -> None:
+def test_mig_instance_is_matched_to_its_device(bench: Bench) -> None:
     """NVML's name of an instance of a multi-instance GPU begins with another word."""
     bench.import_torch()
     bench.cuda.use(0, MIB)
@@ -397,7 +397,7 @@ def test_a_part_of_a_gpu_is_found(bench: Bench) -> None:
     assert [mark[1] for mark in bench.take("memory.degraded")] == ["cuda:1 nvml"]
 
 
-def test_without_the_package_there_are_no_gauges(
+def test_without_nvidia_ml_py_no_gpu_gauges_are_sampled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cirron_otel.sdk.sampling.sample.is_installed", lambda: False)

@@ -159,7 +159,9 @@ class TestUndecided:
         expected = {"in_step": "step", "in_epoch": "session", "fresh": "step"}
         assert self.found(tmp_path) == expected
 
-    def test_marks_wait_although_the_thread_that_made_them_has_ended(self, tmp_path: Path) -> None:
+    def test_marks_wait_even_after_the_thread_that_created_them_has_ended(
+        self, tmp_path: Path
+    ) -> None:
         """The last samples of the session: its flush may be another one than the last."""
         load = self.open(Phase, "data_load", state.session)
 

@@ -51,7 +51,7 @@ class TestTransports:
             assert profiler.health()["targets"] == []
         assert len(read_spool(tmp_path).session.find("forward")) == 6
 
-    def test_an_api_key_posts_what_the_spool_holds(
+    def test_api_key_posts_the_spooled_batches(
         self, environ: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         with CirronServer().running() as server:
@@ -91,7 +91,7 @@ assert ci.shutdown()
         assert [event["__cirron_event__"] for event in events] == ["trace_batch"] * len(events)
         assert [event["payload"] for event in events] == read_spool(tmp_path).batches != []
 
-    def test_everything_is_in_the_spool_before_it_is_sent(
+    def test_batch_is_sent_only_after_it_is_in_the_spool(
         self, environ: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         in_spool: list[bool] = []
@@ -111,7 +111,7 @@ assert ci.shutdown()
         assert len(in_spool) >= 3
         assert all(in_spool)
 
-    def test_what_could_not_be_sent_stays_until_it_can(
+    def test_unsent_batches_stay_spooled_until_they_can_be_sent(
         self, environ: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         with CirronServer().running() as server:
@@ -248,7 +248,7 @@ assert not seen, set(seen)
 
 
 class TestOverhead:
-    def test_every_scope_has_a_mark_of_the_sdks_own_time(self, tmp_path: Path) -> None:
+    def test_every_scope_has_an_sdk_overhead_mark(self, tmp_path: Path) -> None:
         spool = recorded(tmp_path, train)
         nodes = [n for name in ("cirron.session", "epoch", "step", "forward")
                  for n in spool.session.find(name)]  # fmt: skip
@@ -275,7 +275,7 @@ class TestOverhead:
 
 
 class TestErrors:
-    def test_what_goes_wrong_is_logged_at_warning_and_counted(
+    def test_swallowed_errors_are_counted_and_logged_once_at_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.DEBUG, "cirron_otel"), opened(tmp_path) as profiler:
@@ -287,7 +287,7 @@ class TestErrors:
         ours = [record for record in caplog.records if record.name.startswith("cirron_otel")]
         assert [record.levelno for record in ours] == [logging.WARNING]
 
-    def test_what_is_wrong_with_the_options_is_logged_once_each(
+    def test_each_invalid_option_is_logged_once(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         with (
@@ -301,7 +301,7 @@ class TestErrors:
         for what in ("flush_interval= of profile()", "join= of profile()", "provider= is a str"):
             assert [message.count(what) for message in told if what in message] == [1]
 
-    def test_health_has_the_same_keys_where_no_session_is(self, tmp_path: Path) -> None:
+    def test_health_has_the_same_keys_without_a_session(self, tmp_path: Path) -> None:
         def keys(health: dict[str, Any]) -> dict[str, Any]:
             nested = ("queue", "drops", "recorded", "flush")
             return {key: list(health[key]) if key in nested else None for key in health}
@@ -312,7 +312,7 @@ class TestErrors:
         assert keys(off.health()) == keys(running)
         off.shutdown()
 
-    def test_the_users_own_exceptions_go_through_untouched(self, tmp_path: Path) -> None:
+    def test_user_exceptions_propagate_unchanged(self, tmp_path: Path) -> None:
         raised = ValueError("the user's")
 
         def act() -> None:
@@ -362,7 +362,7 @@ def kill_flush_thread(profiler: ci.Profiler) -> None:
 
 
 class TestFlushThread:
-    def test_one_death_is_made_good(self, tmp_path: Path) -> None:
+    def test_flush_thread_is_restarted_after_dying_once(self, tmp_path: Path) -> None:
         with opened(tmp_path, flush_interval=0.01) as profiler:
             train()
             kill_flush_thread(profiler)

@@ -25,7 +25,7 @@ def test_a_process_like_any_has_none(tmp_path: Path) -> None:
     assert surroundings({"HOSTNAME": "laptop", "JOB_NAME": "x"}, tmp_path) == {}
 
 
-def test_slurm_says_its_job(tmp_path: Path) -> None:
+def test_slurm_job_is_detected(tmp_path: Path) -> None:
     environ = {
         "SLURM_JOB_ID": "17", "SLURM_JOB_NAME": "train", "SLURM_JOB_PARTITION": "gpu",
         "SLURM_CLUSTER_NAME": "alps", "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1",
@@ -44,7 +44,7 @@ def test_slurm_says_its_job(tmp_path: Path) -> None:
     assert surroundings(environ, tmp_path) == {"cirron.launcher": "slurm"}
 
 
-def test_kubernetes_says_its_pod(tmp_path: Path) -> None:
+def test_kubernetes_pod_is_detected(tmp_path: Path) -> None:
     account = tmp_path / "var/run/secrets/kubernetes.io/serviceaccount"
     account.mkdir(parents=True)
     (account / "namespace").write_text("research\n")

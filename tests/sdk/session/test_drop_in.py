@@ -152,7 +152,7 @@ def test_a_program_of_cirron_sdk_runs_unchanged(name: str, tmp_path: Path) -> No
     assert has_content(expected) or name == "switched_off"
 
 
-def test_the_options_of_a_cirron_are_its_attributes_and_what_is_not_here_says_so() -> None:
+def test_cirron_has_its_options_and_names_the_guide_for_missing_attributes() -> None:
     cirron = ci.Cirron(api_key="secret", sample_rate=0.5)
     assert (cirron.api_key, cirron.sample_rate) == ("secret", 0.5)
     assert isinstance(cirron.output_dir, str)

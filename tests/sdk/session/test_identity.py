@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, str], Identity]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_launchers_say(name: str) -> None:
+def test_identity_is_derived_from_launcher_variables(name: str) -> None:
     environ, expected = CASES[name]
     assert Identity.from_environment(environ) == expected
 
@@ -143,7 +143,7 @@ GARBAGE = st.text(max_size=12) | st.sampled_from(
 
 
 @given(st.dictionaries(st.sampled_from(VARIABLES), GARBAGE))
-def test_garbage_is_no_identity(environ: dict[str, str]) -> None:
+def test_garbage_variables_yield_a_valid_identity(environ: dict[str, str]) -> None:
     found = Identity.from_environment(environ)
     assert 0 <= found.rank < found.world_size
     assert found.local_rank is None or 0 <= found.local_rank < found.world_size
@@ -153,6 +153,6 @@ def test_garbage_is_no_identity(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "1.0", "0x1", "1_0", "٣", "9" * 10, "1 2", "\udcff"])
-def test_what_is_no_number_is_unset(text: str) -> None:
+def test_non_numeric_rank_variables_are_ignored(text: str) -> None:
     for variable in ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "JOB_COMPLETION_INDEX"):
         assert Identity.from_environment({variable: text}) == Identity()

@@ -73,7 +73,7 @@ def current(span: SpanContext) -> Any:
     return trace.use_span(NonRecordingSpan(span))
 
 
-def test_alone_its_trace_is_its_own(tmp_path: Path) -> None:
+def test_session_without_a_parent_starts_a_new_trace(tmp_path: Path) -> None:
     found = session_of(tmp_path)
     assert joined(found) == (found.one(SESSION)["id"], "", [])
 
@@ -108,13 +108,13 @@ def test_a_parent_and_links_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, "", "00-zz", {}, {"traceparent": "x"}, object(), [NEAR]])
-def test_a_parent_that_is_none_is_reported_and_left_out(wrong: object, tmp_path: Path) -> None:
+def test_invalid_parent_is_reported_and_ignored(wrong: object, tmp_path: Path) -> None:
     found = session_of(tmp_path, parent=wrong)
     assert joined(found) == (found.one(SESSION)["id"], "", [])
     assert set(ci.health()["swallowed_errors"]) == {"join"}
 
 
-def test_the_current_span_comes_before_the_environment(
+def test_current_span_takes_precedence_over_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", header(FAR))
@@ -139,7 +139,7 @@ def test_parent_by_default_and_link_or_nothing_on_request(
     assert joined(found) == (found.one(SESSION)["id"], "", links)
 
 
-def test_a_span_of_the_applications_own_provider_is_the_sessions_parent(tmp_path: Path) -> None:
+def test_span_of_the_application_provider_is_the_sessions_parent(tmp_path: Path) -> None:
     provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(memory))
     with provider.get_tracer("app").start_as_current_span("job") as job:
@@ -159,7 +159,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_malformed_traceparent_is_no_traceparent(
+def test_malformed_traceparent_is_ignored(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", text)
@@ -185,7 +185,7 @@ def test_tracestate_and_baggage_come_along(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("why", ["parent", "sampler"])
-def test_what_is_not_sampled_is_spooled_all_the_same(
+def test_unsampled_spans_are_spooled_and_not_exported(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = InMemorySpanExporter()
@@ -209,7 +209,7 @@ def test_what_is_not_sampled_is_spooled_all_the_same(
 
 
 @pytest.mark.parametrize("mostly", ["near", "own"])
-def test_each_span_says_what_its_own_trace_was(mostly: str, tmp_path: Path) -> None:
+def test_each_span_records_the_sampling_of_its_trace(mostly: str, tmp_path: Path) -> None:
     unsampled = SpanContext(NEAR.trace_id, NEAR.span_id, True, TraceFlags(0))
     ci.profile(frameworks=[], output_dir=tmp_path, provider=TracerProvider(shutdown_on_exit=False))
     for number in range(10):
@@ -273,7 +273,7 @@ def test_a_subprocess_joins_the_step_that_started_it(tmp_path: Path) -> None:
     assert both.parent(both.one("work")) == SESSION
 
 
-def test_a_subprocess_of_its_own_provider_obeys_the_samplers(tmp_path: Path) -> None:
+def test_provider_created_in_a_subprocess_obeys_the_samplers(tmp_path: Path) -> None:
     off = run_joiner(tmp_path / "off", {"OTEL_TRACES_SAMPLER": "always_off"})
     assert not off["sampled"]
     unsampled = run_joiner(tmp_path / "parent", {"TRACEPARENT": header(NEAR, "00")})
@@ -313,7 +313,7 @@ def test_ranks_that_share_a_trace_each_take_their_part_of_it(
     assert {found.parent(step) for step in found.named("step")} == {"epoch"}
 
 
-def test_the_propagators_are_those_of_the_environment(tmp_path: Path) -> None:
+def test_propagators_are_read_from_the_environment(tmp_path: Path) -> None:
     told = {"TRACEPARENT": header(NEAR), "BAGGAGE": "run=9", "OTEL_PROPAGATORS": "baggage"}
     found = run_joiner(tmp_path, told)
     assert found["parent"] is None

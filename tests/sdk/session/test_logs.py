@@ -85,7 +85,9 @@ def test_a_foreign_span_is_named_too(session: OpenSession, lines: Any) -> None:
     assert lines()[0][1:4] == [f"{context.trace_id:032x}", f"{context.span_id:016x}", "True"]
 
 
-def test_an_unsampled_span_says_so(session: OpenSession, lines: Any) -> None:
+def test_log_record_in_an_unsampled_span_is_flagged_unsampled(
+    session: OpenSession, lines: Any
+) -> None:
     logs.correlate()
     session.leave()
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
@@ -95,7 +97,7 @@ def test_an_unsampled_span_says_so(session: OpenSession, lines: Any) -> None:
     assert lines()[0][1] != "0"
 
 
-def test_it_does_not_say_that_somebody_refers_to_the_scope(session: OpenSession) -> None:
+def test_log_correlation_does_not_mark_the_scope_as_referenced(session: OpenSession) -> None:
     logs.correlate()
     with Scope("step") as step:
         log("loss")

@@ -13,7 +13,7 @@ from cirron_otel.sdk.session.provider import RecordAll, make_provider
 from tests.tools.conftest import environment
 
 
-def test_the_id_generator_is_found_by_its_name() -> None:
+def test_id_generator_is_loaded_by_its_name() -> None:
     """Two processes that seed `random` alike, as ranks do, make other ids."""
     program = (
         "import random; random.seed(42)\n"
@@ -48,7 +48,7 @@ def test_seeding_does_not_repeat_ids() -> None:
     assert len(found) == 2
 
 
-def test_nothing_is_cut_unless_the_environment_says_so(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_is_truncated_unless_the_environment_sets_a_limit(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     def kept(environ: dict[str, str]) -> tuple[int, int]:
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
@@ -62,6 +62,6 @@ def test_nothing_is_cut_unless_the_environment_says_so(monkeypatch) -> None:  # 
     assert kept({"OTEL_SPAN_EVENT_COUNT_LIMIT": "10"}) == (10, 300)
 
 
-def test_what_a_sampler_drops_is_recorded() -> None:
+def test_spans_dropped_by_a_sampler_are_still_recorded() -> None:
     result = RecordAll(ALWAYS_OFF).should_sample(None, 1, "x")
     assert result.decision is Decision.RECORD_ONLY

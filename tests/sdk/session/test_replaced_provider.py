@@ -29,7 +29,7 @@ def _run(directory: Path, endpoint: str, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.backends
-def test_the_spans_of_a_step_are_inside_the_programs_own_in_jaeger(
+def test_jaeger_nests_phases_under_the_programs_span_inside_each_step(
     jaeger: run.Jaeger, tmp_path: Path
 ) -> None:
     """The program's exporter has every span, and so has Jaeger, each once.

@@ -39,7 +39,7 @@ def test_host_and_interpreter() -> None:
     assert found["process.runtime.version"] == platform.python_version()
 
 
-def test_the_service_is_cirron_where_nobody_names_it() -> None:
+def test_service_name_defaults_to_cirron() -> None:
     assert attributes()["service.name"] == "cirron"
 
 
@@ -84,7 +84,7 @@ def test_the_place_in_the_job() -> None:
     assert alone == {"cirron.world_size": 1}
 
 
-def test_what_the_records_say_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_attributes_omit_fields_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "process")
     resource = resource_of(Config(), Identity(rank=3, world_size=4), SESSION)
     assert resource.attributes["cirron.rank"] == 3
@@ -95,7 +95,7 @@ def test_what_the_records_say_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -
     assert "process.executable.name" in found
 
 
-def test_the_key_of_the_workspace_is_no_attribute() -> None:
+def test_workspace_key_is_not_an_attribute() -> None:
     assert "sesame" not in str(attributes(Config(api_key="sesame")))
 
 

@@ -107,7 +107,7 @@ def test_the_commit_and_the_tree(tmp_path: Path) -> None:
     assert "vcs.ref.head.name" not in last
 
 
-def test_a_program_that_handles_its_children_gets_none_of_ours(tmp_path: Path) -> None:
+def test_program_with_a_sigchld_handler_sees_no_sdk_child_processes(tmp_path: Path) -> None:
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "first")
     script = "import signal\nsignal.signal(signal.SIGCHLD, lambda *_: print('child'))\n"

@@ -67,7 +67,7 @@ def test_files_and_directories_are_the_owners_alone(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_that_was_there_is_replaced_and_a_torn_one_of_before_taken_over(
+def test_existing_file_and_torn_temporary_file_are_replaced(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "span" / "weights.safetensors"
@@ -76,7 +76,7 @@ def test_a_file_that_was_there_is_replaced_and_a_torn_one_of_before_taken_over(
     assert written(path, {"v": torch.zeros(3)})["v"].equal(torch.zeros(3))
 
 
-def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_files(tmp_path: Path) -> None:
     path = tmp_path / "span" / "weights.safetensors"
     (tmp_path / "span").mkdir()
     path.mkdir()
@@ -89,7 +89,7 @@ def test_where_it_cannot_be_written_nothing_is_left(tmp_path: Path) -> None:
         snapshot_files.write(tmp_path / "file" / "w.safetensors", {"w": torch.ones(2)})
 
 
-def test_what_the_format_has_no_word_for_is_not_stored() -> None:
+def test_tensors_that_the_format_cannot_express_are_not_stored() -> None:
     assert not snapshot_files.can_store("w", torch.zeros(1, dtype=torch.complex128))
     assert not snapshot_files.can_store("w", torch.zeros(2).to_sparse())
     assert not snapshot_files.can_store("__metadata__", torch.zeros(1))

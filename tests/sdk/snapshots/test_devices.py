@@ -73,7 +73,7 @@ def tensors() -> Iterator[list[Any]]:
         ]
 
 
-def test_the_stand_in_sees_what_the_host_reads_and_waits_for(tensors: list[Any]) -> None:
+def test_fake_device_detects_host_reads_and_blocking_copies(tensors: list[Any]) -> None:
     with pytest.raises(DataDependentOutputException):
         tensors[0].sum().item()
     with Waits() as waits:
@@ -99,7 +99,7 @@ def test_no_step_depends_on_a_value_or_waits(tensors: list[Any], is_deterministi
     assert waits.found == []
 
 
-def test_the_results_go_to_the_host_as_one_and_nobody_waits(tensors: list[Any]) -> None:
+def test_results_reach_the_host_in_one_copy_without_waiting(tensors: list[Any]) -> None:
     subjects = [Subject(str(n), False, [], "", {}, each) for n, each in enumerate(tensors)]
     found = capture.Capture(subjects)
     with Waits() as waits:
@@ -130,7 +130,7 @@ def test_one_that_cannot_be_measured_there_takes_no_other_with_it(
     assert [each.failure is not None for each in found.subjects] == [False] * 6 + [True]
 
 
-def test_it_is_read_once_the_flag_behind_it_has_arrived() -> None:
+def test_results_are_read_only_after_the_arrival_flag_is_set() -> None:
     subject = Subject("w", False, [2], "float32")
     found = capture.Capture([subject])
     rows = batched.measure([torch.tensor([1.0, 3.0])], [0], 64)
@@ -147,7 +147,7 @@ def test_it_is_read_once_the_flag_behind_it_has_arrived() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_on_a_gpu_it_is_what_it_is_on_the_host() -> None:
+def test_gpu_statistics_equal_host_statistics() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(700, 600), torch.nn.LayerNorm(600))
     with torch.no_grad():

@@ -17,7 +17,7 @@ from .training import by_epoch
 TEXT = (Path(__file__).parents[3] / "docs" / "snapshots.md").read_text()
 
 
-def test_the_program_runs_and_takes_what_is_said(tmp_path: Path) -> None:
+def test_documented_program_records_the_stated_snapshots(tmp_path: Path) -> None:
     (program,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)
     subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120, env=environment()
@@ -28,7 +28,7 @@ def test_the_program_runs_and_takes_what_is_said(tmp_path: Path) -> None:
     ] * 3
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_documented_limits_match_the_code() -> None:
     limits = f"{sdk.MOST_BYTES >> 30} GiB of copies, or {sdk.MOST_WAITING:,} snapshots"
     assert f"At most {limits}, wait to be written" in TEXT
     buffers = serial.PORTION * (8 + 8 + 1)

@@ -199,7 +199,7 @@ if not child:
 """
 
 
-def test_a_forked_child_takes_its_own_and_leaves_the_parents(tmp_path: Path) -> None:
+def test_forked_child_and_parent_snapshot_only_their_epochs(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", FORKING, str(tmp_path)], check=True, timeout=120, env=environment()
     )

@@ -123,7 +123,7 @@ def test_doubles_of_any_size(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -2.5, 1e20, 0.1])
-def test_what_is_all_the_same_has_no_deviation(value: float) -> None:
+def test_constant_tensor_has_zero_deviation(value: float) -> None:
     tensor = torch.full((1000,), value)
     for moments in both_ways(tensor, portion=64):
         stats = statistics(moments)
@@ -157,7 +157,7 @@ def test_a_large_tensor_as_numpy_has_it() -> None:
         assert stats["histogram"]["bins"] == pytest.approx(edges.tolist(), rel=1e-12)
 
 
-def test_what_lies_on_an_edge_belongs_above_it_and_the_last_belongs_to_the_last() -> None:
+def test_edge_value_counts_in_the_upper_bin_and_the_maximum_in_the_last() -> None:
     tensor = torch.arange(33, dtype=torch.float32) / 32 * 3 + 0.7
     exact_edges = torch.arange(0, 17, dtype=torch.int32)
     for moments in both_ways(exact_edges):
@@ -195,7 +195,7 @@ def test_complex_numbers_count_by_their_magnitude(values: list[complex]) -> None
 
 
 @pytest.mark.parametrize("size", [1e300, 1e-310])
-def test_complex_numbers_whose_squares_are_no_doubles(size: float) -> None:
+def test_magnitudes_are_correct_if_complex_squares_overflow_or_underflow(size: float) -> None:
     values = [complex(3 * size, 4 * size), complex(0.0, size)]
     for moments in both_ways(torch.tensor(values, dtype=torch.complex128)):
         stats = statistics(moments)
@@ -223,7 +223,7 @@ def magnitude(value: complex) -> float:
     return float(larger * root)
 
 
-def test_it_is_the_same_where_only_deterministic_algorithms_are_allowed() -> None:
+def test_deterministic_algorithms_do_not_change_the_statistics() -> None:
     tensor = torch.cat([torch.linspace(-1, 5, 500), torch.tensor([math.inf])])
     before = [statistics(each) for each in both_ways(tensor, portion=64)]
     torch.use_deterministic_algorithms(True)
@@ -234,7 +234,7 @@ def test_it_is_the_same_where_only_deterministic_algorithms_are_allowed() -> Non
 
 
 @pytest.mark.parametrize("settled", ["dtype", "device", "autocast", "inference"])
-def test_what_the_program_has_settled_elsewhere_changes_nothing(settled: str) -> None:
+def test_global_torch_settings_do_not_change_the_statistics(settled: str) -> None:
     tensor = torch.linspace(-1, 5, 500)
     before = [statistics(each) for each in both_ways(tensor, portion=64)]
     try:

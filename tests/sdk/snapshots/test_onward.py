@@ -48,7 +48,7 @@ def test_to_otlp_and_back(layout: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["summary", "full"])
-def test_over_otlp_goes_a_summary_or_on_request_the_whole(
+def test_otlp_gets_snapshot_summaries_or_on_request_all_tensors(
     asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_receiver() as server:
@@ -74,7 +74,7 @@ def test_over_otlp_goes_a_summary_or_on_request_the_whole(
     assert len(snapshots(tmp_path)) == 16
 
 
-def test_files_are_uploaded_behind_their_batch(
+def test_snapshot_files_are_uploaded_with_their_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CIRRON_RUN_ID", raising=False)

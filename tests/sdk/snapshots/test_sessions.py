@@ -39,7 +39,7 @@ KEYS = ["id", "span_id", "tensor_name", "shape", "dtype", "mode", "stats", "blob
         "attrs"]  # fmt: skip
 
 
-class TestWhatIsTaken:
+class TestCapturedSnapshots:
     def test_statistics_of_every_tensor_at_the_end_of_each_epoch(self, tmp_path: Path) -> None:
         with opened(tmp_path) as profiler:
             seen = train(ci.watch(model()))
@@ -68,7 +68,7 @@ class TestWhatIsTaken:
         assert health["swallowed_errors"] == {}
         assert not (tmp_path / "snapshots").exists()
 
-    def test_records_stand_in_canonical_order_which_is_the_models(self, tmp_path: Path) -> None:
+    def test_records_are_in_canonical_order_matching_the_model(self, tmp_path: Path) -> None:
         with opened(tmp_path):
             train(ci.watch(model()), 3)
         for batch in batches(tmp_path):
@@ -140,7 +140,7 @@ class TestWhatIsTaken:
         assert snapshots(tmp_path) == []
         assert profiler.health()["snapshots"]["count"] == 0
 
-    def test_scopes_by_hand_and_loops_of_another_name_are_no_epochs(self, tmp_path: Path) -> None:
+    def test_manual_scopes_and_loops_of_another_name_are_not_epochs(self, tmp_path: Path) -> None:
         watched = ci.watch(model())
         with opened(tmp_path):
             with ci.scope("epoch", index=0):  # nor are they in cirron-sdk
@@ -150,7 +150,7 @@ class TestWhatIsTaken:
         assert snapshots(tmp_path) == []
         del watched
 
-    def test_what_is_not_finite_is_counted(self, tmp_path: Path) -> None:
+    def test_nonfinite_values_are_counted(self, tmp_path: Path) -> None:
         watched = ci.watch(model())
         with torch.no_grad():
             watched[0].bias[:3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
@@ -193,9 +193,7 @@ class TestFiles:
                     assert file.get_tensor(name).equal(truth[name])
             assert stat.S_IMODE(path_of(record).stat().st_mode) == 0o600
 
-    def test_the_reading_program_of_the_schemas_page_runs_as_it_stands(
-        self, tmp_path: Path
-    ) -> None:
+    def test_reading_program_of_the_schemas_page_runs_unchanged(self, tmp_path: Path) -> None:
         with opened(tmp_path / ".cirron", snapshots="full"):
             train(ci.watch(model()))
         done = subprocess.run(
@@ -260,7 +258,9 @@ class TestFiles:
             assert len(snapshots(tmp_path)) == 8
             assert all(path_of(record).exists() for record in snapshots(tmp_path))
 
-    def test_what_safetensors_has_no_word_for_stays_stats_and_says_so(self, tmp_path: Path) -> None:
+    def test_dtype_unsupported_by_safetensors_is_recorded_as_stats_only(
+        self, tmp_path: Path
+    ) -> None:
         watched = ci.watch(torch.nn.ParameterDict(
             {"a": torch.ones(2), "b": torch.ones(2, dtype=torch.complex128)}
         ))  # fmt: skip
@@ -318,7 +318,7 @@ class TestTraining:
         for name, value in plain[1].items():
             assert traced[1][name].equal(value)
 
-    def test_the_time_it_takes_is_the_sdks_own(self, tmp_path: Path) -> None:
+    def test_snapshot_time_counts_as_sdk_overhead(self, tmp_path: Path) -> None:
         with opened(tmp_path) as profiler:
             train(ci.watch(model(50_000)), 2)
         seconds = profiler.health()["snapshots"]["seconds"]

@@ -56,7 +56,7 @@ def test_parameters_in_the_models_order_then_gradients_no_buffers() -> None:
 
 
 @pytest.mark.usefixtures("four_ranks")
-def test_names_are_the_modules_own_whatever_is_around_it() -> None:
+def test_tensor_names_ignore_wrapper_modules() -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.nn.parallel import DistributedDataParallel
 
@@ -122,7 +122,7 @@ def test_of_fsdp_1_the_flat_part_or_the_views_into_it() -> None:
     }  # fmt: skip
 
 
-def test_what_has_no_values_has_a_record_that_says_so() -> None:
+def test_tensors_without_values_are_recorded_without_statistics() -> None:
     model = holder(meta=constant(torch.empty(3, device="meta")), empty=constant(torch.empty(0, 2)))
     model.lazy = nn.LazyLinear(3)
     told = records(model)
@@ -145,7 +145,7 @@ def test_released_memory_is_not_read(most_bytes: int | None) -> None:
     assert [record.is_stored for record in records.values()] == [False, most_bytes is not None]
 
 
-def test_what_is_measured_in_another_form_says_so() -> None:
+def test_records_name_the_form_that_was_measured_and_the_layout() -> None:
     quantized = torch.quantize_per_tensor(torch.tensor([0.0, 0.5, 1.0]), 0.5, 0, torch.qint8)
     model = holder(
         cx=nn.Parameter(torch.tensor([3 + 4j, 0])),
@@ -199,7 +199,7 @@ def test_one_tensor_that_cannot_be_measured_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("model", [None, 5, object(), dict])
-def test_what_is_no_model_has_no_tensors(model: Any) -> None:
+def test_objects_that_are_not_models_have_no_tensors(model: Any) -> None:
     assert subjects_of(model) == []
 
 

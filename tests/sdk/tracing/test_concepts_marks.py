@@ -26,7 +26,7 @@ def test_without_an_open_scope_a_mark_goes_to_the_session(tmp_path: Path) -> Non
     assert recorded(tmp_path, act).session.values == [("on the session", 1), ("of a thread", 2)]
 
 
-def test_before_profile_and_after_shutdown_a_mark_goes_to_root(tmp_path: Path) -> None:
+def test_mark_outside_a_session_goes_to_root(tmp_path: Path) -> None:
     program = """
 import cirron_otel as ci
 ci.mark("before", 1)
@@ -45,7 +45,7 @@ ci.mark("after", 3)
     assert not spool.lost
 
 
-def test_point_is_the_default_and_summary_is_kept_with_attributes(tmp_path: Path) -> None:
+def test_mark_kind_defaults_to_point_and_summary_retains_attributes(tmp_path: Path) -> None:
     def act() -> None:
         with ci.scope("epoch"):
             ci.mark("loss", 0.5, step=10)
@@ -102,7 +102,7 @@ def test_values_are_coerced_to_float64_int_bool_and_256_bytes_of_text(tmp_path: 
         assert repr(mark["value"]) == repr(expected)  # -0.0 is not 0.0, and 1 is not True
 
 
-def test_what_is_not_finite_is_kept(tmp_path: Path) -> None:
+def test_non_finite_mark_values_are_preserved(tmp_path: Path) -> None:
     def act() -> None:
         for value in (math.nan, math.inf, -math.inf):
             ci.mark("value", value)
@@ -115,7 +115,7 @@ def test_what_is_not_finite_is_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_arrays_and_other_objects_are_no_marks(
+def test_arrays_and_other_objects_are_refused_as_mark_values(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = [numpy.zeros(3), [1.0], {"a": 1}, None, object(), 1j]

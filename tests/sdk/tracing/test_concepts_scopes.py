@@ -55,7 +55,7 @@ def test_marks_go_to_the_innermost_open_scope(tmp_path: Path) -> None:
     assert session.one("inner").values == [("inside", 2)]
 
 
-def test_threads_have_trees_of_their_own_tagged_with_the_thread(tmp_path: Path) -> None:
+def test_threads_have_separate_trees_tagged_with_the_thread(tmp_path: Path) -> None:
     def act(number: int) -> None:
         with ci.scope("work", number), ci.scope("part", number):
             ci.mark("number", number)
@@ -100,7 +100,7 @@ def test_a_rank_is_in_every_record(
     assert {span["pid"] for span in spool.spans} == {os.getpid()}
 
 
-def test_coroutines_side_by_side_have_trees_of_their_own(tmp_path: Path) -> None:
+def test_concurrent_coroutines_have_separate_trees(tmp_path: Path) -> None:
     async def handle(number: int, entered: asyncio.Barrier) -> None:
         with ci.scope("request", number):
             await entered.wait()  # all of them are open now
@@ -141,7 +141,7 @@ def test_loops_open_the_canonical_shape(tmp_path: Path) -> None:
             assert names(step) == ["data_load", "forward", "backward", "optimizer_step"]
 
 
-def test_epochs_are_siblings_however_the_loop_before_was_left(tmp_path: Path) -> None:
+def test_epochs_are_siblings_however_the_previous_loop_ended(tmp_path: Path) -> None:
     def train() -> None:
         for epoch in ci.epochs(range(5)):
             if epoch == 1:
@@ -160,7 +160,7 @@ def test_epochs_are_siblings_however_the_loop_before_was_left(tmp_path: Path) ->
     assert not any(epoch.children for epoch in session.children)
 
 
-def test_what_runs_before_the_first_epoch_hangs_on_the_session(tmp_path: Path) -> None:
+def test_scopes_ahead_of_the_first_epoch_are_children_of_the_session(tmp_path: Path) -> None:
     def train() -> None:
         with ci.scope("forward"):
             pass

@@ -53,7 +53,7 @@ def test_nothing_is_measured_unless_asked_for(measured: OpenSession) -> None:
     assert (scope.more.cpu_ns, scope.more.memory_peak_bytes) == (None, None)
 
 
-def test_cpu_time_is_the_threads_own(measured: OpenSession) -> None:
+def test_cpu_time_counts_only_the_thread_of_the_scope(measured: OpenSession) -> None:
     costs.configure(cpu_time=True, memory_peak=False)
     stop = threading.Event()
     other = threading.Thread(target=lambda: (spin(20_000_000), stop.set()))
@@ -121,7 +121,7 @@ def test_without_proc_memory_stays_unknown(measured: OpenSession, tmp_path: Path
     assert not errors.counts
 
 
-def test_what_cannot_be_read_is_counted_and_the_scope_goes_on(
+def test_unreadable_memory_is_counted_and_the_scope_continues(
     measured: OpenSession, tmp_path: Path
 ) -> None:
     (tmp_path / "statm").write_text("garbage")
@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_counted_and_the_scope_goes_on(
     assert [span.name for span in measured.rows()[0]] == ["a"]
 
 
-def test_a_scope_ended_by_hand_has_no_costs(measured: OpenSession) -> None:
+def test_explicitly_ended_scope_has_no_costs(measured: OpenSession) -> None:
     costs.configure(cpu_time=True, memory_peak=True)
     with Scope("a") as scope:
         scope.end()
@@ -149,7 +149,7 @@ def test_scopes_open_when_measuring_stops_end_as_others_do(measured: OpenSession
 
 
 @needs_proc
-def test_a_forked_child_reads_its_own_memory(measured: OpenSession) -> None:
+def test_forked_child_reads_the_memory_of_its_process(measured: OpenSession) -> None:
     costs.configure(cpu_time=False, memory_peak=True)
     read, write = os.pipe()
     child = os.fork()

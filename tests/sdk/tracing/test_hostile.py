@@ -154,7 +154,7 @@ def test_every_function_without_a_session() -> None:
 
 
 @pytest.mark.parametrize("value", hostile.values())
-def test_what_reads_a_spool_raises_only_about_its_argument(value: str, tmp_path: Path) -> None:
+def test_runs_raises_only_for_its_argument(value: str, tmp_path: Path) -> None:
     opened(tmp_path)
     with contextlib.suppress(InputError, TypeError, HostileError):
         ci.runs(hostile.values()[value])
@@ -204,7 +204,7 @@ def test_every_method_of_a_scope(when: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_a_scope_made_of_hostile_parts(what: str, tmp_path: Path) -> None:
+def test_scope_accepts_hostile_arguments(what: str, tmp_path: Path) -> None:
     value = hostile.values()[what]
     opened(tmp_path, cpu_time=True, memory_peak=True, detail_every=2, output=["spool", "log"])
     for call in calls("scope", Scope, value):
@@ -226,7 +226,7 @@ def test_a_scope_made_of_hostile_parts(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_a_foreign_span_made_of_hostile_parts(what: str, tmp_path: Path) -> None:
+def test_foreign_span_with_hostile_attributes_is_tolerated(what: str, tmp_path: Path) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     opened(tmp_path, provider=provider)
     value = hostile.values()[what]
@@ -332,7 +332,7 @@ def error_of(call: Callable[..., object], argument: object) -> Exception | None:
     return None
 
 
-def test_what_is_the_users_own_goes_through(tmp_path: Path) -> None:
+def test_user_exceptions_and_python_errors_propagate(tmp_path: Path) -> None:
     opened(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         ci.mark("loss", Interrupts())

@@ -53,7 +53,7 @@ class Found:
         return found
 
 
-def test_each_call_is_a_request_below_what_is_open(session: OpenSession) -> None:
+def test_each_call_is_a_request_under_the_open_scope(session: OpenSession) -> None:
     @inference
     def predict(x: int, *, y: int = 2) -> int:
         """Say."""
@@ -90,7 +90,7 @@ def test_an_exception_is_recorded_and_goes_on(session: OpenSession) -> None:
     assert otel["events"][0]["name"] == "exception"
 
 
-def test_concurrent_coroutines_have_requests_of_their_own(session: OpenSession) -> None:
+def test_concurrent_coroutines_have_separate_requests(session: OpenSession) -> None:
     @inference
     async def predict(number: int) -> int:
         mark("number", number)
@@ -249,7 +249,7 @@ def test_usage_of_a_result(session: OpenSession, result: Any, expected: list[Any
     assert {m.kind for m in marks} <= {"summary"}
 
 
-def test_usage_in_a_stream_says_how_many_tokens(session: OpenSession) -> None:
+def test_usage_in_a_stream_gives_the_output_token_count(session: OpenSession) -> None:
     @inference
     def generate() -> Any:
         yield {"choices": ["a"]}
@@ -293,7 +293,7 @@ def test_a_stream_that_a_function_returns(session: OpenSession, make: Any) -> No
     assert Found(session).names() == STREAMED
 
 
-def test_a_returned_stream_still_can_what_it_could(session: OpenSession) -> None:
+def test_returned_stream_retains_its_attributes_and_methods(session: OpenSession) -> None:
     inner = Tokens()
     made = inference(lambda: inner)()
     assert made.response == "200 OK"
@@ -341,7 +341,7 @@ def test_a_returned_async_stream(session: OpenSession) -> None:
     assert [found.names(one) for one in found.requests] == [STREAMED, STREAMED]
 
 
-def test_a_returned_stream_that_nobody_reads_ends_its_request(session: OpenSession) -> None:
+def test_request_ends_when_its_returned_stream_is_never_read(session: OpenSession) -> None:
     inference(lambda: (x for x in "ab"))()
     inference(Tokens)()
     gc.collect()
@@ -475,7 +475,7 @@ def test_inside_an_instrumented_server_it_is_in_the_callers_trace(session: OpenS
 
 
 @pytest.mark.parametrize("odd", ["name", 5, b""])
-def test_what_is_no_function_is_counted_and_no_error(session: OpenSession, odd: Any) -> None:
+def test_non_function_argument_is_counted_without_raising(session: OpenSession, odd: Any) -> None:
     with inference(odd):
         pass
     assert len(Found(session).requests) == 1
@@ -495,7 +495,7 @@ class Hostile:
         raise RuntimeError(name)
 
 
-def test_a_result_that_lets_nobody_look_comes_through(session: OpenSession) -> None:
+def test_result_that_cannot_be_inspected_is_returned_unchanged(session: OpenSession) -> None:
     result = Hostile()
     assert inference(lambda: result)() is result
     assert list(inference(lambda: (each for each in [result]))()) == [result]
@@ -511,7 +511,7 @@ def switched_off(call: Callable[[], Any]) -> Any:
         state.recording = True
 
 
-def test_where_nothing_is_recorded_everything_works(session: OpenSession) -> None:
+def test_inference_works_when_recording_is_disabled(session: OpenSession) -> None:
     def calls() -> Any:
         with inference():
             pass

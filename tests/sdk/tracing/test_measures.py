@@ -70,7 +70,7 @@ def some_lengths(seed: int) -> list[int]:
 
 class TestHistograms:
     @pytest.mark.parametrize("seed", range(8))
-    def test_explicit_is_as_opentelemetrys_own(self, seed: int) -> None:
+    def test_explicit_buckets_match_opentelemetry(self, seed: int) -> None:
         lengths = some_lengths(seed)
         durations = Durations(5)
         durations.add(lengths[:100])
@@ -85,7 +85,7 @@ class TestHistograms:
         assert (found.least_ns / 1e9, found.most_ns / 1e9) == (expected.min, expected.max)
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_exponential_is_as_opentelemetrys_own(self, seed: int) -> None:
+    def test_exponential_buckets_match_opentelemetry(self, seed: int) -> None:
         lengths = some_lengths(seed)[: random.Random(seed).choice([1, 5, 223])]
         durations = Durations(5, is_exponential=True)
         durations.add(lengths)
@@ -117,7 +117,7 @@ class TestHistograms:
 
 
 class TestScopes:
-    def test_what_is_a_step_and_what_a_phase(self, session: OpenSession) -> None:
+    def test_steps_phases_and_requests_are_distinguished(self, session: OpenSession) -> None:
         with Scope("forward"):  # outside of every step
             pass
         with Scope("epoch", 0), Scope("step", 0):
@@ -172,7 +172,9 @@ class TestScopes:
             (True, 0), (8.0, 0), ("8", 0), (None, 0), (0, 0), (-8, 0), (2**60, 0),
         ],
     )  # fmt: skip
-    def test_what_is_a_number_of_samples(self, value: object, expected: int) -> None:
+    def test_only_positive_integers_count_as_numbers_of_samples(
+        self, value: object, expected: int
+    ) -> None:
         assert sampled(value) == expected
 
     def test_the_attributes_with_peaks_are_those_that_the_hooks_set(self) -> None:
@@ -236,7 +238,9 @@ class TestMarks:
             (Deferred(lambda: 1 / 0), None),
         ],
     )
-    def test_what_is_a_number(self, value: object, expected: float | None) -> None:
+    def test_only_numeric_values_convert_to_a_number(
+        self, value: object, expected: float | None
+    ) -> None:
         assert number(value) == expected
 
     @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_generators_side_by_side_that_keep_a_scope_open() -> None:
     assert found.edges() == {"short": SESSION, "long": "short", "after": SESSION}
 
 
-def test_shutdown_inside_of_scopes_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_shutdown_inside_of_scopes_leaves_no_state(tmp_path: Path) -> None:
     with session() as (_, directory):
         with ci.scope("outer"), ci.scope("inner"):
             ci.shutdown()

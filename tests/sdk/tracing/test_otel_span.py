@@ -62,7 +62,7 @@ def read_all(scope: Any) -> dict[str, Any]:
     return found
 
 
-def test_before_it_is_entered_it_is_no_span_yet(directory: Path) -> None:
+def test_scope_is_not_a_span_until_it_is_entered(directory: Path) -> None:
     scope = ci.scope("x", 3, a=1)
     found = read_all(scope)
     assert found["name"] == "x"
@@ -242,7 +242,9 @@ def test_an_exception_closes_the_scope_and_goes_on(
 
 
 @pytest.mark.parametrize("leaving", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
-def test_leaving_is_no_error(directory: Path, leaving: BaseException) -> None:
+def test_exit_exceptions_are_not_recorded_as_errors(
+    directory: Path, leaving: BaseException
+) -> None:
     with pytest.raises(type(leaving)), ci.scope("x"):
         raise leaving
     ci.flush()
@@ -287,7 +289,7 @@ def test_stock_processors_and_exporters_get_scopes(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_processors_behind_ours_are_flushed_where_no_session_is_open(
+def test_later_processors_are_flushed_without_an_open_session(
     tmp_path: Path, is_over: bool
 ) -> None:
     provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
@@ -332,9 +334,7 @@ def test_a_processor_that_is_off_keeps_nothing(tmp_path: Path) -> None:
         state.recording = True
 
 
-def test_a_tracers_spans_and_scopes_stand_in_one_tree(
-    directory: Path, provider: TracerProvider
-) -> None:
+def test_tracer_spans_and_scopes_form_one_tree(directory: Path, provider: TracerProvider) -> None:
     tracer = provider.get_tracer("lib", "1.2")
     with ci.scope("a"):
         free = tracer.start_span("b", links=[Link(ELSEWHERE)], kind=SpanKind.CLIENT)

@@ -48,7 +48,7 @@ def train() -> None:
     mark("outside", 1)
 
 
-def test_the_tree_as_it_is_printed(session_with: Open, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_prints_the_scope_tree(session_with: Open, capsys: pytest.CaptureFixture[str]) -> None:
     recent = Recent(100)
     here = session_with(recent=recent)
     train()
@@ -96,7 +96,7 @@ def test_the_dict_has_cirron_sdks_keys_and_the_records_values(session_with: Open
     assert any(m.name == "cirron.overhead_ns" for m in marks), "it is in the spool alone"
 
 
-def test_roots_stand_in_the_order_of_their_start(session_with: Open) -> None:
+def test_roots_are_ordered_by_start_time(session_with: Open) -> None:
     recent = Recent(100)
     here = session_with(recent=recent)
     first = Scope("first")
@@ -185,12 +185,12 @@ def test_another_format_is_refused(odd: Any) -> None:
         Recent(100).read(odd)
 
 
-def test_a_last_that_is_no_integer_is_refused() -> None:
+def test_non_integer_last_is_refused() -> None:
     with pytest.raises(TypeError):
         Recent(100).read("dict", last="1")  # type: ignore[arg-type]
 
 
-def test_only_the_last_spans_are_kept(session_with: Open) -> None:
+def test_only_the_last_spans_and_marks_are_retained(session_with: Open) -> None:
     recent = Recent(10)
     here = session_with(recent=recent)
     for number in range(35):
@@ -209,7 +209,7 @@ def test_only_the_last_spans_are_kept(session_with: Open) -> None:
     assert (len(spans), len(marks)) == (10, 40)
 
 
-def test_one_flush_larger_than_what_is_kept(session_with: Open) -> None:
+def test_flush_larger_than_the_limit_retains_its_last_spans(session_with: Open) -> None:
     recent = Recent(3)
     here = session_with(recent=recent)
     for number in range(10):
@@ -219,7 +219,7 @@ def test_one_flush_larger_than_what_is_kept(session_with: Open) -> None:
     assert [root["index"] for root in recent.read("dict")["roots"]] == [7, 8, 9]
 
 
-def test_nothing_is_kept_where_nothing_is_asked_for(session_with: Open) -> None:
+def test_limit_of_zero_retains_nothing(session_with: Open) -> None:
     recent = Recent(0)
     here = session_with(recent=recent)
     with Scope("a"):

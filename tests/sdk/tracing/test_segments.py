@@ -76,7 +76,7 @@ def test_an_old_trace_ends_although_it_is_short(run: Any) -> None:
     assert len(sizes(found)) > 3
 
 
-def test_a_batch_names_each_segment_once_with_what_joins_it(run: Any) -> None:
+def test_batches_name_each_segment_once_with_its_links(run: Any) -> None:
     found = run(lambda: steps(300, 3), segment_records=200)
     told = [s for batch in found.batches for s in batch["otel"].get("segments", [])]
     session = found.batches[0]["otel"]["session"]
@@ -95,7 +95,7 @@ def test_a_batch_names_each_segment_once_with_what_joins_it(run: Any) -> None:
     assert len({some_id[16:] for some_id in found.spans}) == 1, "the rule holds across segments"
 
 
-def test_converted_every_parent_stands_in_the_trace_of_its_child(run: Any, tmp_path: Path) -> None:
+def test_converted_spans_have_their_parents_in_the_same_trace(run: Any, tmp_path: Path) -> None:
     run(lambda: steps(300, 3), segment_records=200)
     target = tmp_path / "out.binpb"
     convert(ConvertRequest(str(tmp_path), str(target)))

@@ -62,7 +62,7 @@ def test_without_an_epoch(session: OpenSession) -> None:
     assert places(session.rows()[0]) == [(None, 0), (None, 1), (None, 2), (None, 3)]
 
 
-def test_the_users_own_attributes_and_numbers_stay(session: OpenSession) -> None:
+def test_user_attributes_and_numbers_are_preserved(session: OpenSession) -> None:
     with ci.scope("epoch", 7):
         for number in (100, 101):
             with ci.scope("step", number, epoch="mine"):

@@ -120,7 +120,7 @@ def test_a_slow_step_keeps_its_inside(session_with: Open) -> None:
     assert [index for index, inside in insides(here.rows()[0]).items() if inside] == [0, 9]
 
 
-def test_before_five_steps_none_is_slow(session_with: Open) -> None:
+def test_no_step_counts_as_slow_until_five_steps_have_run(session_with: Open) -> None:
     here = session_with(thinner=DetailSampler(1000, 2.0))
     for index, length in enumerate((1, 10, 100, 1000, 10_000, 100_000)):
         step = Scope("step", index)
@@ -204,7 +204,7 @@ def test_the_mark_of_an_open_scope_moves_when_its_step_is_decided(session_with: 
     assert here.rows()[0] == []
 
 
-def test_what_others_refer_to_stays(session_with: Open) -> None:
+def test_referenced_scopes_are_recorded_despite_thinning(session_with: Open) -> None:
     here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(here.foreign))
@@ -227,7 +227,7 @@ def test_what_others_refer_to_stays(session_with: Open) -> None:
     assert [span.name for span in spans if span.id.startswith(sent)] == ["download"]
 
 
-def test_a_foreign_span_sealed_before_its_step_ended_keeps_its_parent(session_with: Open) -> None:
+def test_foreign_span_sealed_ahead_of_its_steps_end_keeps_its_parent(session_with: Open) -> None:
     here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(ForeignSpanProcessor(here.foreign))
@@ -242,7 +242,7 @@ def test_a_foreign_span_sealed_before_its_step_ended_keeps_its_parent(session_wi
     assert parent in {span.id for span in late if span.name == "forward"}
 
 
-def test_what_other_processors_ask_for_at_the_end_is_no_reference(session_with: Open) -> None:
+def test_context_requested_by_processors_at_the_end_is_not_a_reference(session_with: Open) -> None:
     here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(2):
         with Scope("step", index):
@@ -253,7 +253,7 @@ def test_what_other_processors_ask_for_at_the_end_is_no_reference(session_with: 
     assert insides(here.rows()[0]) == {0: ["forward"], 1: []}
 
 
-def test_overhead_of_what_goes_is_added_to_what_stays(session_with: Open) -> None:
+def test_overhead_of_omitted_scopes_is_added_to_their_step(session_with: Open) -> None:
     here = session_with(thinner=DetailSampler(1000, NEVER_SLOW))
     for index in range(2):
         with Scope("step", index) as step, Scope("forward") as outer, Scope("inner") as inner:

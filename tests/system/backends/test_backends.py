@@ -83,7 +83,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http"])
 
 
 @PROTOCOLS
-def test_the_collector_writes_what_it_gets(otelcol_file: run.Otelcol, protocol: str) -> None:
+def test_collector_writes_the_spans_it_receives(otelcol_file: run.Otelcol, protocol: str) -> None:
     spans = make_spans(20)
     send(protocol, otelcol_file, spans)
     lines = otelcol_file.wait_for_spans(20)
@@ -141,7 +141,7 @@ def test_a_trace_that_takes_many_chunks(jaeger: run.Jaeger) -> None:
     assert seen(jaeger.wait_for_trace(trace_id(spans), 12_000)) == expected(spans)
 
 
-def test_waiting_in_vain_says_what_is_there(otelcol_file: run.Otelcol) -> None:
+def test_wait_timeout_reports_the_spans_present(otelcol_file: run.Otelcol) -> None:
     send("grpc", otelcol_file, make_spans(2))
     otelcol_file.wait_for_spans(2)
     with pytest.raises(BackendError, match="holds 2 of 3 spans"):
@@ -156,7 +156,7 @@ def test_a_broken_configuration_is_reported_with_the_log(tmp_path: Path) -> None
         pass
 
 
-def test_a_killed_collector_keeps_what_it_wrote(tmp_path: Path) -> None:
+def test_killed_collector_retains_written_spans(tmp_path: Path) -> None:
     with run.otelcol(run.FILE, tmp_path) as collector:
         send("grpc", collector, make_spans(3))
         collector.wait_for_spans(3)

@@ -184,7 +184,7 @@ def odd() -> TracesData:
     return message
 
 
-def test_what_a_collector_itself_changes(tmp_path: Path) -> None:
+def test_spans_differ_only_by_changes_of_the_otel_collector(tmp_path: Path) -> None:
     """Beside us, its own file says it: `as_a_collector_hands_it_on`; we change nothing."""
     sent = odd()
     with serving(tmp_path / "data") as here:

@@ -145,7 +145,7 @@ def assert_whole(trained: Run, shown: Spans) -> None:
             assert (trace, id) in shown, span
 
 
-def test_the_run_is_what_it_should_be(trained: Run) -> None:
+def test_run_has_the_expected_spans_traces_and_links(trained: Run) -> None:
     names = Counter(span.name for span in trained.spool.values())
     assert names["cirron.session"] == RANKS
     assert names["epoch"] == RANKS * 2

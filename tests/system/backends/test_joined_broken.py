@@ -171,7 +171,7 @@ def test_the_backend_hangs_for_a_while(
         assert lost(shown(jaeger, trace_id)) <= set(range(back))
 
 
-def test_errors_of_the_service_stand_on_the_steps_that_met_them(
+def test_service_errors_are_recorded_on_the_steps_that_met_them(
     jaeger: run.Jaeger, server: Postgres, tmp_path: Path
 ) -> None:
     killed = 30

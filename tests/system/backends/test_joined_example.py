@@ -291,7 +291,7 @@ def test_a_span_may_have_no_kind_and_an_attribute_no_value() -> None:
     assert (done.stdout, done.stderr) == ("299 ms  GET /features  <  step\n", "")
 
 
-def test_what_the_example_requires() -> None:
+def test_example_requirements_match_the_tested_versions_and_extras() -> None:
     """It is what we test with; what is ours and what is not is in the project's own file."""
     lines = (EXAMPLE / "requirements.txt").read_text().splitlines()
     required = [Requirement(line) for line in lines]

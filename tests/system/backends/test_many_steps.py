@@ -128,7 +128,7 @@ def test_tempo_would_lose_spans_of_a_single_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_nothing_is_lost_above_the_rate_that_tempo_takes(tmp_path: Path, protocol: str) -> None:
+def test_no_span_is_lost_if_tempo_rate_limits_requests(tmp_path: Path, protocol: str) -> None:
     # Less than a request of ours may hold, and less a second than the run makes.
     config = f"{TEMPO.read_text()}overrides: {{defaults: {{ingestion: {SLOWLY}}}}}\n"
     (tmp_path / "tempo").mkdir()

@@ -41,7 +41,9 @@ def wait_for_metrics(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_the_collector_gets_what_the_spool_holds(protocol: str, tmp_path: Path) -> None:
+def test_metrics_and_exemplars_in_the_collector_match_the_spool(
+    protocol: str, tmp_path: Path
+) -> None:
     place, spool = tmp_path / "otelcol", tmp_path / "run"
     place.mkdir()
     with run.otelcol(BOTH, place) as otelcol:
@@ -66,7 +68,7 @@ def test_the_collector_gets_what_the_spool_holds(protocol: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_jaeger_gets_the_spans_and_nobody_is_bothered(
+def test_jaeger_receives_spans_and_rejected_metrics_log_nothing(
     protocol: str, jaeger: run.Jaeger, tmp_path: Path
 ) -> None:
     said, log = record(tmp_path, endpoint(jaeger, protocol))

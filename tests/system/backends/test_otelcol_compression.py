@@ -55,7 +55,7 @@ def config(grpc: str, http: str) -> str:
     return CONFIG % {"spans": SPANS, "exporters": "\n".join(lines), "names": ", ".join(names)}
 
 
-def test_what_a_collector_sends_is_stored(tmp_path: Path) -> None:
+def test_spans_from_a_collector_are_stored_under_every_compression(tmp_path: Path) -> None:
     folder = tmp_path / "otelcol"
     folder.mkdir()
     with serving(tmp_path / "data") as here:

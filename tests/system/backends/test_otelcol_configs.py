@@ -138,7 +138,7 @@ class TestEveryConfiguration:
         assert "queue_sizes" in validate("otelcol", wrong, tmp_path).stderr
 
     @pytest.mark.parametrize("config", OURS, ids=lambda path: path.stem)
-    def test_listens_on_loopback_unless_told_otherwise(self, config: Path) -> None:
+    def test_listens_on_loopback_by_default(self, config: Path) -> None:
         for name in ("HEALTH", "OTLP_GRPC", "OTLP_HTTP"):
             assert re.findall(rf"\$\{{env:{name}([^}}]*)\}}", config.read_text()) == [
                 {"HEALTH": ":-127.0.0.1:13133", "OTLP_GRPC": ":-127.0.0.1:4317"}.get(
@@ -294,7 +294,7 @@ class TestFleet:
         # 40 in a hash ring: neither is left out.
         assert min(len(first.by_trace()), len(second.by_trace())) >= 5
 
-    def test_what_waits_for_a_dead_member_goes_to_it_or_to_another(self, tmp_path: Path) -> None:
+    def test_spans_queued_for_a_dead_member_reach_it_or_another(self, tmp_path: Path) -> None:
         application = Application()
         one, two = free_endpoints(2)
         both, alone = {"FLEET": f"[{one}, {two}]"}, {"FLEET": f"[{one}]"}
@@ -336,7 +336,7 @@ class TestTailSampling:
         assert found.pop(trace_id(last)) == ids_of(last)
         return found
 
-    def test_keeps_the_slow_the_failed_and_the_skipped_whole(self, tmp_path: Path) -> None:
+    def test_keeps_slow_failed_and_skipped_traces_complete(self, tmp_path: Path) -> None:
         make = Application().trace
         keep = [
             make(seconds=0.75),
@@ -353,7 +353,7 @@ class TestTailSampling:
         found = self.kept(tmp_path, 0, [*drop, *keep])
         assert found == {trace_id(trace): ids_of(trace) for trace in keep}
 
-    def test_keeps_a_share_of_the_others_whole(self, tmp_path: Path) -> None:
+    def test_keeps_a_share_of_the_other_traces_complete(self, tmp_path: Path) -> None:
         application = Application()
         traces = {trace_id(t): t for t in (application.trace() for _ in range(400))}
         found = self.kept(tmp_path, 25, list(traces.values()))

@@ -38,7 +38,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return record(tmp_path_factory.mktemp("own") / "run", **server.environ)
 
 
-def test_it_holds_what_is_to_be_converted(spool: Path) -> None:
+def test_recorded_spool_contains_every_feature_to_convert(spool: Path) -> None:
     found = [*batches(spool).values()]
     otel = [batch["otel"] for batch in found]
     spans = [span for batch in found for span in batch["spans"]]
@@ -71,7 +71,7 @@ def test_through_a_collector_that_splits_into_sevens(
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_what_is_sent_live_is_what_is_converted_later(
+def test_live_spans_equal_spans_converted_later(
     protocol: str, otelcol_split: run.Otelcol, tmp_path: Path
 ) -> None:
     endpoint = otelcol_split.otlp_http

@@ -40,7 +40,7 @@ def test_recording_to_a_file_and_back(
 
 @pytest.mark.xdist_group("recordings")  # one worker records, and none waits for it
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_the_sdk_records_now_to_a_file_and_back(
+def test_current_sdk_recordings_round_trip_through_a_file(
     recorded_spools: list[tuple[str, Path]], layout: str, tmp_path: Path
 ) -> None:
     assert recorded_spools
@@ -101,7 +101,7 @@ def test_recording_through_a_collector_that_splits_into_sevens(
 
 
 @pytest.mark.backends
-def test_what_the_sdk_records_now_through_a_collector(
+def test_current_sdk_recordings_round_trip_through_a_collector(
     recorded_spools: list[tuple[str, Path]], splitting: run.Otelcol, tmp_path: Path
 ) -> None:
     for name, spool in recorded_spools:

@@ -171,7 +171,7 @@ def test_caller_and_server_agree(mode: str, jaeger: run.Jaeger, tmp_path: Path) 
     assert calls.spans.keys().isdisjoint(model.spans)
 
 
-def test_alone_everything_is_in_the_backend_and_before_it_ends(
+def test_standalone_service_exports_all_spans_also_while_running(
     jaeger: run.Jaeger, tmp_path: Path
 ) -> None:
     named = to(
@@ -216,7 +216,7 @@ def runs_for(span: dict[str, Any], name: str, index: int) -> bool:
     ],
     ids=["unsampled parent", "always_off", "parentbased_always_off"],
 )
-def test_what_is_not_sampled_is_spooled_and_not_exported(
+def test_unsampled_spans_are_spooled_and_not_exported(
     environment: dict[str, str], mode: str, jaeger: run.Jaeger, tmp_path: Path
 ) -> None:
     service_name = f"unsampled-{mode}-{len(environment)}-{abs(hash(str(environment)))}"

@@ -55,7 +55,7 @@ def test_tempo_has_nothing_of_an_unknown_trace(tempo: Tempo) -> None:
     assert tempo.get_trace("5" * 32) == []
 
 
-def test_waiting_in_vain_says_what_tempo_shows(tempo: Tempo) -> None:
+def test_wait_timeout_reports_the_number_of_spans_tempo_shows(tempo: Tempo) -> None:
     spans = make_spans(2)
     send("grpc", tempo, spans)
     tempo.wait_for_trace(trace_id(spans), 2)
@@ -110,7 +110,7 @@ def test_blocks_survive_a_kill_and_the_loss_of_all_else(tmp_path: Path) -> None:
         assert after.get_trace(trace_id(later)) == []
 
 
-def test_what_tempo_discards_is_counted(tmp_path: Path) -> None:
+def test_spans_discarded_by_tempo_are_counted(tmp_path: Path) -> None:
     # Tempo answers 200 even if it discards the spans: only this metric reports it.
     default = tempo_backend.TEMPO.read_text()
     config = f"{default}overrides: {{defaults: {{global: {{max_bytes_per_trace: 2000}}}}}}\n"

@@ -39,7 +39,7 @@ def client(protocol: str, endpoint: str, *, is_gzipped: bool) -> list[dict[str, 
 
 @pytest.mark.parametrize("is_gzipped", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_the_spool_holds_what_the_client_sent(
+def test_spool_contains_the_spans_the_client_sent(
     protocol: str, is_gzipped: bool, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
@@ -53,7 +53,7 @@ def test_the_spool_holds_what_the_client_sent(
         assert found[span["SpanID"]] == normal(span)
 
 
-def test_what_is_sent_has_everything_in_it(tmp_path: Path) -> None:
+def test_sent_spans_cover_every_kind_of_field(tmp_path: Path) -> None:
     """Else the test above would compare little."""
     with serving(tmp_path / "data") as here:
         sent = client("grpc", here.grpc, is_gzipped=False)

@@ -214,7 +214,7 @@ class TestTheCollector:
 
 
 class TestTheAgent:
-    def test_its_configuration_is_that_of_the_folder(self) -> None:
+    def test_agent_configuration_equals_the_file_in_collector_config(self) -> None:
         original = (ROOT / "collector-config" / "agent.yaml").read_text()
         assert config(AGENT[1], "agent.yaml") == original
 

@@ -36,7 +36,7 @@ def schema() -> jsonschema.protocols.Validator:
 
 
 class TestTheFile:
-    def test_is_what_the_specification_says(self, schema: jsonschema.protocols.Validator) -> None:
+    def test_conforms_to_the_specification(self, schema: jsonschema.protocols.Validator) -> None:
         assert [error.message for error in schema.iter_errors(document())] == []
 
     @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ class TestTheFile:
             (("services", "collector", "healthcheck", "interval"), 5),
         ],
     )
-    def test_and_what_is_wrong_would_show(
+    def test_invalid_documents_are_rejected(
         self, schema: jsonschema.protocols.Validator, path: tuple[str, ...], value: Any
     ) -> None:
         broken = copy.deepcopy(document())
@@ -69,7 +69,7 @@ class TestTheFile:
         assert builds == [{"context": "..", "dockerfile": "docker/Dockerfile"}]
         assert (DOCKER / ".." / "docker" / "Dockerfile").is_file()
 
-    def test_what_it_mounts_is_there(self) -> None:
+    def test_mounted_files_exist(self) -> None:
         for service in services().values():
             for source in service.binds.values():
                 assert source.is_file(), f"{service.name}: {source}"
@@ -123,7 +123,7 @@ def listening() -> dict[str, set[int]]:
     return ports
 
 
-class TestWhatTalksToWhat:
+class TestConnections:
     def test_every_address_names_a_service_and_a_port_that_it_listens_on(self) -> None:
         ports = listening()
         texts = [str(document()["services"])]
@@ -155,7 +155,7 @@ class TestWhatTalksToWhat:
             taken = set(re.findall(r"\$\{env:(\w+)", source.read_text()))
             assert services()[name].environment.keys() <= taken
 
-    def test_what_is_written_goes_to_a_volume(self) -> None:
+    def test_written_data_goes_to_a_volume(self) -> None:
         otelcol, tempo, collector = (services()[n] for n in ("otelcol", "tempo", "collector"))
         assert otelcol.environment["DIR"] in otelcol.volumes
         storage = yaml.safe_dump([tempo.config()["storage"], tempo.config()["metrics_generator"]])
@@ -188,7 +188,7 @@ class TestThePrograms:
         grace = services()["collector"].settings["stop_grace_period"]
         assert int(grace.removesuffix("s")) > options.drain_s
 
-    def test_its_health_is_asked_where_it_answers(self) -> None:
+    def test_health_check_uses_the_address_of_the_health_endpoint(self) -> None:
         test = services()["collector"].settings["healthcheck"]["test"]
         assert test[:3] == ["CMD", "python", "-c"]
         compile(test[3], "healthcheck", "exec")
@@ -202,7 +202,7 @@ class TestThePrograms:
 
     @pytest.mark.backends
     @pytest.mark.parametrize("name", ["otelcol", "jaeger"])
-    def test_the_backends_take_theirs(self, name: str, tmp_path: Path) -> None:
+    def test_backends_accept_their_configuration(self, name: str, tmp_path: Path) -> None:
         service = services()[name]
         words = [service.local(word) for word in service.command]
         settings = service.environment | {"DIR": str(tmp_path)}

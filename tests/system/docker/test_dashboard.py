@@ -171,7 +171,7 @@ class TestTheJob:
         for name in asked & OF_TORCH:
             assert f"| `{name}` |" in documented
 
-    def test_sends_every_attribute_where_the_dashboard_looks_for_it(self, sent: Sink) -> None:
+    def test_sends_every_attribute_that_the_dashboard_queries(self, sent: Sink) -> None:
         asked = {
             found for query in QUERIES for found in re.findall(r"(resource|span)\.([\w.]+)", query)
         }
@@ -304,7 +304,7 @@ class TestTempo:
     def test_answers_the_queries_of_its_recipe(self, fed: Fed, query: str) -> None:
         assert fed.ask(filled(query))
 
-    def test_tells_numbers_apart_by_their_type_as_the_recipe_says(self, fed: Fed) -> None:
+    def test_queries_distinguish_integers_from_doubles_as_documented(self, fed: Fed) -> None:
         query = '{ event:name = "loss" && event.cirron.mark.value > '
         assert fed.ask(query + "1.0 }")
         status, body = get(fed._url(query + "1 }"))
@@ -336,7 +336,7 @@ class TestTheDashboard:
             assert chosen[source["uid"]] == source["type"]
         assert "id" not in BOARD  # of one installation
 
-    def test_each_mark_has_a_panel_of_its_own(self) -> None:
+    def test_mark_panel_repeats_for_each_mark(self) -> None:
         [panel] = [panel for panel in BOARD["panels"] if "repeat" in panel]
         assert panel["repeat"] == "mark"
         assert 'cirron_mark_name=~"$mark"' in panel["targets"][0]["expr"]
@@ -367,7 +367,7 @@ class TestTheDashboard:
             [by] = re.findall(r"sum by \(([^)]+)\)", rule["data"][0]["model"]["expr"])
             assert labels <= set(by.split(", "))
 
-    def test_panels_have_ids_of_their_own_and_do_not_overlap(self) -> None:
+    def test_panel_ids_are_unique_and_panels_do_not_overlap(self) -> None:
         ids = [panel["id"] for panel in BOARD["panels"]]
         assert len(set(ids)) == len(ids) >= 6
         places = [panel["gridPos"] for panel in BOARD["panels"]]
@@ -380,7 +380,7 @@ class TestTheDashboard:
         texts = json.dumps([BOARD["panels"], [VARIABLES[name] for name in ("run", "rank", "mark")]])
         assert set(VARIABLES) == set(re.findall(r"\$\{?(?!__)(\w+)", texts)) - {"$__all"}
 
-    def test_grafana_finds_it_where_it_is_mounted(self) -> None:
+    def test_grafana_provisions_the_dashboard_from_its_mount_path(self) -> None:
         [provider] = yaml.safe_load((DOCKER / "grafana" / "dashboards.yaml").read_text())[
             "providers"
         ]

@@ -14,7 +14,7 @@ def arguments(name: str) -> str:
     return " ".join(arguments for instruction, arguments in dockerfile() if instruction == name)
 
 
-def test_it_installs_what_the_collector_may_need() -> None:
+def test_image_installs_the_extras_the_collector_may_need() -> None:
     [extras] = re.findall(r"'\.\[([a-z0-9,]+)\]'", arguments("RUN"))
     assert set(extras.split(",")) == {"collector", "otlp", "postgres", "s3"}
     assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"])

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_reported_in_every_report(
         assert "0-torn.json" in done.stderr
 
 
-def test_the_second_report_adds_only_what_is_new(report: Report, tmp_path: Path) -> None:
+def test_second_report_adds_only_new_files(report: Report, tmp_path: Path) -> None:
     files = training(ranks=2, steps=10)
     spool = written(tmp_path / "s", files[:2])
     same(report, spool, "--json", "--run", "all")

@@ -64,7 +64,9 @@ def url_in_english(postgres_server: Postgres) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def test_recordings_and_what_is_left(postgres_url: str, tmp_path: Path) -> None:
+def test_postgres_reports_equal_python_and_leave_no_relations(
+    postgres_url: str, tmp_path: Path
+) -> None:
     before = relations(postgres_url)
     recordings = [(name, files_of(SPOOLS / name)) for name in NAMES]
     for name, files in (*recordings, ("demo", files_of(RECORDING))):
@@ -140,7 +142,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *messages
         assert secret not in done.stderr
 
 
-def test_what_is_not_allowed_is_one_line(
+def test_denied_temporary_tables_or_writes_give_a_one_line_error(
     postgres_server: Postgres, postgres_url: str, tmp_path: Path
 ) -> None:
     database = postgres_url.rpartition("/")[2]

@@ -34,7 +34,7 @@ def test_a_program_computes_the_same_and_gives_its_tree(
     check(program, *workers, tmp_path)
 
 
-def test_nothing_is_hooked_before_an_estimator_is_wrapped(tmp_path: Path) -> None:
+def test_sklearn_is_not_hooked_until_an_estimator_is_wrapped(tmp_path: Path) -> None:
     text = """
 import sys
 import cirron_otel as ci
@@ -198,7 +198,7 @@ print(profiler.health()["swallowed_errors"], second.health()["swallowed_errors"]
 
 
 @pytest.mark.parametrize("name", VERSIONS)
-def test_the_estimator_and_its_class_stay_as_they_are(name: str, tmp_path: Path) -> None:
+def test_estimator_and_its_class_are_unchanged(name: str, tmp_path: Path) -> None:
     assert _run(python_of(name), _PLAIN, tmp_path).strip() == "{} {}"
     first, second = read_spool(tmp_path / "out").sessions
     # the fit, a prediction, and the fit in which the session ends; then a fit of the next session
@@ -230,7 +230,7 @@ print(len(messages), "not recorded: clones" in messages[0])
 )
 
 
-def test_a_missing_internal_costs_its_part_and_a_forked_child_has_its_own_session(
+def test_missing_internal_costs_only_its_part_and_fork_has_a_new_session(
     tmp_path: Path,
 ) -> None:
     assert _run(python_of("sklearn"), _LACKING, tmp_path).strip() == "1 True"

@@ -102,7 +102,7 @@ def test_a_resumed_session_is_linked_to_the_one_that_saved() -> None:
     assert session["id"][:16] == origin["session_span_id"]
 
 
-def test_a_checkpoint_whose_run_cannot_be_stored_is_complete(
+def test_checkpoint_is_complete_if_its_run_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformers import Trainer
@@ -148,7 +148,7 @@ def test_shutdown_puts_everything_back() -> None:
     assert [dict(vars(owner)) for owner in owners] == before
 
 
-def test_a_class_of_a_function_is_not_kept_alive() -> None:
+def test_locally_defined_trainer_class_is_not_leaked() -> None:
     from transformers import Trainer
 
     def used() -> weakref.ref[Any]:
@@ -217,7 +217,7 @@ def test_the_name_of_a_decorators_function_changes_nothing() -> None:
     assert session.one("checkpoint").record["attrs"]["path"] == "saved"
 
 
-def test_a_trainer_may_be_constructed_before_the_session() -> None:
+def test_trainer_may_be_constructed_ahead_of_the_session() -> None:
     from transformers import Trainer
 
     class Own(Trainer):  # type: ignore[misc]

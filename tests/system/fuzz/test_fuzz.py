@@ -43,7 +43,7 @@ def test_nothing_but_clear_errors_and_little_memory(target: str) -> None:
     assert found["over_mib"] < MOST_MIB
 
 
-def test_a_finding_fails_and_is_kept(tmp_path: Path) -> None:
+def test_fuzz_finding_fails_and_is_saved(tmp_path: Path) -> None:
     """What would be found if a decoder failed: the same program with a target that does."""
     program = (
         "import sys; from tests.system.fuzz import run, targets\n"
@@ -114,6 +114,6 @@ _json = st.recursive(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(st.sampled_from(["spans", "marks", "snapshots", "otel", "x"]), _json))
-def test_any_batch_is_checked_alike_by_both_ways(value: dict[str, object]) -> None:
+def test_both_batch_checks_agree_on_any_batch(value: dict[str, object]) -> None:
     for version in (1, 2, 1.0, "1"):
         targets.batch(json.dumps({"schema_version": version, **value}).encode())

@@ -20,7 +20,7 @@ def test_a_fixed_part_comes_back() -> None:
         assert counts[kind] > counts["cases"] // 10, kind
 
 
-def test_a_finding_is_kept(
+def test_failing_case_is_saved_and_reproducible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A decoder that loses every batch that came twice."""

@@ -219,7 +219,7 @@ def test_marks_that_are_log_records(
     assert sorted(marks.to_pylist()) == names
 
 
-def test_a_message_above_the_defaults_of_kafka(
+def test_message_larger_than_the_kafka_defaults_is_delivered(
     topics: Topics, parts: Parts, postgres_url: str
 ) -> None:
     """More than 1 MB, also compressed."""
@@ -280,7 +280,7 @@ def test_an_agent_waits_for_its_topic(
         agent.stop()
 
 
-def test_the_topic_accepts_what_an_agent_sends() -> None:
+def test_topic_accepts_the_largest_message_of_an_agent() -> None:
     config = yaml.safe_load(AGENT.read_text())
     assert config["exporters"]["kafka"]["producer"]["max_message_bytes"] == MESSAGE_BYTES
     http = config["receivers"]["otlp"]["protocols"]["http"]

@@ -66,7 +66,9 @@ def started(command: str, directory: Path, **environment: str) -> Iterator[None]
         process.stop()
 
 
-def test_what_is_written_runs(kafka_broker: Kafka, postgres_url: str, tmp_path: Path) -> None:
+def test_documented_commands_run_end_to_end(
+    kafka_broker: Kafka, postgres_url: str, tmp_path: Path
+) -> None:
     create, agent, serve = blocks("shell")
     tool = tmp_path / "kafka-topics.sh"
     tool.write_text(_TOPICS.format(jars=place()))

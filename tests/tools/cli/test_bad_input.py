@@ -55,7 +55,7 @@ def target(tmp_path: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("to", ["out.binpb", "out"])
-def test_what_is_not_what_it_claims(
+def test_file_that_does_not_match_its_format_is_refused(
     run: Run,
     tmp_path: Path,
     target: Path,

@@ -82,7 +82,7 @@ def test_the_recording_is_shown(run: Run, temporary: Path) -> None:
     assert f"SQLite  {made}/trace.db  (143 spans through a collector; " in result.stdout
 
 
-def test_what_it_says_to_try_next_works(run: Run, tmp_path: Path) -> None:
+def test_suggested_next_commands_succeed(run: Run, tmp_path: Path) -> None:
     shown = run("demo", "--replay", "--output", "a b").stdout
     shown = shown.partition("Try next:")[2].partition("\nand ")[0]
     said = re.findall(r"^  cirron-otel (.*)$", shown, re.MULTILINE)
@@ -97,12 +97,14 @@ def test_what_it_says_to_try_next_works(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "a b" / "perfetto.json").is_file()
 
 
-def test_where_the_command_is_not_on_the_path_it_is_named(run: Run, tmp_path: Path) -> None:
+def test_suggestions_use_the_full_command_if_it_is_not_on_the_path(
+    run: Run, tmp_path: Path
+) -> None:
     shown = run("demo", "--replay", env={"PATH": os.defpath}).stdout
     assert f"\n  {COMMAND} report " in shown
 
 
-def test_without_torch_it_says_so(run: Run, tmp_path: Path) -> None:
+def test_replays_the_recording_if_torch_is_not_installed(run: Run, tmp_path: Path) -> None:
     hidden = without_torch(tmp_path)
     result = run("demo", env=hidden)
     assert (result.returncode, result.stderr) == (0, "")
@@ -132,7 +134,7 @@ def test_a_torch_that_does_not_work_is_reported(
     assert "└── epoch 2" in result.stdout
 
 
-def test_json_is_one_document_where_the_training_fails_too(run: Run, tmp_path: Path) -> None:
+def test_json_is_one_document_also_if_the_training_fails(run: Run, tmp_path: Path) -> None:
     result = run("demo", "--json", env=broken_torch(tmp_path, "raise ValueError('no')"))
     document = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
@@ -141,7 +143,9 @@ def test_json_is_one_document_where_the_training_fails_too(run: Run, tmp_path: P
     assert "ValueError: no" in one_line(result, 1)
 
 
-def test_files_are_kept_where_it_is_told(run: Run, tmp_path: Path, temporary: Path) -> None:
+def test_files_are_stored_in_the_given_output_directory(
+    run: Run, tmp_path: Path, temporary: Path
+) -> None:
     for _ in range(2):
         result = run("demo", "--replay", "--output", "kept", "--json")
         assert result.returncode == 0, result.stderr
@@ -153,7 +157,7 @@ def test_files_are_kept_where_it_is_told(run: Run, tmp_path: Path, temporary: Pa
     assert list(temporary.iterdir()) == []
 
 
-def test_what_is_changed_on_the_way_is_seen(run: Run, tmp_path: Path) -> None:
+def test_change_in_the_stored_spool_is_detected(run: Run, tmp_path: Path) -> None:
     assert run("demo", "--replay", "--output", "kept").returncode == 0
     victim = max((tmp_path / "kept" / "spool").iterdir())
     victim.write_bytes(victim.read_bytes().replace(b"cirron.session", b"cirron.other"))
@@ -241,7 +245,7 @@ def recorded_spans() -> list[dict[str, Any]]:
     return [span for file in files for span in exactjson.loads(file.read_bytes())["spans"]]
 
 
-def test_the_breakdown_is_that_of_the_records(run: Run) -> None:
+def test_breakdown_matches_the_records(run: Run) -> None:
     spans = recorded_spans()
     found = json.loads(run("demo", "--replay", "--json").stdout)["breakdown"]
     steps = [span for span in spans if span["name"] == "step"]
@@ -254,7 +258,7 @@ def test_the_breakdown_is_that_of_the_records(run: Run) -> None:
     assert sum(row["share"] for row in rows) == pytest.approx(1)
 
 
-def test_the_recording_says_nothing_of_where_it_was_made() -> None:
+def test_recording_contains_no_paths_of_its_machine() -> None:
     size = 0
     for file in (RECORDING / "spool").iterdir():
         batch = exactjson.loads(file.read_bytes())

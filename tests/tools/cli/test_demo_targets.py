@@ -59,7 +59,7 @@ def test_the_collector_stores_every_batch_as_it_was(run: Run, tmp_path: Path) ->
     assert same_batches(tmp_path / "stored", RECORDING / "spool")
 
 
-def test_the_slowest_step_is_that_of_the_records(run: Run) -> None:
+def test_slowest_step_matches_the_records(run: Run) -> None:
     document = json.loads(run("demo", "--replay", "--output", "kept", "--json").stdout)
     steps = [
         span["end_ns"] - span["start_ns"]
@@ -71,7 +71,7 @@ def test_the_slowest_step_is_that_of_the_records(run: Run) -> None:
     assert document["endpoint"] is None
 
 
-def test_without_the_extra_it_says_so_and_goes_on(run: Run, tmp_path: Path) -> None:
+def test_without_the_extra_the_demo_reports_it_and_continues(run: Run, tmp_path: Path) -> None:
     hidden = python_path(tmp_path, "sitecustomize.py", _WITHOUT_AIOHTTP)
     result = run("demo", "--replay", "--output", "kept", env=hidden)
     assert (result.returncode, result.stderr) == (0, "")
@@ -120,7 +120,7 @@ def test_it_goes_to_the_endpoint_that_is_set(run: Run, server: OtlpServer) -> No
     assert f"sent    http://{server.address}/v1/traces  (" in result.stdout
 
 
-def test_what_an_endpoint_rejects_is_told(run: Run, server: OtlpServer) -> None:
+def test_spans_rejected_by_an_endpoint_are_reported(run: Run, server: OtlpServer) -> None:
     server.rejected = 3
     result = run("demo", "--replay", "--output", "kept", env=server.environ)
     assert one_line(result, 1).endswith("the endpoint reports: too many spans")
@@ -134,7 +134,7 @@ def test_what_an_endpoint_rejects_is_told(run: Run, server: OtlpServer) -> None:
         ("nonsense", "is not an http:// or https:// URL"),
     ],
 )
-def test_an_endpoint_that_is_not_there_is_told(run: Run, url: str, reason: str) -> None:
+def test_unreachable_endpoint_is_reported(run: Run, url: str, reason: str) -> None:
     settings = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",

@@ -60,7 +60,7 @@ def test_it_trains_whatever_is_configured(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_the_recording_is_what_the_program_makes(run: Run, tmp_path: Path) -> None:
+def test_demo_recording_matches_a_fresh_training_run(run: Run, tmp_path: Path) -> None:
     """If this fails, make the recording again with `python -m tests.kit.recorder.demo`."""
     session = train(tmp_path / "made", IMAGES, CIRRON_SAMPLE_INTERVAL="none")
     trees = [

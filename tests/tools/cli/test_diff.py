@@ -25,7 +25,7 @@ def test_two_runs(run: Run) -> None:
     assert cells["loss"] == ["0", "1.39413", "nan"]
 
 
-def test_the_document_says_what_the_reports_say(run: Run) -> None:
+def test_diff_document_matches_the_two_reports(run: Run) -> None:
     document = json.loads(run("diff", FIRST, SECOND, "--json").stdout)
     reports = [json.loads(run("report", each, "--json").stdout) for each in (FIRST, SECOND)]
     for key, report in zip("ab", reports, strict=True):
@@ -84,7 +84,7 @@ def test_runs_without_steps(run: Run) -> None:
     assert run("diff", ranks, ranks).returncode == 0
 
 
-def test_what_is_wrong_with_either_is_told(run: Run) -> None:
+def test_problems_of_either_input_are_reported(run: Run) -> None:
     assert "nowhere" in one_line(run("diff", FIRST, "nowhere"), 3)
     assert "nowhere" in one_line(run("diff", "nowhere", FIRST), 3)
     killed = run("diff", FIRST, SPOOLS / "23_sigkill_plus_stray_tmp", "--json")

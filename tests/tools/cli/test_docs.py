@@ -191,14 +191,14 @@ def run_document(
 @pytest.mark.parametrize(
     "document", [each for each in DOCUMENTS if each not in TRAINING], ids=name_of
 )
-def test_what_is_written_runs(document: Path, tmp_path: Path, server: OtlpServer) -> None:
+def test_documented_blocks_run(document: Path, tmp_path: Path, server: OtlpServer) -> None:
     shutil.copytree(RECORDING, tmp_path / ".cirron")
     shutil.copytree(STORMLOG_SINK, tmp_path / "telemetry_sink")
     run_document(itertools.filterfalse(trains, blocks(document)), document, tmp_path, server)
 
 
 @pytest.mark.torch
-def test_what_trains_runs(tmp_path: Path, server: OtlpServer) -> None:
+def test_documented_training_blocks_run(tmp_path: Path, server: OtlpServer) -> None:
     others = [each for each in DOCUMENTS if each not in TRAINING]
     training = [block for document in others for block in filter(trains, blocks(document))]
     assert [block.language for block in training] == ["python", "console"]
@@ -219,7 +219,7 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_variables_are_those_of_the_configuration(document: Path) -> None:
+def test_documented_variables_exist_in_the_configuration(document: Path) -> None:
     """Setting a variable that nothing reads would have no effect, and cause no message."""
     told = set(_VARIABLE.findall(document.read_text()))
     assert {name for name in told if not _is_known(name)} == set()
@@ -233,7 +233,7 @@ def _is_known(name: str) -> bool:
     return is_said or name in _ELSEWHERE or name.startswith(families)
 
 
-def test_what_cannot_be_run_is_really_checked() -> None:
+def test_check_without_running_rejects_wrong_commands() -> None:
     for text in ("make nonsense", "pip install 'cirron-otel[nonsense]'", "pip install other",
                  "pip install '.[nonsense]'",
                  "docker run --rm other:1.0"):  # fmt: skip

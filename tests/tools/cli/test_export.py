@@ -27,7 +27,7 @@ from tests.tools.conftest import (
 )
 
 
-def test_a_spool_arrives_whole(run: Run, spool: Path, server: OtlpServer) -> None:
+def test_every_span_of_a_spool_is_exported(run: Run, spool: Path, server: OtlpServer) -> None:
     result = run("export", ".cirron", "--json", env=server.environ)
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
@@ -82,7 +82,7 @@ def test_a_finished_run_has_no_marker_of_open_scopes(
     assert any('"running"' in text for text in texts)
 
 
-def test_a_file_arrives_whole(run: Run, spool: Path, server: OtlpServer) -> None:
+def test_every_span_of_a_file_is_exported(run: Run, spool: Path, server: OtlpServer) -> None:
     assert run("convert", ".cirron", "t.binpb.gz").returncode == 0
     result = run("export", "t.binpb.gz", env=server.environ)
     assert (result.returncode, result.stderr) == (0, "")
@@ -103,7 +103,7 @@ def test_an_endpoint_that_refuses(run: Run, spool: Path, server: OtlpServer) -> 
     assert "400" in one_line(run("export", ".cirron", env=server.environ), 5)
 
 
-def test_nobody_listens(
+def test_export_fails_in_one_line_if_no_server_listens(
     spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "DEADLINE_S", 0.5)
@@ -129,7 +129,9 @@ def test_no_spool(run: Run, tmp_path: Path, server: OtlpServer) -> None:
     assert server.requests == []
 
 
-def test_follow_goes_on_where_it_stopped(run: Run, spool: Path, server: OtlpServer) -> None:
+def test_follow_resumes_after_the_last_acknowledged_batch(
+    run: Run, spool: Path, server: OtlpServer
+) -> None:
     """The second one sends the batch that came between them, and nothing twice."""
     key = target_key(OtlpConfig.from_env(server.environ))
     for _ in range(2):

@@ -122,7 +122,7 @@ def test_recover_leaves_the_living_and_recordings_alone(run: Run, spool: Path) -
     assert before.items() <= snapshots_of(spool).items()
 
 
-def test_recover_before_the_first_batch(run: Run, tmp_path: Path) -> None:
+def test_recover_works_without_any_batch(run: Run, tmp_path: Path) -> None:
     state = tmp_path / ".cirron" / "state"
     state.mkdir(parents=True)
     (state / "journal-00000000dead.json").write_bytes(
@@ -146,7 +146,7 @@ def test_recover_without_a_spool(run: Run, tmp_path: Path) -> None:
     assert "missing" in one_line(run("spool", "flush", "missing", env={"CIRRON_API_KEY": "k"}), 3)
 
 
-def test_flush_sends_what_is_left_once(
+def test_flush_sends_remaining_batches_once(
     run: Run, spool: Path, home: Path, server: OtlpServer
 ) -> None:
     killed(spool)
@@ -187,7 +187,7 @@ sys.stdin.read()
 )
 
 
-def test_flush_says_what_it_leaves_to_the_living(
+def test_flush_reports_batches_left_to_live_processes(
     run: Run, spool: Path, home: Path, server: OtlpServer
 ) -> None:
     key = target_key(OtlpConfig.from_env(server.environ))
@@ -200,12 +200,12 @@ def test_flush_says_what_it_leaves_to_the_living(
     assert run("spool", "flush", env=server.environ).returncode == 0
 
 
-def test_flush_needs_to_know_where_to(run: Run, spool: Path, home: Path) -> None:
+def test_flush_requires_a_destination(run: Run, spool: Path, home: Path) -> None:
     assert "no destination is configured" in one_line(run("spool", "flush"), 2)
     assert not (spool / "state").exists()
 
 
-def test_flush_to_an_endpoint_that_says_no(
+def test_flush_to_an_endpoint_that_answers_401_leaves_the_batches(
     run: Run, spool: Path, home: Path, server: OtlpServer
 ) -> None:
     server.status = 401
@@ -288,7 +288,7 @@ def test_flush_sends_snapshot_files(tmp_path: Path, home: Path) -> None:
     assert list(stored.values()) == [content["snapshots/one/weights.safetensors"]]
 
 
-def test_flush_of_what_is_no_batch(tmp_path: Path, home: Path) -> None:
+def test_flush_skips_a_file_that_is_not_a_batch(tmp_path: Path, home: Path) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "bad.json").write_bytes(b"{")
     platform = CirronServer()
@@ -299,7 +299,7 @@ def test_flush_of_what_is_no_batch(tmp_path: Path, home: Path) -> None:
     assert platform.requests == []
 
 
-def test_flush_that_is_told_to_stop(spool: Path, home: Path, server: OtlpServer) -> None:
+def test_stopped_flush_sends_nothing(spool: Path, home: Path, server: OtlpServer) -> None:
     stop = threading.Event()
     stop.set()
     report = flush(str(spool), environ=server.environ, stop=stop)

@@ -44,7 +44,7 @@ def drawn(root: TreeNode) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_what_is_alike_is_one_line_with_the_median() -> None:
+def test_equal_steps_fold_into_one_line_with_the_median() -> None:
     steps = [step(number, "forward", "backward", ns=ns) for number, ns in enumerate([5, 9, 100])]
     assert drawn(node("epoch", *steps, index="0")) == [
         "epoch 0  1 µs",
@@ -54,7 +54,7 @@ def test_what_is_alike_is_one_line_with_the_median() -> None:
     ]
 
 
-def test_what_differs_stands_for_itself() -> None:
+def test_differing_steps_have_separate_lines() -> None:
     steps = [step(number, "forward", *(["loss"] * (number % 3 == 1))) for number in range(6)]
     assert drawn(node("epoch", *steps)) == [
         "epoch  1 µs",
@@ -66,7 +66,7 @@ def test_what_differs_stands_for_itself() -> None:
     ]
 
 
-def test_phases_are_counted_in_each_of_what_is_around() -> None:
+def test_phases_are_counted_per_enclosing_scope() -> None:
     steps = [step(number, *["data_load", "forward"] * 3) for number in range(4)]
     epochs = [node("epoch", *steps, index=str(number)) for number in range(2)]
     assert drawn(node("run", *epochs)) == [
@@ -89,11 +89,11 @@ def test_phases_are_counted_in_each_of_what_is_around() -> None:
         node("step"),
     ],
 )
-def test_what_is_not_alike_is_not_folded(other: TreeNode) -> None:
+def test_differing_nodes_are_not_folded(other: TreeNode) -> None:
     assert len(fold([node("epoch", step(0), other)])[0].children) == 2
 
 
-def test_odd_numbers_and_names_are_shown_as_they_are() -> None:
+def test_odd_indexes_and_names_are_escaped_and_long_lists_cut() -> None:
     odd = [node("a\x1bb", index=index) for index in ("1.5", "-1", "x\n")]
     assert drawn(node("run", *odd))[1] == r"└── a\x1bb 1.5, -1, x\n  median 1 µs"
     many = [node("step", index=str(number)) for number in range(0, 400, 2)]
@@ -102,7 +102,7 @@ def test_odd_numbers_and_names_are_shown_as_they_are() -> None:
     assert len(line) < 80
 
 
-def test_marks_snapshots_and_what_is_left_out_are_those_of_all() -> None:
+def test_folded_line_combines_marks_snapshots_and_omitted_children() -> None:
     def of(number: int) -> TreeNode:
         marks = [
             MarkNode("loss", f"0.{number}", "point", number),
@@ -115,7 +115,7 @@ def test_marks_snapshots_and_what_is_left_out_are_those_of_all() -> None:
     assert lines[2] == "└── … 4 more"
 
 
-def test_a_breakdown_of_what_is_strange() -> None:
+def test_breakdown_handles_empty_and_unusual_trees() -> None:
     assert break_down([]).to_json()["steps"]["total_ns"] == 0
     micro = node("micro_step", node("forward", ns=30), ns=60)
     odd = node("step", micro, node("optimizer_step", ns=40), node("x", ns=5), ns=100)
@@ -155,7 +155,7 @@ def test_show_folds_for_machines_too(run: Run, spool: Path) -> None:
     assert document["spans"] == 173
 
 
-def test_show_folds_what_was_never_recorded(run: Run) -> None:
+def test_show_folds_a_session_that_was_never_recorded(run: Run) -> None:
     killed = run("spool", "show", "--fold", SPOOLS / "23_sigkill_plus_stray_tmp")
     assert killed.stdout.startswith("(not recorded) 6be68e14fbceb75295d67298be3cf47f\n")
 
@@ -216,7 +216,7 @@ def test_steps_of_two_kinds_in_turn_are_numbered(tmp_path: Path) -> None:
     assert str(epoch.children[1].indexes).startswith("3, 5, 7, 9, ")
 
 
-def test_what_cannot_be_folded_is_cut_and_the_output_has_it(
+def test_spans_that_cannot_be_folded_are_cut_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_show, "_FOLDED_SPANS", 30)
@@ -248,7 +248,7 @@ def test_all_marks_of_a_scope_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["9" * 5_000, "1" * 18, "0007"])
-def test_long_numbers_are_no_reason_to_fail(index: str) -> None:
+def test_long_indexes_do_not_break_folding(index: str) -> None:
     [found] = fold([node("run", step(1), node("step", index=index))])
     [steps] = found.children
     assert len(str(steps.indexes)) <= 40

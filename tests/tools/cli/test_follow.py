@@ -41,7 +41,7 @@ from tests.kit.spools.made import (
 )
 
 
-def test_nothing_is_sent_twice_and_what_comes_late_is_sent(tmp_path: Path) -> None:
+def test_batches_are_sent_once_and_late_batches_are_sent(tmp_path: Path) -> None:
     put(tmp_path, 1, 2, 5)
     with http_receiver() as server:
         config = config_of(server)
@@ -123,7 +123,7 @@ def test_an_endpoint_that_is_away_loses_nothing(tmp_path: Path) -> None:
         assert sizes in ([2, 2, 2, 1, 1], [2, 2, 1, 1, 1])
 
 
-def test_it_goes_on_as_the_spool_grows_and_stops_when_told(tmp_path: Path) -> None:
+def test_following_continues_as_the_spool_grows_and_stops_on_request(tmp_path: Path) -> None:
     put(tmp_path, 1)
     with http_receiver() as server:
         following = Following(tmp_path, config_of(server), patience=None)
@@ -184,7 +184,7 @@ def test_an_undecided_batch_does_not_wait_for_ever(tmp_path: Path) -> None:
         assert arrived(server)[-1][0] == bytes.fromhex(span_id(7))[:8]
 
 
-def test_spans_that_came_in_otlp_wait_for_nobody(tmp_path: Path) -> None:
+def test_foreign_spans_are_sent_without_waiting_for_their_parents(tmp_path: Path) -> None:
     """The parent of a server's span is the caller's span, which may never arrive here."""
     trace_id, span_id, caller = b"t" * 16, b"server  ", b"caller  "
     served = Span(trace_id=trace_id, span_id=span_id, parent_span_id=caller, name="GET /item")
@@ -250,7 +250,7 @@ def test_a_damaged_cursor_is_set_aside_and_all_is_sent_again(tmp_path: Path) -> 
         assert path.with_name(path.name + ".bad").exists()
 
 
-def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_index_is_rebuilt(tmp_path: Path) -> None:
     put(tmp_path, 1)
     with http_receiver() as server:
         config = config_of(server)
@@ -261,7 +261,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
         assert Following(tmp_path, config).once().batches == 1
 
 
-def test_what_is_no_batch_is_reported_once_and_in_nobodys_way(tmp_path: Path) -> None:
+def test_invalid_batch_files_are_reported_once_without_blocking_others(tmp_path: Path) -> None:
     put(tmp_path, 1)
     for name, content in (("00.json", b"{"), ("zz.json", b"[]"), ("1.json.tmp", b"")):
         (tmp_path / "spool" / name).write_bytes(content)

@@ -44,7 +44,7 @@ owner.release()
 
 
 @pytest.mark.parametrize("ends", ["kill", "end"])
-def test_what_a_living_process_sends_itself_is_left_to_it(tmp_path: Path, ends: str) -> None:
+def test_batches_of_a_live_exporting_process_are_left_to_it(tmp_path: Path, ends: str) -> None:
     put(tmp_path, 1)
     with (
         http_receiver() as server,
@@ -62,7 +62,7 @@ def test_what_a_living_process_sends_itself_is_left_to_it(tmp_path: Path, ends: 
         assert name in [path.name for path in (tmp_path / "spool").iterdir()]
 
 
-def test_what_a_process_without_an_exporter_seals_is_sent(tmp_path: Path) -> None:
+def test_batches_of_a_live_process_without_an_exporter_are_sent(tmp_path: Path) -> None:
     script = HOLD.replace("lease = claim_delivery(paths, sys.argv[2], owner.prefix)", "")
     with http_receiver() as server, Process(script, tmp_path, "-") as process:
         process.line()
@@ -76,7 +76,7 @@ def test_what_a_process_without_an_exporter_seals_is_sent(tmp_path: Path) -> Non
         lease.release()
 
 
-def test_what_an_owner_has_acknowledged_is_not_sent_when_it_is_gone(tmp_path: Path) -> None:
+def test_batches_acknowledged_by_a_dead_owner_are_not_resent(tmp_path: Path) -> None:
     with http_receiver() as server:
         key = target_key(config_of(server))
         writer = SpoolWriter(tmp_path)

@@ -76,7 +76,7 @@ def test_an_unknown_suffix_of_the_source_is_wrong_usage(run: Run, tmp_path: Path
     assert "trace.xml has no known suffix" in one_line(run("convert", "trace.xml", "o.jsonl"), 2)
 
 
-def test_a_reader_that_goes_away_is_no_news(spool: Path) -> None:
+def test_closed_output_pipe_prints_no_error(spool: Path) -> None:
     """`spool show | head`: the pipe is closed before anything is written."""
     shell = f"set -o pipefail; {COMMAND} spool show | exec 0<&-; echo ${{PIPESTATUS[0]}}"
     command = ["bash", "-c", shell]
@@ -104,7 +104,7 @@ def test_a_full_stdout_is_a_target_that_cannot_be_written(
     assert "standard output cannot be written: No space left" in one_line(done, 4)
 
 
-def test_a_fault_of_our_own_is_one_line(
+def test_internal_error_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spool: Path
 ) -> None:
     def broken(*_: object) -> None:

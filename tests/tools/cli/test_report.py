@@ -71,7 +71,7 @@ def test_ranks(run: Run) -> None:
     assert max(len(line) for line in lines[1:]) <= 80
 
 
-def test_a_job_whose_processes_recorded_nothing(run: Run, tmp_path: Path) -> None:
+def test_job_without_recorded_steps_is_reported_as_failed(run: Run, tmp_path: Path) -> None:
     """The process of `cirron-otel run` has no rank, and the job has no first step."""
     run("run", "--", sys.executable, "-c", "raise SystemExit(3)")
     done = run("report", "--html", "run.html")
@@ -98,7 +98,7 @@ def test_steps_without_a_rank(run: Run, tmp_path: Path) -> None:
     assert run("diff", ".cirron", ".cirron").stdout.startswith("A  .cirron: 18 steps\nB")
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_reported(run: Run) -> None:
+def test_unreadable_files_are_named_and_the_rest_is_reported(run: Run) -> None:
     result = run("report", SPOOLS / "23_sigkill_plus_stray_tmp", "--json")
     assert result.returncode == 1
     document = json.loads(result.stdout)
@@ -140,9 +140,7 @@ def test_a_file_for_perfetto(run: Run, spool: Path, tmp_path: Path) -> None:
     assert "no/run.json" in one_line(run("report", "--perfetto", "no/run.json"), 4)
 
 
-def test_the_file_never_takes_the_place_of_what_is_read(
-    run: Run, spool: Path, tmp_path: Path
-) -> None:
+def test_output_file_never_overwrites_the_source(run: Run, spool: Path, tmp_path: Path) -> None:
     assert run("convert", ".cirron", "run.jsonl").returncode == 0
     before = (tmp_path / "run.jsonl").read_bytes()
     (tmp_path / "link.jsonl").symlink_to("run.jsonl")

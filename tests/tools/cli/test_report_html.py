@@ -112,7 +112,7 @@ def test_the_wall_time_has_the_share_of_each_row(run: Run, spool: Path, tmp_path
     assert '<table class="wall">' in text
 
 
-def test_the_process_that_started_the_ranks_is_none_of_them() -> None:
+def test_launcher_process_is_not_counted_as_a_rank() -> None:
     """The process has no steps, so it is in none of their tables."""
     reader = Batches(batch([
         span("cirron.session", 9000, rank=None, id="job"),
@@ -133,7 +133,7 @@ def test_a_run_with_a_name_is_shown_by_it(run: Run, spool: Path, tmp_path: Path)
     ]  # fmt: skip
 
 
-def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
+def test_report_lists_missing_data(run: Run, tmp_path: Path) -> None:
     run("report", SPOOLS / "23_sigkill_plus_stray_tmp", "--html", "run.html")
     text = " ".join(Page((tmp_path / "run.html").read_text()).texts)
     assert "What is missing" in text
@@ -273,7 +273,7 @@ def test_times_on_the_gpu(run: Run, tmp_path: Path) -> None:
     assert "On the GPU:" in run("report", ".").stdout
 
 
-def test_the_file_is_written_whole_and_never_in_the_place_of_what_is_read(
+def test_html_is_written_completely_and_never_over_its_input(
     run: Run, spool: Path, tmp_path: Path
 ) -> None:
     assert run("convert", ".cirron", "run.jsonl").returncode == 0
@@ -323,7 +323,7 @@ def test_no_password_is_shown() -> None:
         ("svg", {"src": "x"}), ("p", {"x y": "1"}),
     ],
 )  # fmt: skip
-def test_what_is_on_no_page_cannot_be_made(tag: str, attributes: dict[str, str]) -> None:
+def test_elements_not_allowed_on_a_page_are_refused(tag: str, attributes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="page"):
         Element(tag, **attributes)
     with pytest.raises(ValueError, match="style"):

@@ -146,7 +146,7 @@ def test_a_name_that_is_ambiguous_or_unknown(
     assert not (three.parent / "out.jsonl").exists()
 
 
-def test_what_cannot_be_read_is_reported_with_the_run_that_it_may_be_of(
+def test_unreadable_batch_is_reported_for_each_run_it_may_belong_to(
     run: Run, tmp_path: Path
 ) -> None:
     program = """
@@ -241,7 +241,7 @@ def _span_ids(data: bytes) -> list[str]:
     return [span["id"] for span in exactjson.loads(data)["spans"]]
 
 
-def test_recordings_without_sessions_are_read_as_before(run: Run) -> None:
+def test_recordings_without_sessions_are_read_as_one_run(run: Run) -> None:
     """cirron-sdk's batches name no session, so it is not known which of them form a run."""
     ranks = SPOOLS / "07_ranks"
     result = run("report", ranks, "--json")

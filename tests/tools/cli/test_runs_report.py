@@ -167,7 +167,7 @@ def test_the_runs_of_a_spool_by_model(report: Report, recorded: Path) -> None:
         )
 
 
-def test_the_figures_are_those_of_a_report_of_each_run(report: Report) -> None:
+def test_totals_match_the_reports_of_the_individual_runs(report: Report) -> None:
     """For every recording: the steps, the phases and the verdicts of all of its runs."""
     for spool in (*sorted(SPOOLS.glob("*/.cirron")), RECORDING):
         reader = SpoolReader(spool)
@@ -314,7 +314,7 @@ def test_keys_of_the_machine(report: Report, recorded: Path) -> None:
     assert {value: group["runs"] for value, group in groups.items()} == {os.uname().nodename: 5}
 
 
-def test_a_model_without_a_configuration_is_that_of_the_forwards(report: Report) -> None:
+def test_model_without_a_configuration_is_taken_from_the_forward_spans(report: Report) -> None:
     assert [*report(RECORDING, "--group-by", "model", "--json").groups("model")] == ["Sequential"]
     assert [*report(RECORDING, "--group-by", "framework", "--json").groups("framework")] == [
         "torch"
@@ -436,7 +436,7 @@ def test_each_batch_is_read_twice_however_many_runs_there_are(
     assert len(reads) == 30
 
 
-def test_device_time_is_that_of_the_phases_or_else_of_the_steps(
+def test_device_time_is_summed_over_phases_or_else_over_steps(
     report: Report, tmp_path: Path
 ) -> None:
     """A phase inside another one counts once; the job's process is no rank."""

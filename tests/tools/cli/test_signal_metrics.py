@@ -224,7 +224,7 @@ class TestConvert:
         (group,) = messages[0]["resourceMetrics"]
         assert attributes_of(group["resource"])["cirron.rank"] == "2"
 
-    def test_processes_of_one_session_have_resources_of_their_own(
+    def test_processes_of_one_session_have_separate_resources(
         self, run: Run, tmp_path: Path
     ) -> None:
         first = records_of([CLI_TRACK])
@@ -353,7 +353,7 @@ class TestExport:
         assert problem in one_line(result, 2)
 
 
-def test_a_file_of_metrics_is_no_source_of_records(run: Run, tmp_path: Path) -> None:
+def test_metrics_file_is_not_a_source_of_records(run: Run, tmp_path: Path) -> None:
     spool_of(records_of([CLI_TRACK]), tmp_path / "run")
     run("convert", "run", "m.jsonl", "--signal", "metrics")
     result = run("convert", "m.jsonl", "back")

@@ -53,7 +53,7 @@ def test_ls_of_ranks(run: Run) -> None:
     assert len([line for line in result.stdout.splitlines() if " closed " in line]) == 8
 
 
-def test_ls_of_a_killed_run_says_so(run: Run) -> None:
+def test_ls_reports_a_killed_run_as_unfinished(run: Run) -> None:
     result = run("spool", "ls", KILLED, "--json")
     assert result.returncode == 1
     document = json.loads(result.stdout)
@@ -73,7 +73,7 @@ def test_show(run: Run, spool: Path) -> None:
     assert len(lines) == 174
 
 
-def test_show_leaves_out_what_is_over_the_limits(run: Run, spool: Path) -> None:
+def test_show_omits_spans_over_the_limits(run: Run, spool: Path) -> None:
     shallow = run("spool", "show", "--depth", "1").stdout.splitlines()
     assert shallow[0].endswith("(+ 4 inside)")
     assert shallow[1:] == ["1 of 173 spans"]
@@ -82,7 +82,7 @@ def test_show_leaves_out_what_is_over_the_limits(run: Run, spool: Path) -> None:
     assert few.endswith("8 of 173 spans\n")
 
 
-def test_show_of_what_was_never_recorded(run: Run) -> None:
+def test_show_marks_missing_spans_as_not_recorded(run: Run) -> None:
     result = run("spool", "show", KILLED)
     assert result.stdout.startswith("(not recorded) 6be68e14fbceb75295d67298be3cf47f")
 

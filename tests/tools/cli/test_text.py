@@ -76,7 +76,7 @@ def test_local_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_moment(None) == "?"
 
 
-def test_printable_escapes_what_a_terminal_would_obey() -> None:
+def test_printable_escapes_terminal_control_characters() -> None:
     assert printable("épo\x1b[31m\ud800\n値") == "épo\\x1b[31m\\ud800\\n値"
 
 

@@ -148,7 +148,7 @@ def test_files(command: str, said: str, tmp_path: Path) -> None:
         ("frameworks=[]", "a mark's value must be a number, a bool or a string"),
     ],
 )
-def test_what_a_program_logs(options: str, said: str, tmp_path: Path) -> None:
+def test_documented_messages_are_logged(options: str, said: str, tmp_path: Path) -> None:
     assert f"`{said}`" in PAGE
     (tmp_path / "file").touch()
     program = f"import cirron_otel as ci\nci.profile({options})\nci.mark('x', [1])\nci.shutdown()"

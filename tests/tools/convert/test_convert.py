@@ -134,7 +134,7 @@ def test_selecting_everything_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expression", ["rank", "rank=", "rank=x", "epoch=1..", "color=red"])
-def test_what_cannot_be_selected_by(expression: str) -> None:
+def test_invalid_selection_is_a_usage_error(expression: str) -> None:
     with pytest.raises(UsageError, match="cannot select by"):
         Selection.parse([expression])
 
@@ -170,7 +170,7 @@ def test_a_name_that_leads_out_of_the_spool_is_refused_alone(tmp_path: Path) -> 
     assert [finding.code for finding in report.skipped] == ["refused"]
 
 
-def test_what_json_cannot_say_is_reported_and_binary_keeps_it(tmp_path: Path) -> None:
+def test_fields_json_cannot_express_are_reported_and_binary_preserves_them(tmp_path: Path) -> None:
     message = TracesData()
     span = message.resource_spans.add().scope_spans.add().spans.add(name="from the future")
     span.MergeFromString(b"\xc2\xb8\x02\x03new")  # field 5000, which OTLP does not have

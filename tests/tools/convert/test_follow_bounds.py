@@ -64,7 +64,7 @@ def test_parents_of_spans_that_came_in_otlp_are_not_waited_for(index: FollowInde
     assert [_rows(index, table) for table in ("referred", "weight", "node")] == [0, 0, 0]
 
 
-def test_a_scope_that_came_in_otlp_is_found_by_what_refers_to_it(index: FollowIndex) -> None:
+def test_scope_received_as_otlp_is_resolved_for_its_children(index: FollowIndex) -> None:
     session, above, below = _id(), _id(), _id()
     _take(index, _native(_child(below)))
     _take(index, _foreign(_child(above, below)))

@@ -98,7 +98,7 @@ def test_deep_nesting_comes_back_or_is_refused_by_name(value: str, tmp_path: Pat
     assert not is_too_deep or validate_batch(batch_with(value))
 
 
-def test_what_was_parsed_can_be_written_compared_and_sorted() -> None:
+def test_deepest_parsed_values_can_be_written_compared_and_sorted() -> None:
     """This holds at the deepest nesting that is read, for every kind of value."""
     for text in (deep("[", "]", exactjson.MAX_DEPTH), deep('{"d":', "}", exactjson.MAX_DEPTH)):
         for leaf in ("1", "1e400", "-0"):

@@ -126,7 +126,7 @@ def test_from_spool_to_spool_a_batch_that_no_spool_is_read_with_is_refused(tmp_p
 
 
 @pytest.mark.parametrize("levels", [30, 46, 47, 48, 49, 60, 300])
-def test_what_protobuf_would_refuse_is_written_in_another_way(levels: int, tmp_path: Path) -> None:
+def test_batches_too_deep_for_protobuf_use_another_encoding(levels: int, tmp_path: Path) -> None:
     """The batch claims to come from OTLP, but its attributes are too deep for a parser."""
     message = ResourceSpans()
     span = message.scope_spans.add().spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, name="x")

@@ -69,7 +69,7 @@ def test_such_batches_are_decided_and_never_counted(tmp_path: Path) -> None:
     index.close()
 
 
-def test_one_session_is_selected_by_what_its_batches_say(tmp_path: Path) -> None:
+def test_session_is_selected_by_the_id_in_its_batches(tmp_path: Path) -> None:
     own_spool(tmp_path / "in", 2)
     session = read_outline((sorted((tmp_path / "in/spool").iterdir()))[0].read_bytes()).session
     assert session is not None

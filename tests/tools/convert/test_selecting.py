@@ -86,7 +86,7 @@ def test_ten_candidates_are_listed() -> None:
     assert str(caught.value).endswith(f", {known[9]} and 2 more")
 
 
-def test_a_session_of_marks_alone_is_found_by_its_prefix(tmp_path: Path) -> None:
+def test_session_with_only_marks_is_selected_by_its_prefix(tmp_path: Path) -> None:
     """It is the session of their scope, the scope itself if that is missing, or a named session."""
     folder = tmp_path / "in" / "spool"
     folder.mkdir(parents=True)

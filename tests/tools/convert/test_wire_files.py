@@ -106,7 +106,7 @@ def test_otlp_and_batches_as_protobuf_convert_to_each_other(tmp_path: Path) -> N
     assert other.read_bytes() == file.read_bytes()
 
 
-def test_only_what_is_selected_is_written(tmp_path: Path) -> None:
+def test_only_selected_spans_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cirron_otel", "convert", str(SPOOL), "-", "--to", WIRE]
     done = subprocess.run([*command, "--select", "name=step"], capture_output=True, check=True)
     command = [sys.executable, "-m", "cirron_otel", "report", "-", "--from", WIRE, "--json"]
@@ -120,7 +120,7 @@ def test_only_what_is_selected_is_written(tmp_path: Path) -> None:
     assert "epoch" not in names
 
 
-def test_a_message_that_is_none_leaves_the_others(tmp_path: Path) -> None:
+def test_invalid_message_is_skipped_and_the_others_are_read(tmp_path: Path) -> None:
     good = to_proto(made(1, spans=[span(1)])).SerializeToString()
     file = tmp_path / "batches"
     file.write_bytes(framed(good, b"\xff" * 9, to_proto(made(2)).SerializeToString()))
@@ -130,7 +130,7 @@ def test_a_message_that_is_none_leaves_the_others(tmp_path: Path) -> None:
     assert (finding.code, finding.path) == ("unreadable", "2")
 
 
-def test_a_file_that_is_cut_off_gives_what_precedes(tmp_path: Path) -> None:
+def test_truncated_file_yields_its_complete_messages(tmp_path: Path) -> None:
     messages = framed(*(to_proto(made(number)).SerializeToString() for number in (1, 2, 3)))
     file = tmp_path / "batches"
     for size in range(1, len(messages)):
@@ -174,7 +174,7 @@ def test_unknown_fields_are_reported(tmp_path: Path) -> None:
     assert (report.batches, report.exit_code) == (1, 1)
 
 
-def test_an_export_reports_what_it_could_not_read(tmp_path: Path) -> None:
+def test_export_reports_unreadable_messages_and_unknown_fields(tmp_path: Path) -> None:
     message = to_proto(made(1, spans=[span(1)])).SerializeToString()
     file = tmp_path / "batches"
     with http_receiver() as server:

@@ -55,7 +55,7 @@ class TestTheCommand:
         assert lines[-1].endswith(", 0 failed")
         assert list(tmp_path.iterdir()) == []
 
-    def test_one_where_something_is_to_be_mended(self, run: Run, tmp_path: Path) -> None:
+    def test_exit_code_is_1_if_a_check_fails(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         result = run("doctor", "--no-hooks", env={"CIRRON_OUTPUT_DIR": "file/below"})
         assert result.returncode == 1
@@ -63,7 +63,7 @@ class TestTheCommand:
         assert "file cannot be written: Not a directory → set CIRRON_OUTPUT_DIR" in result.stdout
 
     @pytest.mark.parametrize("timeout", ["0", "soon", "1e9", "nan"])
-    def test_two_where_the_call_is_wrong(self, run: Run, timeout: str) -> None:
+    def test_exit_code_is_2_for_an_invalid_timeout(self, run: Run, timeout: str) -> None:
         assert run("doctor", "--timeout", timeout).returncode == 2
 
     def test_a_name_that_a_terminal_would_obey(self, run: Run) -> None:
@@ -112,7 +112,7 @@ class TestVariables:
         assert f"{name} (did you mean {meant}?)" in check.found
         assert SECRET not in str(check)
 
-    def test_what_is_no_option(self) -> None:
+    def test_unknown_variables_are_reported(self) -> None:
         check = examine_variables({"CIRRON_WEATHER": "fine", "OTEL_WEATHER": "fine"})
         assert (check.state, check.details["unknown"]) == (
             "warning",
@@ -139,13 +139,15 @@ class TestConfiguration:
             ({"CIRRON_EXPORTERS": "cirron"}, "there is no api_key"),
         ],
     )
-    def test_what_is_wrong_or_off(self, environ: dict[str, str], said: str, tmp_path: Path) -> None:
+    def test_invalid_or_disabling_settings_are_warnings(
+        self, environ: dict[str, str], said: str, tmp_path: Path
+    ) -> None:
         resolved = resolve(environ=environ, cwd=tmp_path, home=tmp_path)
         found = list(examine_configuration(resolved, environ))
         assert [str(each.state) for each in found] == ["warning"]
         assert said in found[0].found
 
-    def test_what_is_right(self, tmp_path: Path) -> None:
+    def test_valid_configuration_is_ok(self, tmp_path: Path) -> None:
         environ = {"CIRRON_SNAPSHOTS": "full"}
         resolved = resolve(environ=environ, cwd=tmp_path, home=tmp_path)
         (check,) = examine_configuration(resolved, environ)
@@ -171,7 +173,9 @@ def killed_in(directory: Path) -> None:
 
 
 class TestSpool:
-    def test_what_a_dead_process_left(self, run: Run, tmp_path: Path) -> None:
+    def test_spool_left_open_by_a_dead_process_is_reported_and_recovered(
+        self, run: Run, tmp_path: Path
+    ) -> None:
         killed_in(tmp_path / ".cirron")
         check = checks_of(run)["spool left open"]
         assert (check["state"], len(check["details"]["owners"])) == ("warning", 1)
@@ -182,7 +186,9 @@ class TestSpool:
         assert done.returncode == 0
         assert "spool left open" not in checks_of(run)
 
-    def test_what_was_not_sent(self, run: Run, spool: Path, server: OtlpServer) -> None:
+    def test_unsent_batches_are_reported_and_the_advice_sends_them(
+        self, run: Run, spool: Path, server: OtlpServer
+    ) -> None:
         check = checks_of(run, "--no-send", env=server.environ)["spool batches"]
         files = len(list((spool / "spool").iterdir()))
         assert (check["state"], check["details"]["unsent"]) == ("warning", files)
@@ -203,7 +209,7 @@ class TestSpool:
         spool.chmod(0o700)
         assert "others on this machine" not in checks_of(run)["spool"]["found"]
 
-    def test_a_cap_above_what_is_free(self, run: Run) -> None:
+    def test_spool_cap_exceeding_free_space_is_a_warning(self, run: Run) -> None:
         check = checks_of(run, env={"CIRRON_SPOOL_MAX_BYTES": "900TB"})["spool disk"]
         assert check["state"] == "warning"
         assert "CIRRON_SPOOL_MAX_BYTES" in check["advice"]
@@ -216,7 +222,7 @@ class TestSpool:
         assert (check["state"], check["details"]["filesystem"]) == ("warning", "tmpfs")
         assert not Path("/dev/shm/cirron-otel-none").exists()
 
-    def test_a_place_that_nobody_can_write(self, tmp_path: Path) -> None:
+    def test_unwritable_output_directory_fails(self, tmp_path: Path) -> None:
         config = resolve({"output_dir": "/proc/nothing"}, environ={}, cwd=tmp_path).config
         (check,) = examine_spool(config, {}, 10)
         assert (check.state, check.is_endpoint) == ("failed", False)
@@ -233,7 +239,7 @@ Requires-Dist: protobuf<1; extra == "old"
 
 
 class TestPackages:
-    def test_what_does_not_fit_together(self, run: Run, tmp_path: Path) -> None:
+    def test_unmet_requirements_of_packages_are_reported(self, run: Run, tmp_path: Path) -> None:
         path = python_path(tmp_path, "opentelemetry_weather-1.0.dist-info/METADATA", _ANOTHER)
         check = checks_of(run, env=path)["packages"]
         assert check["state"] == "warning"
@@ -243,7 +249,7 @@ class TestPackages:
         )
         assert "protobuf <1" not in check["found"]
 
-    def test_what_is_installed(self) -> None:
+    def test_installed_versions_are_reported(self) -> None:
         first, *others = examine_packages(("otlp",))
         assert first.details["versions"]["opentelemetry-sdk"] in first.found
         assert all(each.state != "failed" for each in others)
@@ -320,7 +326,7 @@ class TestHooks:
 
     @pytest.mark.slow
     @pytest.mark.torch
-    def test_what_stays_is_seen(self, tmp_path: Path) -> None:
+    def test_hooks_that_are_not_undone_are_reported(self, tmp_path: Path) -> None:
         config = resolve(environ={}, cwd=tmp_path, home=tmp_path).config
         path = python_path(tmp_path, "sitecustomize.py", _STUCK)
         check = examine_hooks(config, {**os.environ, **path})
@@ -360,7 +366,7 @@ class TestThePlatform:
         assert "401" in result.stdout
         assert "CIRRON_API_KEY" in result.stdout
 
-    def test_nobody_is_there(self, run: Run) -> None:
+    def test_unreachable_endpoint_fails_the_tcp_check(self, run: Run) -> None:
         settings = {"CIRRON_API_KEY": SECRET, "CIRRON_API_ENDPOINT": "http://127.0.0.1:1"}
         found = checks_of(run, env=settings)
         assert found["cirron tcp"]["state"] == "failed"
@@ -372,7 +378,7 @@ class TestThePlatform:
 
 
 class TestTheCommandAtAnEndpoint:
-    def test_five_where_the_endpoint_fails(self, run: Run) -> None:
+    def test_exit_code_is_5_if_the_endpoint_fails(self, run: Run) -> None:
         with black_hole() as port:
             environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
             result = run("doctor", "--no-hooks", "--timeout", "0.5", env=environ)

@@ -137,7 +137,7 @@ def spans_in(body: bytes) -> list[str]:
     ]
 
 
-class TestWhatIsRight:
+class TestWorkingEndpoint:
     def test_grpc(self) -> None:
         with grpc_receiver() as receiver:
             found = checked({ENDPOINT: f"http://localhost:{receiver.port}"})
@@ -179,7 +179,7 @@ class TestWhatIsRight:
         assert [last(each).state for each in found] == ["ok"] * 2
         assert [call.body for call in receiver.calls] == [post.body for post in http.posts] == [b""]
 
-    def test_our_own_collector_is_known(self, tmp_path: Path) -> None:
+    def test_cirron_collector_is_recognized(self, tmp_path: Path) -> None:
         with serving(tmp_path / "traces") as collector:
             found = checked({**HTTP, ENDPOINT: collector.http})
             assert collector.end() == 0
@@ -206,7 +206,7 @@ class TestWhatIsRight:
 
 
 class TestTheWay:
-    def test_nobody_listens(self) -> None:
+    def test_refused_connection_is_reported(self) -> None:
         port = free_port()
         check = last(checked({ENDPOINT: f"http://127.0.0.1:{port}"}))
         assert (check.name, check.is_endpoint) == ("otlp tcp", True)
@@ -220,7 +220,7 @@ class TestTheWay:
         assert "does not answer within 0.5 s" in check.found
 
     @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-    def test_one_that_says_nothing(self, protocol: str) -> None:
+    def test_silent_server_is_reported(self, protocol: str) -> None:
         with listening() as port:
             environ = {PROTOCOL: protocol, ENDPOINT: f"http://127.0.0.1:{port}"}
             check = last(checked(environ, timeout=1.5))
@@ -303,7 +303,7 @@ class TestTheSettings:
             ({ENDPOINT: "http://localhost:65536"}, "has no host and port"),
         ],
     )
-    def test_what_no_exporter_can_use(self, settings: dict[str, str], said: str) -> None:
+    def test_unusable_settings_are_reported(self, settings: dict[str, str], said: str) -> None:
         found = checked(settings)
         assert list(found) == ["otlp settings"]
         assert said in last(found).found
@@ -325,7 +325,9 @@ class TestTheSettings:
             ),
         ],
     )
-    def test_what_can_hardly_be_meant(self, settings: dict[str, str], said: str) -> None:
+    def test_suspicious_settings_are_warned_about(
+        self, settings: dict[str, str], said: str
+    ) -> None:
         check = checked(settings, timeout=0.5)["otlp settings"]
         assert check.state == "warning"
         assert said in check.found
@@ -422,7 +424,7 @@ class TestTheAnswer:
             check = last(checked({**HTTP, ENDPOINT: f"http://127.0.0.1:{receiver.port}"}))
         assert "this is not an OTLP endpoint" in check.found
 
-    def test_a_path_that_is_elsewhere_is_found(self) -> None:
+    def test_path_accepted_by_the_server_is_suggested(self) -> None:
         def only_there(post: Post) -> Answer:
             return Answer(200 if post.path == "/otlp/v1/traces" else 404)
 

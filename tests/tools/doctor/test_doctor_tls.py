@@ -32,7 +32,7 @@ CLIENT, KEY = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIEN
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """A CA with certificates for a server and a client, and with `expired`, `soon` and `other`."""
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command, which makes the certificates, is not installed")
@@ -53,28 +53,28 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return found
 
 
-def context(made: Certificates, name: str, *, wants_client: bool = False) -> ssl.SSLContext:
+def context(certificates: Certificates, name: str, *, wants_client: bool = False) -> ssl.SSLContext:
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    found.load_cert_chain(made.path(f"{name}.pem"), made.path("server.key"))
+    found.load_cert_chain(certificates.path(f"{name}.pem"), certificates.path("server.key"))
     if wants_client:
         found.verify_mode = ssl.CERT_REQUIRED
-        found.load_verify_locations(made.path("ca.pem"))
+        found.load_verify_locations(certificates.path("ca.pem"))
     return found
 
 
 @contextlib.contextmanager
 def secure(
-    made: Certificates, name: str = "server", *, wants_client: bool = False
+    certificates: Certificates, name: str = "server", *, wants_client: bool = False
 ) -> Iterator[str]:
-    tls = context(made, name, wants_client=wants_client)
+    tls = context(certificates, name, wants_client=wants_client)
     with http_receiver(tls=tls) as receiver:
         yield f"https://127.0.0.1:{receiver.port}"
 
 
 @contextlib.contextmanager
-def secure_grpc(made: Certificates, *, wants_client: bool = False) -> Iterator[str]:
-    pair = [(made.read("server.key"), made.read("server.pem"))]
-    root = made.read("ca.pem") if wants_client else None
+def secure_grpc(certificates: Certificates, *, wants_client: bool = False) -> Iterator[str]:
+    pair = [(certificates.read("server.key"), certificates.read("server.pem"))]
+    root = certificates.read("ca.pem") if wants_client else None
     credentials = grpc.ssl_server_credentials(pair, root, wants_client)
     with grpc_receiver(credentials=credentials) as receiver:
         yield f"https://127.0.0.1:{receiver.port}"
@@ -86,9 +86,9 @@ def failing(environ: dict[str, str]) -> Check:
     return check
 
 
-def test_a_trusted_certificate(made: Certificates) -> None:
-    ours = {CA: made.path("ca.pem")}
-    with secure(made) as http, secure_grpc(made) as server:
+def test_a_trusted_certificate(certificates: Certificates) -> None:
+    ours = {CA: certificates.path("ca.pem")}
+    with secure(certificates) as http, secure_grpc(certificates) as server:
         found = [checked({**HTTP, **ours, ENDPOINT: http}), checked({**ours, ENDPOINT: server})]
     for each in found:
         assert {str(check.state) for check in each.values()} == {"ok"}
@@ -98,41 +98,47 @@ def test_a_trusted_certificate(made: Certificates) -> None:
 
 @pytest.mark.parametrize("protocol", [HTTP, {}])
 def test_a_ca_that_is_not_known(
-    made: Certificates, protocol: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, protocol: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"):
         monkeypatch.delenv(name, raising=False)
-    with secure(made) if protocol else secure_grpc(made) as place:
+    with secure(certificates) if protocol else secure_grpc(certificates) as place:
         check = failing({**protocol, ENDPOINT: place})
     assert "an unknown CA; the trusted CAs are " in check.found
     assert check.advice == f"set {CA} to a file with the certificate of its CA"
 
 
-def test_an_expired_certificate(made: Certificates) -> None:
-    with secure(made, "expired") as place:
-        check = failing({**HTTP, CA: made.path("ca.pem"), ENDPOINT: place})
+def test_an_expired_certificate(certificates: Certificates) -> None:
+    with secure(certificates, "expired") as place:
+        check = failing({**HTTP, CA: certificates.path("ca.pem"), ENDPOINT: place})
     assert "has expired" in check.found
 
 
-def test_a_certificate_that_expires_soon(made: Certificates) -> None:
-    with secure(made, "soon") as place:
-        found = checked({**HTTP, CA: made.path("ca.pem"), ENDPOINT: place})
+def test_a_certificate_that_expires_soon(certificates: Certificates) -> None:
+    with secure(certificates, "soon") as place:
+        found = checked({**HTTP, CA: certificates.path("ca.pem"), ENDPOINT: place})
     assert found["otlp tls"].state == "warning"
     assert "renew it" in found["otlp tls"].advice
     assert last(found).state == "ok"
 
 
-def test_a_certificate_for_another_name(made: Certificates) -> None:
-    with secure(made, "other") as place:
-        check = failing({**HTTP, CA: made.path("ca.pem"), ENDPOINT: place})
+def test_a_certificate_for_another_name(certificates: Certificates) -> None:
+    with secure(certificates, "other") as place:
+        check = failing({**HTTP, CA: certificates.path("ca.pem"), ENDPOINT: place})
     assert "is for another name" in check.found
 
 
 @pytest.mark.parametrize("protocol", [HTTP, {}])
-def test_a_client_certificate_is_wanted(made: Certificates, protocol: dict[str, str]) -> None:
-    ours = {**protocol, CA: made.path("ca.pem")}
-    pair = {CLIENT: made.path("client.pem"), KEY: made.path("client.key")}
-    served = secure(made, wants_client=True) if protocol else secure_grpc(made, wants_client=True)
+def test_a_client_certificate_is_wanted(
+    certificates: Certificates, protocol: dict[str, str]
+) -> None:
+    ours = {**protocol, CA: certificates.path("ca.pem")}
+    pair = {CLIENT: certificates.path("client.pem"), KEY: certificates.path("client.key")}
+    served = (
+        secure(certificates, wants_client=True)
+        if protocol
+        else secure_grpc(certificates, wants_client=True)
+    )
     with served as place:
         without = failing({**ours, ENDPOINT: place})
         found = checked({**ours, **pair, ENDPOINT: place})
@@ -141,17 +147,19 @@ def test_a_client_certificate_is_wanted(made: Certificates, protocol: dict[str, 
     assert last(found).state == "ok"
 
 
-def test_a_client_certificate_that_is_not_trusted(made: Certificates, tmp_path: Path) -> None:
+def test_a_client_certificate_that_is_not_trusted(
+    certificates: Certificates, tmp_path: Path
+) -> None:
     strange = make_certificates(tmp_path)
     pair = {CLIENT: strange.path("client.pem"), KEY: strange.path("client.key")}
-    with secure(made, wants_client=True) as place:
-        check = failing({**HTTP, **pair, CA: made.path("ca.pem"), ENDPOINT: place})
+    with secure(certificates, wants_client=True) as place:
+        check = failing({**HTTP, **pair, CA: certificates.path("ca.pem"), ENDPOINT: place})
     assert "does not accept our client certificate" in check.found
     assert CLIENT in check.advice
 
 
 @pytest.mark.parametrize("protocol", [HTTP, {}])
-def test_https_where_none_is_spoken(protocol: dict[str, str]) -> None:
+def test_https_to_a_plaintext_endpoint_is_reported(protocol: dict[str, str]) -> None:
     with http_receiver() as http, grpc_receiver() as other:
         port = http.port if protocol else other.port
         check = failing({**protocol, ENDPOINT: f"https://127.0.0.1:{port}"})
@@ -160,17 +168,19 @@ def test_https_where_none_is_spoken(protocol: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("protocol", [HTTP, {}])
-def test_http_where_tls_is_spoken(made: Certificates, protocol: dict[str, str]) -> None:
-    with secure(made) if protocol else secure_grpc(made) as place:
+def test_http_to_a_tls_endpoint_is_reported(
+    certificates: Certificates, protocol: dict[str, str]
+) -> None:
+    with secure(certificates) if protocol else secure_grpc(certificates) as place:
         check = last(checked({**protocol, ENDPOINT: place.replace("https", "http")}))
     assert (check.name, check.is_endpoint) == ("otlp protocol", True)
     assert "speaks TLS" in check.found
     assert check.advice == f"use https:// in {ENDPOINT}"
 
 
-def test_files_that_hold_no_certificates(made: Certificates, tmp_path: Path) -> None:
+def test_files_that_hold_no_certificates(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
-    with secure(made) as place:
+    with secure(certificates) as place:
         for name in ("empty.pem", "missing.pem"):
             check = failing({**HTTP, CA: str(tmp_path / name), ENDPOINT: place})
             assert "the certificates cannot be used" in check.found

@@ -159,7 +159,7 @@ def test_a_table_is_read_when_it_is_used(tmp_path: Path) -> None:
     assert repr(table) == f"<LazyTable steps: {count:,} rows>"
 
 
-def test_libraries_take_a_table_as_it_is() -> None:
+def test_libraries_accept_a_table_directly() -> None:
     import duckdb
     import polars as pl
     import pyarrow as pa
@@ -226,7 +226,7 @@ def test_one_run_or_all(two_runs: Path) -> None:
         ci.read(two_runs, run="c")
 
 
-def test_what_cannot_be_read_is_a_warning(two_runs: Path) -> None:
+def test_unreadable_batch_causes_a_warning(two_runs: Path) -> None:
     (two_runs / "spool" / "torn.json").write_bytes(b'{"schema_version": 1, "spans": [')
     with pytest.warns(UserWarning, match="is incomplete: .*; `findings` lists it$"):
         recording = ci.read(two_runs)

@@ -78,7 +78,7 @@ def assert_as_reported(spool: Path) -> None:
 
 
 @pytest.mark.parametrize("spool", [*(SPOOLS / name for name in NAMES), RECORDING], ids=str)
-def test_the_rows_are_those_of_the_report(spool: Path) -> None:
+def test_rows_match_the_report(spool: Path) -> None:
     assert_as_reported(spool)
 
 
@@ -106,7 +106,7 @@ def test_any_tree(tmp_path_factory: pytest.TempPathFactory, scopes: list[Any]) -
     assert_as_reported(written(folder, made(1, spans=spans)))
 
 
-def test_costs_are_those_of_the_spans(tmp_path: Path) -> None:
+def test_costs_match_the_spans(tmp_path: Path) -> None:
     attributes = {"cuda.memory_peak_bytes": 5, "cuda.memory_reserved_peak_bytes": 6}
     failed = {"status": {"code": 2, "message": "ValueError: bad"}}
     (row,) = steps_of(
@@ -154,7 +154,7 @@ def test_marks_of_an_evaluation_are_apart(tmp_path: Path) -> None:
     assert (row["mark_loss"], row["eval_mark_loss"], row["eval_mark_acc"]) == (0.5, 9.5, 0.5)
 
 
-def test_what_the_report_does_not_list_is_no_column(tmp_path: Path) -> None:
+def test_marks_omitted_from_the_report_have_no_column(tmp_path: Path) -> None:
     marks = [
         mark(1, 1, name="cirron.overhead_ns", value=5),
         mark(2, 1, name="digest.loss", value="0" * 32, attrs={"step": 1}),

@@ -12,7 +12,7 @@ from cirron_otel.tools.query.address import HEADERS_VARIABLE, is_query_address, 
 HOUR_NS = 3600 * 10**9
 
 
-def test_what_is_asked_for() -> None:
+def test_address_contains_backend_url_and_selection() -> None:
     address = parse_address("jaeger:http://localhost:16686/base/?session=abc", {})
     assert (address.backend, address.url) == ("jaeger", "http://localhost:16686/base")
     assert (address.session, address.traces, address.service) == ("abc", (), None)
@@ -40,7 +40,7 @@ def test_moments(text: str, ns: int) -> None:
     )
 
 
-def test_ages_and_what_is_searched_without_any() -> None:
+def test_ages_are_relative_to_now_and_the_default_period_is_a_week() -> None:
     now = time.time_ns()
     address = parse_address("jaeger:http://h?service=s&start=2d&end=90m", {})
     assert abs(address.start_ns - (now - 48 * HOUR_NS)) < HOUR_NS
@@ -50,7 +50,7 @@ def test_ages_and_what_is_searched_without_any() -> None:
     assert address.end_ns - address.start_ns == 7 * 24 * HOUR_NS
 
 
-def test_headers_come_from_their_own_variable_and_the_tenant_from_the_address() -> None:
+def test_headers_come_from_the_query_variable_and_tenant_from_the_address() -> None:
     said = {HEADERS_VARIABLE: "authorization=Bearer%20s3cret", "OTEL_EXPORTER_OTLP_HEADERS": "a=b"}
     address = parse_address("tempo:http://h?service=s&tenant=blue", said)
     assert address.headers == {"authorization": "Bearer s3cret", "x-scope-orgid": "blue"}
@@ -83,7 +83,7 @@ def test_headers_come_from_their_own_variable_and_the_tenant_from_the_address() 
         ("jaeger:http://h?service=s&limit=" + "9" * 5000, "from 1 to"),
     ],
 )
-def test_what_is_none(text: str, says: str) -> None:
+def test_invalid_addresses_are_refused_without_secrets(text: str, says: str) -> None:
     assert is_query_address(text)
     with pytest.raises(UsageError, match=says) as error:
         parse_address(text, {})
@@ -96,5 +96,5 @@ def test_headers_that_cannot_be_read_are_not_shown() -> None:
     assert "s3cret" not in str(error.value)
 
 
-def test_paths_are_none() -> None:
+def test_paths_are_not_query_addresses() -> None:
     assert not any(map(is_query_address, ("jaeger.jsonl", "./jaeger:x", "tempo", "-")))

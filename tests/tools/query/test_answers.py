@@ -65,7 +65,7 @@ def failing(error: type[CirronOtelError], said: Said, backend: str = "jaeger") -
     return str(found.value)
 
 
-def test_what_is_sent_with_a_request() -> None:
+def test_request_has_credentials_extra_headers_and_tenant() -> None:
     with serving(lambda *_: Said(body=as_json(trace()))) as served:
         fetched, data = ask(served.url, "jaeger", f"trace={TRACE}&tenant=blue")
     assert fetched.traces == 1
@@ -102,7 +102,7 @@ def test_web_pages_redirects_and_other_servers() -> None:
     assert "answered 404" in failing(EndpointError, elsewhere, "tempo")
 
 
-def test_nobody_answers() -> None:
+def test_refused_connection_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -140,7 +140,7 @@ def test_an_answer_that_repeats_a_key_is_refused_with_its_path() -> None:
     assert "result.resourceSpans[0].scopeSpans[0].spans[0].name: the key occurs twice" in message
 
 
-def test_gzip_and_what_is_damaged_in_it() -> None:
+def test_gzip_is_decoded_and_damaged_gzip_is_reported() -> None:
     packed = gzip.compress(as_json(trace()))
     coding = {"content-encoding": "gzip"}
     with serving(lambda *_: Said(body=packed, headers=coding)) as served:
@@ -149,7 +149,7 @@ def test_gzip_and_what_is_damaged_in_it() -> None:
     assert "damaged" in failing(EndpointError, Said(body=damaged, headers=coding))
 
 
-def test_answers_have_a_limit_which_counts_what_is_unpacked(
+def test_answer_limit_applies_to_the_decompressed_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 2**20)
@@ -166,7 +166,7 @@ def test_answers_have_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     "body",
     [b"[]", b'{"result":[]}', b'{"resourceSpans":{}}', b"nonsense", b"[" * 100_000, b'{"a":1}{'],
 )
-def test_what_is_no_otlp_json(body: bytes) -> None:
+def test_invalid_otlp_json_is_an_input_error(body: bytes) -> None:
     assert "jaeger at http://127.0.0.1" in failing(InputError, Said(body=body))
 
 
@@ -192,7 +192,7 @@ def test_spans_of_another_trace() -> None:
     assert "another trace" in failing(InputError, said, "tempo")
 
 
-def test_tempo_that_gives_a_part_says_so() -> None:
+def test_partial_trace_from_tempo_is_reported() -> None:
     body = as_proto(trace(), b"\x18\x01\x22\x09too large")
     said = Said(body=body, kind="application/protobuf")
     with serving(lambda *_: said) as served:
@@ -218,7 +218,7 @@ def test_text_that_was_cut_within_a_letter() -> None:
     assert "1 attribute is as long as Tempo cuts them" in fetched.missing[0]
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_missing_traces_are_reported() -> None:
     error = b'{"error":{"httpCode":404,"message":"No traces found"}}'
     with serving(lambda *_: Said(404, error, "text/plain")) as served:
         with pytest.raises(InputError, match="none of the traces that were asked for"):

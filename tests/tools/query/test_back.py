@@ -219,7 +219,7 @@ def named(messages: list[TracesData], name: str) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("backend", ["jaeger", "tempo"])
-def test_what_never_came_is_found(
+def test_missing_traces_and_spans_are_reported(
     backend: str, folder: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     store = Store(backend, request.getfixturevalue(backend))

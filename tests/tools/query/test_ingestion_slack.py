@@ -76,7 +76,7 @@ def found(tempo: Tempo, start_s: int, end_s: int) -> int:
 
 
 @pytest.mark.backends
-def test_what_the_page_says_of_old_runs(
+def test_tempo_slack_warning_for_old_runs_matches_the_documentation(
     old_run: Path,
     backend: tuple[Tempo, bool],
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +107,9 @@ def test_what_the_page_says_of_old_runs(
     assert bool(warnings) is not is_raised
 
 
-def test_a_run_of_now_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_of_a_recent_run_does_not_query_the_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(config: OtlpConfig) -> None:
         raise AssertionError("nothing is old here")
 

@@ -37,7 +37,9 @@ def test_the_table_has_each_piece_once() -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_what_is_kept_is_what_the_table_says(storage: str, request: pytest.FixtureRequest) -> None:
+def test_backends_preserve_exactly_the_fields_in_the_table(
+    storage: str, request: pytest.FixtureRequest
+) -> None:
     store = Store(storage, request.getfixturevalue(storage.replace(" ", "_")))
     made = [(piece, piece.made()) for piece in PIECES]
     store.send(message for _, message in made)

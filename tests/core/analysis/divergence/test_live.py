@@ -108,7 +108,7 @@ def test_it_agrees_with_diff(
     assert first_of == ([] if expected["divergence"] is None else [expected["divergence"]])
 
 
-def test_a_difference_is_found_before_the_epoch_ends(tmp_path: Path) -> None:
+def test_difference_is_detected_during_the_epoch(tmp_path: Path) -> None:
     first = session(epochs=1)
     second = changed(first, from_step(12, "grads", "fc.bias"))
     sides = record(tmp_path / "a", first), record(tmp_path / "b", second)

@@ -126,7 +126,7 @@ NO_REPLICAS = ("fsdp-none", "fsdp-initial", "equal-none", "stages-none", "local-
 
 
 @pytest.mark.parametrize("name", NO_REPLICAS)
-def test_shards_and_stages_are_no_replicas(ranks: Path, name: str) -> None:
+def test_shards_and_stages_are_not_replicas(ranks: Path, name: str) -> None:
     assert replicas(ranks / name) is None
     assert "DIVERGED" not in command("report", ranks / name, "--run", "all")[1]
 

@@ -147,7 +147,7 @@ def test_stages_of_a_pipeline_are_not_compared(tmp_path: Path, tensors: bool) ->
     assert (found["step"], found["ranks"]) == (9, [2, 3])
 
 
-def test_gradients_that_do_not_change_are_no_evidence(tmp_path: Path) -> None:
+def test_unchanging_gradients_are_not_evidence_of_averaging(tmp_path: Path) -> None:
     def zero(recorded: Session) -> None:
         constant(recorded, "grads")
         apart(recorded, "weights")
@@ -202,7 +202,7 @@ def own_buffers(recorded: Session) -> None:
         step.tensor("weights", "norm.mean")[0] += recorded.pid
 
 
-def test_replicas_with_buffers_of_their_own(tmp_path: Path) -> None:
+def test_per_replica_buffers_do_not_hide_weight_divergence(tmp_path: Path) -> None:
     recorded = [changed(each, own_buffers) for each in ranks(3)]
     equal = report(record(tmp_path / "equal", *recorded))
     assert equal == {"groups": [[0, 1, 2]], "compared": 30, "divergences": []}
@@ -218,7 +218,7 @@ def test_replicas_with_buffers_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "replicas"), [(9, [0, 1, 2]), (0, [0, 2])])
-def test_digests_that_could_not_be_taken_are_no_difference(
+def test_failed_digests_are_not_counted_as_divergence(
     tmp_path: Path, step: int, replicas: list[int]
 ) -> None:
     recorded = ranks(3)
@@ -228,7 +228,7 @@ def test_digests_that_could_not_be_taken_are_no_difference(
     }  # fmt: skip
 
 
-def test_digests_of_tensors_that_could_not_be_taken_are_no_difference(tmp_path: Path) -> None:
+def test_failed_tensor_digests_are_not_counted_as_divergence(tmp_path: Path) -> None:
     recorded = [changed(each, lambda rank: apart(rank, "weights", first=1)) for each in ranks(2)]
     for each in recorded:
         each.steps[0].tensor("weights", "norm.mean")[0] += each.pid

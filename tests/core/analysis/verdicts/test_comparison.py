@@ -61,7 +61,7 @@ def test_a_change_within_the_noise_is_inconclusive() -> None:
     assert compared(BASE + 100_000, jitter=10_000).kind == "SLOWER"
 
 
-def test_single_slow_steps_are_no_noise() -> None:
+def test_single_slow_steps_are_not_noise() -> None:
     calm = [BASE] * 100
     spiked = [BASE * (50 if n % 10 == 5 else 1) for n in range(100)]
     found = compare([steps(*calm)], [steps(*spiked)])

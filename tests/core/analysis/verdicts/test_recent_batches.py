@@ -24,7 +24,9 @@ def is_enough(batches: list[tuple[str, dict[int | None, int]]], ranks: set[int |
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_kept(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_batches_match_the_reference_rule(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recent_batches, "MAX_BATCHES", 20)
     chance = random.Random(seed)
     ranks = [None] if seed == 0 else list(range(chance.choice([1, 2, 5, 30])))

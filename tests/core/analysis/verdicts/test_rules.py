@@ -169,7 +169,7 @@ def test_a_straggler_in_a_scope_of_the_users() -> None:
     assert (found.kind, found.phase, found.ranks) == ("STRAGGLER", "augment", [1])
 
 
-def test_one_rank_is_no_straggler() -> None:
+def test_single_rank_is_not_a_straggler() -> None:
     found = diagnosed(window(quiet()))
     assert found.primary.kind == "BALANCED"
     assert found.not_assessed["STRAGGLER"] == "needs 2 ranks"

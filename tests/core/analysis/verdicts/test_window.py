@@ -274,7 +274,7 @@ def test_utilization_and_temperature(tmp_path: Path) -> None:
     assert (found.cpu, found.gpu) == ([(0, "host", 0.9)], [])
 
 
-def test_live_readings_are_those_of_the_window(tmp_path: Path) -> None:
+def test_live_readings_are_limited_to_the_window(tmp_path: Path) -> None:
     records = Rank()
     records.mark("process.cpu.utilization", 1.0)
     records.mark("loss", "nan")

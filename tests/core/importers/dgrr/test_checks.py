@@ -60,7 +60,7 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def test_damage_in_any_chunk_is_found() -> None:
+def test_damage_in_any_chunk_is_detected() -> None:
     """Traces of several chunks, with damage at random places."""
     draw = random.Random(23)
     whole = trace(chain(3_000))
@@ -87,7 +87,7 @@ def test_removed_repeated_and_exchanged_records() -> None:
     assert findings(trace([one, three])) == [("step_id", 1), ("w_before", 1), ("b_before", 1)]
 
 
-def test_values_that_are_not_finite_are_no_error() -> None:
+def test_non_finite_values_are_not_errors() -> None:
     data = trace([record(0, 0.0, NAN, 1.0, NAN, float("inf"), NAN, NAN),
                   record(1, float("inf"), NAN, 1.0, 2.0, 0.0, 0.0, float("-inf"))])  # fmt: skip
     assert findings(data) == []

@@ -213,7 +213,7 @@ def test_inspect_shows_the_record_and_its_bits() -> None:
     assert dgrr("inspect", "--step", 49, "--trace", CLEAN)[0] == 0
 
 
-def test_rollback_gives_the_parameters_before_a_step(folder: Path) -> None:
+def test_rollback_restores_the_parameters_prior_to_a_step(folder: Path) -> None:
     assert dgrr("train")[0] == 0
     before = (folder / "trace.dgrr").read_bytes()
     code, document = dgrr("rollback", "--step", 40, "--out", "back.dgrr")

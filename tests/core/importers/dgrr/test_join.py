@@ -63,7 +63,7 @@ def _through_otlp(spool: Path, folder: Path) -> Path:
     return folder / "joined.jsonl"
 
 
-def test_records_without_a_step_are_reported_and_kept(tmp_path: Path) -> None:
+def test_records_without_a_step_are_reported_and_preserved(tmp_path: Path) -> None:
     steps = len(steps_of(RANKS, 0))
     (tmp_path / "long.dgrr").write_bytes(trace(chain(steps + 4_500)))
     joined = tmp_path / "joined"

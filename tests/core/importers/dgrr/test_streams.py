@@ -46,7 +46,7 @@ def run(*arguments: object, data: bytes = b"", **more: str) -> subprocess.Comple
 
 @pytest.mark.parametrize("path", [CLEAN, DAMAGED, DRIFT], ids=lambda path: path.stem)
 @pytest.mark.parametrize("arguments", _COMMANDS, ids=" ".join)
-def test_standard_input_gives_what_the_file_gives(
+def test_standard_input_gives_the_same_output_as_the_file(
     arguments: tuple[str, ...], path: Path, tmp_path: Path
 ) -> None:
     code, out, problems = command("dgrr", *(each.format(path) for each in arguments))

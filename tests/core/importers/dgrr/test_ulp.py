@@ -72,7 +72,7 @@ def test_all_pairs_of_float8(dtype: str) -> None:
 
 
 @pytest.mark.torch
-def test_the_formats_are_those_of_torch() -> None:
+def test_float8_formats_match_torch() -> None:
     """All numbers of every float8 format that torch has are those of the slow definition."""
     import torch
 
@@ -169,7 +169,7 @@ def test_the_largest_finite_number_is_next_to_infinity() -> None:
     assert ulp_distance(math.inf, math.nextafter(math.inf, 0)) == 1
 
 
-def test_what_is_not_a_number_of_a_format_is_refused() -> None:
+def test_invalid_bits_or_format_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown format 'float4': expected one of float64"):
         ulp_distance(0, 0, "float4")
     for bits in (256, -1, 1.0):

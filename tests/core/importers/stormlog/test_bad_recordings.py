@@ -69,7 +69,7 @@ def with_metadata(**values: object) -> dict[str, object]:
         ({"host": "\ud800"}, "lone-surrogate"),
     ],
 )  # fmt: skip
-def test_a_record_that_other_readers_change_is_kept_and_reported(
+def test_record_that_other_readers_change_is_preserved_and_reported(
     changes: dict[str, object], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For every command; and the file comes back."""
@@ -102,7 +102,7 @@ def assert_reported(
         assert f"[{code}]" in lines[0]
 
 
-def test_repeated_keys_are_kept_and_reported(
+def test_repeated_keys_are_preserved_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "segment-000001.jsonl"

@@ -213,7 +213,9 @@ def test_a_manifest_that_points_outside(run: Run, tmp_path: Path, command: str) 
 
 @pytest.mark.parametrize("command", ["sessions", "timeline", "verify"])
 @pytest.mark.parametrize("kind", ["missing", "empty", "binary", "text", "spool", "closed"])
-def test_what_is_no_recording(run: Run, tmp_path: Path, kind: str, command: str) -> None:
+def test_input_that_is_not_a_recording_is_reported(
+    run: Run, tmp_path: Path, kind: str, command: str
+) -> None:
     path = tmp_path / kind
     if kind == "empty":
         path.mkdir()

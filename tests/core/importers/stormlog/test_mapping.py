@@ -200,7 +200,7 @@ def test_a_null_never_becomes_a_number(tmp_path: Path) -> None:
     assert record_of(mark, session) == record
 
 
-def test_the_text_of_a_record_that_does_not_follow_is_kept(tmp_path: Path) -> None:
+def test_record_text_not_derivable_from_the_mark_is_preserved(tmp_path: Path) -> None:
     record = event(1, metadata={"b": 1, "a": 2})
     text = json.dumps(record).encode()
     path = tmp_path / "segment-000001.jsonl"

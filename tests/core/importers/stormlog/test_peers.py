@@ -236,7 +236,7 @@ def test_the_command_has_the_same_timeline(peer: Peer, tmp_path: Path) -> None:
             ]  # fmt: skip
 
 
-def test_an_event_of_ours_has_the_fields_of_theirs(peer: Peer) -> None:
+def test_event_has_the_same_fields_as_stormlogs(peer: Peer) -> None:
     event = telemetry_event_from_record({"timestamp": 1.5})
     assert isinstance(event, TelemetryEvent)
     assert list(telemetry_event_to_dict(event)) == list(peer.ask("event", {"timestamp": 1.5}))

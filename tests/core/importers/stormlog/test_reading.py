@@ -211,7 +211,7 @@ def test_an_invalid_record_is_skipped_and_reported(
         (b'"\\ud800"', "lone-surrogate"), (b'{"a":1,"a":2}', "repeated-key"),
     ],
 )  # fmt: skip
-def test_what_json_readers_disagree_on_is_kept_and_reported(
+def test_ambiguous_json_values_are_preserved_and_reported(
     tmp_path: Path, value: bytes, code: str
 ) -> None:
     text = json.dumps({**VERSION_3, "metadata": {"x": "VALUE"}}).encode()
@@ -221,7 +221,7 @@ def test_what_json_readers_disagree_on_is_kept_and_reported(
     assert [each.code for each in findings] == [code]
 
 
-def test_a_line_that_is_too_long_is_not_kept_in_memory(tmp_path: Path) -> None:
+def test_too_long_line_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / SEGMENT
     with path.open("wb") as file:
         file.write(EVENTS[0] + b'{"a":"')
@@ -298,7 +298,7 @@ def test_every_kind_of_recording_is_recognised() -> None:
     assert len(kinds(RECORDINGS)) == 9
 
 
-def test_other_files_of_a_directory_are_no_recordings(tmp_path: Path) -> None:
+def test_other_files_of_a_directory_are_not_recordings(tmp_path: Path) -> None:
     shutil.copytree(RECORDINGS / "v039" / "answers", tmp_path / "answers")
     (tmp_path / "spool.json").write_text('{"schema_version": 1, "spans": []}')
     (tmp_path / "list.json").write_text("[1, 2]")
@@ -311,7 +311,7 @@ def test_an_empty_directory(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_an_event_that_is_found_twice_counts_once(tmp_path: Path) -> None:
+def test_event_recorded_twice_counts_once(tmp_path: Path) -> None:
     once, _ = read(SIMULATED / "sink")
     twice, findings = read(SIMULATED)
     assert len(once) == len(twice) == len(EVENTS)

@@ -60,7 +60,7 @@ def peer(version: str) -> Iterator[Peer]:
 
 @pytest.mark.backends
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stormlog_records_now_comes_back_from_a_collector(
+def test_current_stormlog_recordings_round_trip_through_a_collector(
     kind: str, recordings: dict[str, Path], splitting: Otelcol, tmp_path: Path
 ) -> None:
     """The Collector splits everything into batches of seven."""
@@ -71,7 +71,7 @@ def test_what_stormlog_records_now_comes_back_from_a_collector(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stormlog_records_now_comes_back(
+def test_current_stormlog_recordings_round_trip(
     kind: str, recordings: dict[str, Path], tmp_path: Path
 ) -> None:
     path = recordings[kind]
@@ -121,7 +121,7 @@ def test_an_error_for_lack_of_memory_is_on_its_phase(
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def sdk_spool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run of our own SDK with its sampler and its flight recorder."""
     pytest.importorskip("torch")
     with own_run(tmp_path_factory.mktemp("own")) as spool:
@@ -129,9 +129,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def own_sink(own: Path, tmp_path: Path) -> Path:
+def sdk_sink(sdk_spool: Path, tmp_path: Path) -> Path:
     """Its sink."""
-    report = convert(ConvertRequest(str(own), f"stormlog:{tmp_path}/sink"))
+    report = convert(ConvertRequest(str(sdk_spool), f"stormlog:{tmp_path}/sink"))
     assert report.exit_code == 0
     return tmp_path / "sink"
 
@@ -142,9 +142,9 @@ def scopes_of(spool: Path) -> dict[str, dict[str, Any]]:
     return {span["id"]: span for span in spans if span["name"] != "cirron.session"}
 
 
-def test_both_releases_load_our_run(own: Path, own_sink: Path, peer: Peer) -> None:
-    (session,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
-    answer = peer.ask("sessions", str(own_sink))
+def test_both_releases_load_our_run(sdk_spool: Path, sdk_sink: Path, peer: Peer) -> None:
+    (session,) = (s for s in records_in(sdk_spool, "spans") if s["name"] == "cirron.session")
+    answer = peer.ask("sessions", str(sdk_sink))
     (found,) = answer["sessions"]
     assert found["session_id"].replace("-", "") == session["id"]
     assert answer["default_session"] == found["session_id"]
@@ -152,9 +152,9 @@ def test_both_releases_load_our_run(own: Path, own_sink: Path, peer: Peer) -> No
     assert (found["started_at_ns"], found["ended_at_ns"]) == (
         session["start_ns"], session["end_ns"],
     )  # fmt: skip
-    scopes = scopes_of(own)
+    scopes = scopes_of(sdk_spool)
     assert found["event_types"] == {
-        "start": 1, "stop": 1, "sample": len(samples_of(own)), "warning": 1, "error": 2,
+        "start": 1, "stop": 1, "sample": len(samples_of(sdk_spool)), "warning": 1, "error": 2,
         "phase_enter": len(scopes), "phase_exit": len(scopes),
     }  # fmt: skip
     for event in found["events"]:
@@ -174,9 +174,11 @@ def ooms_of(spool: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda mark: int(mark["ts_ns"]))
 
 
-def test_both_releases_find_our_phases_and_markers(own: Path, own_sink: Path, peer: Peer) -> None:
-    scopes = scopes_of(own)
-    (answer,) = peer.ask("timeline", str(own_sink))
+def test_both_releases_find_our_phases_and_markers(
+    sdk_spool: Path, sdk_sink: Path, peer: Peer
+) -> None:
+    scopes = scopes_of(sdk_spool)
+    (answer,) = peer.ask("timeline", str(sdk_sink))
     phases = {scope_id: (start, end) for _, scope_id, start, end, _ in answer["spans"]}
     assert phases == {key: (span["start_ns"], span["end_ns"]) for key, span in scopes.items()}
     assert not any(is_synthetic for *_, is_synthetic in answer["spans"])
@@ -184,8 +186,8 @@ def test_both_releases_find_our_phases_and_markers(own: Path, own_sink: Path, pe
     assert kinds.count("phase") == len(scopes)
     assert kinds.count("alert") == 1
     ooms = [marker for marker in answer["markers"] if marker["kind"] == "oom"]
-    assert [marker["start_ns"] for marker in ooms] == [mark["ts_ns"] for mark in ooms_of(own)]
-    memory = {mark["ts_ns"]: mark for mark in (*samples_of(own), *ooms_of(own))}
+    assert [marker["start_ns"] for marker in ooms] == [mark["ts_ns"] for mark in ooms_of(sdk_spool)]
+    memory = {mark["ts_ns"]: mark for mark in (*samples_of(sdk_spool), *ooms_of(sdk_spool))}
     names = set()
     for each in answer["attribution"]:
         if each["event_type"] not in ("sample", "error"):
@@ -199,22 +201,22 @@ def test_both_releases_find_our_phases_and_markers(own: Path, own_sink: Path, pe
     assert {"forward", "large"} <= names
 
 
-def test_both_releases_analyse_our_run(version: str, own: Path, tmp_path: Path) -> None:
+def test_both_releases_analyse_our_run(version: str, sdk_spool: Path, tmp_path: Path) -> None:
     export = tmp_path / "run.json"
-    convert(ConvertRequest(str(own), f"stormlog:{export}"))
+    convert(ConvertRequest(str(sdk_spool), f"stormlog:{export}"))
     command = STORMLOG[f"stormlog-{version}"].make().with_name("gpumemprof")
     done = subprocess.run(
         [command, "analyze", export], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
-    (session,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
+    (session,) = (s for s in records_in(sdk_spool, "spans") if s["name"] == "cirron.session")
     assert f"selected: {UUID(session['id'])} (completed" in done.stdout
     assert "Gap findings: 0" in done.stdout
 
 
-def test_records_of_our_run_have_the_values_of_samples(own: Path, own_sink: Path) -> None:
-    marks = {mark["ts_ns"]: mark for mark in samples_of(own)}
-    text = (own_sink / "segment-000001.jsonl").read_text()
+def test_records_of_our_run_have_the_values_of_samples(sdk_spool: Path, sdk_sink: Path) -> None:
+    marks = {mark["ts_ns"]: mark for mark in samples_of(sdk_spool)}
+    text = (sdk_sink / "segment-000001.jsonl").read_text()
     events = [json.loads(line) for line in text.splitlines()]
     assert [each["timestamp_ns"] for each in events] == sorted(e["timestamp_ns"] for e in events)
     last: dict[str, Any] | None = None
@@ -228,22 +230,22 @@ def test_records_of_our_run_have_the_values_of_samples(own: Path, own_sink: Path
         assert event["metadata"]["host_used_bytes"] == host
         assert bool(event["metadata"].get("telemetry_partial")) is (last is None)
     errors = [event for event in events if event["event_type"] == "error"]
-    for error, mark in zip(errors, ooms_of(own), strict=True):
+    for error, mark in zip(errors, ooms_of(sdk_spool), strict=True):
         metadata = error["metadata"]
         assert metadata["oom_reason"] == "DefaultCPUAllocator"
         assert metadata["oom_requested_bytes"] == mark["value"] == REQUESTED
-        assert (own_sink / metadata["oom_dump_path"] / "manifest.json").is_file()
+        assert (sdk_sink / metadata["oom_dump_path"] / "manifest.json").is_file()
 
 
 def test_both_releases_list_the_bundles_of_our_run(
-    version: str, own: Path, own_sink: Path, peer: Peer
+    version: str, sdk_spool: Path, sdk_sink: Path, peer: Peer
 ) -> None:
     """The flight recorder has written them into `oom/<span_id>/` beside the spool."""
-    scopes = [scope for scope in scopes_of(own).values() if scope["name"] == "large"]
-    (session,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
+    scopes = [scope for scope in scopes_of(sdk_spool).values() if scope["name"] == "large"]
+    (session,) = (s for s in records_in(sdk_spool, "spans") if s["name"] == "cirron.session")
     command = STORMLOG[f"stormlog-{version}"].make().with_name("stormlog")
     done = subprocess.run(
-        [command, "query", "ooms", own_sink, "--json"], capture_output=True, text=True, check=False
+        [command, "query", "ooms", sdk_sink, "--json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -256,33 +258,35 @@ def test_both_releases_list_the_bundles_of_our_run(
         assert (row["backend"], row["reason"]) == ("cpu", "DefaultCPUAllocator")
     for scope in scopes:
         assert scope["attrs"]["oom_bundle"] == f"oom/{scope['id']}"
-        bundle = own_sink / "oom_dumps" / scope["id"]
-        assert files_of(bundle) == files_of(own / "oom" / scope["id"])
+        bundle = sdk_sink / "oom_dumps" / scope["id"]
+        assert files_of(bundle) == files_of(sdk_spool / "oom" / scope["id"])
         for event in json.loads((bundle / "events.json").read_bytes()):
             assert peer.ask("verify", event) is True
 
 
-def test_our_run_comes_back_from_stormlogs_form(own: Path, own_sink: Path, tmp_path: Path) -> None:
+def test_our_run_comes_back_from_stormlogs_form(
+    sdk_spool: Path, sdk_sink: Path, tmp_path: Path
+) -> None:
     """The events of the bundles are copies of the sink's: each counts once."""
-    spool, report = imported(own_sink, tmp_path)
+    spool, report = imported(sdk_sink, tmp_path)
     assert report.exit_code == 0
-    lines = (own_sink / "segment-000001.jsonl").read_text().splitlines()
+    lines = (sdk_sink / "segment-000001.jsonl").read_text().splitlines()
     assert len(records_in(spool, "marks")) == len(lines)
-    (session,) = load_telemetry_sessions(own_sink)
+    (session,) = load_telemetry_sessions(sdk_sink)
     assert len(session.events) == len(lines)
-    bundled = [json.loads(path.read_bytes()) for path in own_sink.rglob("events.json")]
+    bundled = [json.loads(path.read_bytes()) for path in sdk_sink.rglob("events.json")]
     assert report.duplicates == sum(map(len, bundled))
     back = {span["id"]: span for span in records_in(spool, "spans")}
-    (root,) = (s for s in records_in(own, "spans") if s["name"] == "cirron.session")
+    (root,) = (s for s in records_in(sdk_spool, "spans") if s["name"] == "cirron.session")
     assert back[root["id"]]["attrs"]["status"] == "completed"
     names = [span["name"] for span in back.values()]
-    assert sorted(names) == sorted(span["name"] for span in records_in(own, "spans"))
+    assert sorted(names) == sorted(span["name"] for span in records_in(sdk_spool, "spans"))
     failed = [span for span in back.values() if span["name"] == "large"]
     for span in failed:
         (event,) = span["otel"]["events"]
         assert event["attributes"]["exception.type"] == "RuntimeError"
         assert str(REQUESTED) in event["attributes"]["exception.message"]
-    assert written(spool, own_sink, tmp_path) == files_of(own_sink)
+    assert written(spool, sdk_sink, tmp_path) == files_of(sdk_sink)
 
 
 def test_a_run_without_a_sample_is_refused(

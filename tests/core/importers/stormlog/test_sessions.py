@@ -70,7 +70,7 @@ def test_a_session_without_a_manifest_or_a_stop_event_is_incomplete(tmp_path: Pa
 
 
 @pytest.mark.parametrize("status", ["running", "completed", "interrupted", "incomplete"])
-def test_the_status_is_that_of_the_manifest(tmp_path: Path, status: str) -> None:
+def test_session_status_is_read_from_the_manifest(tmp_path: Path, status: str) -> None:
     path = sink(tmp_path / "sink", [manifest_session("A", status)], event("A", 1, "stop"))
     assert statuses(path) == {"A": status}
 
@@ -145,7 +145,7 @@ def test_a_synthetic_session_id_depends_on_the_content_only(tmp_path: Path) -> N
     assert len(statuses(tmp_path)) == 2
 
 
-def test_records_without_a_session_get_that_of_their_segment(tmp_path: Path) -> None:
+def test_records_without_a_session_get_the_session_of_their_segment(tmp_path: Path) -> None:
     path = sink(tmp_path / "sink", [manifest_session("A", "completed")])
     (path / SEGMENT).write_text('{"timestamp": 1.5}\n')
     manifest = json.loads((path / "manifest.json").read_text())
@@ -160,7 +160,7 @@ def test_an_array_under_another_key(tmp_path: Path) -> None:
     assert len(load_telemetry_events(path, events_key="tracked")) == 1
 
 
-def test_what_was_skipped_is_a_warning(tmp_path: Path) -> None:
+def test_skipped_line_becomes_a_warning(tmp_path: Path) -> None:
     path = tmp_path / SEGMENT
     path.write_text(f"{json.dumps(event('A', 1))}\nbroken\n")
     (session,) = load_telemetry_sessions(path)

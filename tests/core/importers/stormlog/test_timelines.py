@@ -205,7 +205,7 @@ def test_point_markers(kind: str, marker: str, severity: str) -> None:
     assert (found.start_ns, found.end_ns, found.event_type) == (5, None, kind)
 
 
-def test_other_events_are_no_markers() -> None:
+def test_other_event_kinds_yield_no_markers() -> None:
     for kind in ("sample", "allocation", "deallocation", "peak", "cleanup"):
         assert derive_timeline_markers([telemetry_event_from_record(event(5, kind))]) == []
 

@@ -80,9 +80,7 @@ def test_views_and_virtual_tables_are_not_read(tmp_path: Path) -> None:
         imported(path, tmp_path)
 
 
-def test_a_generated_column_that_takes_for_ever_is_no_way_to_run_code(
-    history: Path, tmp_path: Path
-) -> None:
+def test_harmless_generated_column_is_imported(history: Path, tmp_path: Path) -> None:
     """Columns may be computed, but only by functions that SQLite marks as harmless."""
     changed(history, "ALTER TABLE step_time_samples ADD COLUMN more AS (seq * 2)")
     spool, report = imported(history, tmp_path)
@@ -115,7 +113,7 @@ def test_values_of_other_types(statement: str, history: Path, tmp_path: Path) ->
     assert len(marks) > 90
 
 
-def test_a_value_above_the_limit_is_reported(history: Path, tmp_path: Path) -> None:
+def test_value_exceeding_the_limit_is_reported(history: Path, tmp_path: Path) -> None:
     changed(history, "UPDATE step_time_samples SET events_json = hex(zeroblob(9000000))"
                      " WHERE id = 5")  # fmt: skip
     spool, report = imported(history, tmp_path)
@@ -144,7 +142,7 @@ def test_devices_come_back_in_their_order(history: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_devices_are_found_by_the_time_of_their_sample(case: str, tmp_path: Path) -> None:
+def test_device_query_searches_by_sample_time(case: str, tmp_path: Path) -> None:
     """A search by rank would take minutes for the history of a day."""
     path = run_folder(case, tmp_path) / "aggregator" / "telemetry"
     with closing(sqlite3.connect(path)) as database:

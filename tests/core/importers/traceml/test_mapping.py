@@ -76,7 +76,7 @@ def test_a_step_contains_its_phases_if_they_are_longer_than_step_time() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_times_are_those_of_the_rows(case: str) -> None:
+def test_step_times_match_the_source_rows(case: str) -> None:
     for path in frames_folder(case).iterdir():
         data = path.read_bytes()
         documents, messages = converted(*payloads(data))
@@ -319,7 +319,7 @@ def test_the_flat_shape_and_json_and_single_messages() -> None:
         assert converted(payload)[1] == []
 
 
-def test_unknown_tables_and_keys_are_kept_and_reported_once() -> None:
+def test_unknown_tables_and_keys_are_preserved_and_reported_once() -> None:
     row = step_row(1, 1000.5, mine=event(3)) | {"new": [1]}
     frame = packed(
         envelope("StepTimeTable", row),
@@ -356,7 +356,7 @@ def test_a_step_without_a_valid_time_or_events_is_a_mark(row: dict[str, Any]) ->
     assert converted(packed(envelope("StepTimeTable", row)))[1]
 
 
-def test_an_event_without_a_valid_duration_is_kept() -> None:
+def test_event_with_an_invalid_duration_is_preserved_as_an_attribute() -> None:
     row = step_row(1, 1000.5, forward_time=event(float("nan")), step_time=event(-3))
     spans, _ = records(packed(envelope("StepTimeTable", row)))
     assert set(spans) == {"step", "cirron.session"}

@@ -146,7 +146,7 @@ def test_samples_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 0, 1), (None, None, None, None)])
-def test_steps_whose_numbers_repeat_are_numbered_anew(
+def test_steps_with_repeated_numbers_are_renumbered(
     numbers: tuple[int | None, ...], tmp_path: Path
 ) -> None:
     spans = [

@@ -80,7 +80,7 @@ def test_a_history_has_the_rows_of_the_wire(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_value_of_a_history_is_found_again(case: str, tmp_path: Path) -> None:
+def test_every_value_of_a_history_is_imported(case: str, tmp_path: Path) -> None:
     history = run_folder(case, tmp_path) / "aggregator" / "telemetry"
     spool, _ = imported(history, tmp_path)
     found: Counter[Any] = Counter()
@@ -165,7 +165,7 @@ def test_equal_rows_of_one_file_are_not_duplicates(tmp_path: Path) -> None:
     assert len([mark for mark in marks if mark["name"] == "memory"]) == 600
 
 
-def test_rows_that_only_a_history_has_are_added_to_those_of_the_frames(tmp_path: Path) -> None:
+def test_rows_only_in_a_history_are_added_to_rows_of_the_frames(tmp_path: Path) -> None:
     folder = run_folder(SHORT, tmp_path, with_frames=True)
     (folder / "frames" / "rank1_pid19150.frames").unlink()
     spool, _ = imported(folder, tmp_path)
@@ -266,7 +266,7 @@ def test_a_summary_of_another_version_is_refused(version: Any, tmp_path: Path) -
         imported(path, tmp_path)
 
 
-def test_a_damaged_summary_keeps_what_can_be_read(tmp_path: Path) -> None:
+def test_damaged_summary_yields_its_readable_values(tmp_path: Path) -> None:
     path = tmp_path / "final_summary.json"
     odd = {
         "schema_version": 1.5, "generated_at": 5, "duration_s": "x", "meta": [],
@@ -305,7 +305,7 @@ def test_a_file_with_less_than_a_frame_is_reported(tmp_path: Path) -> None:
     assert report.spans
 
 
-def test_what_cannot_be_read_does_not_stop_a_folder(tmp_path: Path) -> None:
+def test_unreadable_entries_do_not_stop_a_folder_import(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     shutil.copytree(frames_folder(SHORT), folder)
     (folder / "closed").mkdir(mode=0)

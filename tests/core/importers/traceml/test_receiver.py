@@ -193,7 +193,7 @@ class TestKills:
 
 
 class TestBadConnections:
-    def test_a_torn_frame_is_counted_once_and_kept(self, tmp_path: Path) -> None:
+    def test_torn_frame_is_counted_once_and_earlier_frames_are_stored(self, tmp_path: Path) -> None:
         data = stream(40)[:-10]
         with serving(tmp_path / "data", *LOCAL) as here:
             send(here.traceml, data)
@@ -221,7 +221,7 @@ class TestBadConnections:
             assert here.end() == 0
         assert stored(tmp_path / "data") == imported(tmp_path / "recorded", data)
 
-    def test_random_frames_are_kept_or_counted(self, tmp_path: Path) -> None:
+    def test_random_frames_are_stored_or_counted(self, tmp_path: Path) -> None:
         source = random.Random(22)
         valid = [frame[4:] for frame in (steps(1, 5), finished())]
         frames = [frame_of(valid[1])]
@@ -288,7 +288,7 @@ class TestBadConnections:
             until(lambda: refused(here, "slow") == 1 and refused(here, "idle") == 1)
             assert refused(here, "torn") == 0
 
-    def test_what_does_not_fit_is_dropped_and_counted(self, tmp_path: Path) -> None:
+    def test_excess_frames_are_dropped_and_counted(self, tmp_path: Path) -> None:
         """The collector holds 1 MiB; a sender that does not wait sends 40 MB."""
         file = configured(tmp_path, "limits: {request_bytes: 2MiB, in_flight_bytes: 2MiB}\n")
         frames = 400

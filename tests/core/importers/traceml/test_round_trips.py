@@ -203,7 +203,7 @@ def test_a_missing_last_batch_is_reported(tmp_path: Path) -> None:
     assert "the end of the connection is not in the source" in line
 
 
-def test_two_connections_of_one_process_have_files_of_their_own(tmp_path: Path) -> None:
+def test_two_connections_of_one_process_have_separate_files(tmp_path: Path) -> None:
     first = stream_file(tmp_path / "in" / "a", [packed(envelope("x", {"ts": 1000.0}))])
     second = stream_file(tmp_path / "in" / "b", [packed(envelope("x", {"ts": 1001.0}))])
     spool, _ = imported(tmp_path / "in", tmp_path)

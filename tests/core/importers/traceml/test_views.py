@@ -32,7 +32,7 @@ def test_perfetto_has_the_sums_as_arguments_of_the_step(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_perfetto_has_the_measured_phases_of_our_own_steps(tmp_path: Path) -> None:
+def test_perfetto_contains_the_measured_phases_of_native_steps(tmp_path: Path) -> None:
     found = events(str(OURS), tmp_path)
     assert {"forward", "backward"} <= {each["cat"] for each in found}
     assert not any("phases_us" in each["args"] for each in found)

@@ -33,7 +33,7 @@ def content(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
-def test_small_files_go_whole_and_behind_their_batch(tmp_path: Path) -> None:
+def test_small_files_are_uploaded_in_one_request_after_their_batch(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         delivery = process.delivery(cirron_target(server.url, "9"))
@@ -78,7 +78,7 @@ def test_large_files_go_in_parts(tmp_path: Path) -> None:
     assert sum(each.method == "HEAD" for each in server.requests) == 1
 
 
-def test_a_cut_upload_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_interrupted_upload_resumes_at_the_last_stored_byte(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer().running() as server:
         ok = Fault(hold=None)
@@ -129,7 +129,7 @@ def test_the_next_process_goes_on_with_an_upload(tmp_path: Path) -> None:
     assert server.accepted == process.sealed + later.sealed
 
 
-def test_a_server_that_takes_no_parts_gets_files_whole(tmp_path: Path) -> None:
+def test_server_without_part_support_receives_files_in_one_request(tmp_path: Path) -> None:
     """As cirron-sdk 0.3.0 sends them; what is there already is not sent again."""
     process = Process(tmp_path)
     with CirronServer(takes_parts=False).running() as server:
@@ -220,7 +220,7 @@ def test_the_files_that_a_batch_names() -> None:
     assert local_blobs(lone) == [BlobKey("b", "c")]
 
 
-def test_a_damaged_list_of_files_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_file_list_is_rebuilt(tmp_path: Path) -> None:
     process = Process(tmp_path)
     with CirronServer(has_blobs=False).running() as server:
         delivery = process.delivery(cirron_target(server.url))

@@ -35,7 +35,7 @@ def sealed(number: int = 1) -> SealedBatch:
     return SealedBatch(file_name(10**18 + number, f"{number:032x}"), json.dumps(batch).encode())
 
 
-def test_a_batch_goes_as_the_contract_says() -> None:
+def test_batch_is_sent_as_the_contract_specifies() -> None:
     with CirronServer().running() as server:
         target = cirron_target(server.url, "0.3.0+cirron-otel.9")
         first, second = sealed(1), sealed(2)
@@ -55,7 +55,7 @@ def test_a_batch_goes_as_the_contract_says() -> None:
     }.items() <= one.headers.items()
 
 
-def test_one_connection_is_kept_and_made_anew_when_it_is_lost() -> None:
+def test_connection_is_reused_and_reopened_when_lost() -> None:
     server = CirronServer()
     with server.running():
         target = cirron_target(server.url)
@@ -73,7 +73,7 @@ def test_one_connection_is_kept_and_made_anew_when_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_what_will_never_be_accepted(status: int) -> None:
+def test_permanent_rejection_raises_refused_error(status: int) -> None:
     with CirronServer().running() as server:
         server.faults = [Fault(status, body=b'{"message":"no good"}')]
         with pytest.raises(RefusedError, match=rf"{status} .*\(no good\)"):
@@ -81,7 +81,7 @@ def test_what_will_never_be_accepted(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 301, 307, 409])
-def test_what_looks_like_a_wrong_configuration(status: int) -> None:
+def test_status_suggesting_wrong_configuration_raises_misconfigured_error(status: int) -> None:
     with CirronServer().running() as server:
         server.faults = [Fault(status, {"Location": server.url + "/elsewhere"})]
         with pytest.raises(MisconfiguredError, match=str(status)):
@@ -90,7 +90,7 @@ def test_what_looks_like_a_wrong_configuration(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_what_may_be_accepted_later(status: int) -> None:
+def test_temporary_failure_raises_unreachable_error_with_retry_after(status: int) -> None:
     with CirronServer().running() as server:
         server.faults = [Fault(status, {"Retry-After": "7"})]
         with pytest.raises(UnreachableError, match=str(status)) as caught:
@@ -127,7 +127,7 @@ def test_garbage(fault: Fault, says: str) -> None:
         assert server.accepted[-1] == f"{2:032x}"
 
 
-def test_accepted_is_accepted_whatever_stands_behind_the_status() -> None:
+def test_success_status_is_acceptance_regardless_of_the_body() -> None:
     with CirronServer().running() as server:
         target = cirron_target(server.url)
         server.faults = [
@@ -142,7 +142,7 @@ def test_accepted_is_accepted_whatever_stands_behind_the_status() -> None:
         assert len(server.posts()) == 5
 
 
-def test_a_web_page_is_no_acceptance() -> None:
+def test_web_page_is_not_an_acceptance() -> None:
     with CirronServer().running() as server:
         page = {"Content-Type": "text/html; charset=utf-8"}
         server.faults = [Fault(200, page, b"<html>log in"), Fault(502, page, b"<html>bad gateway")]
@@ -257,7 +257,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         ("https://host", "/v1/traces", "kéy"),
     ],
 )
-def test_what_cannot_be_used_is_told_at_once(endpoint: str, path: str, key: str) -> None:
+def test_invalid_endpoint_path_or_key_is_a_usage_error(endpoint: str, path: str, key: str) -> None:
     with pytest.raises(UsageError) as caught:
         CirronTarget(endpoint, path, key, "v")
     assert not key or key not in str(caught.value)

@@ -115,7 +115,7 @@ def test_a_recording_with_snapshots(url: str, tmp_path: Path) -> None:
 
 
 @on_disk
-def test_a_store_that_is_named_later_gets_what_is_there(url: str, tmp_path: Path) -> None:
+def test_store_configured_later_receives_existing_snapshots(url: str, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'runs.db'}"
     spool = tmp_path / "recorded"
     _with_snapshots(spool)
@@ -175,7 +175,7 @@ def test_a_server_that_never_answers_stops_nothing(
 
 @in_s3
 @pytest.mark.torch
-def test_our_own_sdk_while_it_trains(
+def test_snapshots_of_a_live_training_reach_the_object_store(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch

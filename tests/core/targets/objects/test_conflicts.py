@@ -53,7 +53,7 @@ def test_a_conflict_without_an_object_is_tried_again(
 
 @pytest.mark.parametrize("code", [409, 412])
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_a_conflict_with_what_another_client_put_meanwhile(
+def test_conflicting_put_succeeds_only_if_the_stored_object_is_equal(
     size: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "file", noise(size))

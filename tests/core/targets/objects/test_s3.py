@@ -43,7 +43,7 @@ WRONG = {
 
 @pytest.mark.parametrize("size", [5, PART_BYTES + 5], ids=["whole", "parts"])
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_said_without_secrets(
+def test_s3_errors_are_described_without_secrets(
     what: str,
     size: int,
     aws: Versitygw,
@@ -156,7 +156,7 @@ def test_places(url: str) -> None:
      "s3://key:secretword@bucket/x", "s3://bucket/x?secretword", "s3://bucket/../x",
      "s3://[", "gs://bucket"],
 )  # fmt: skip
-def test_what_is_no_place(url: str) -> None:
+def test_invalid_places_are_refused_without_secrets(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_place(url)
     assert "secretword" not in str(caught.value)

@@ -30,7 +30,9 @@ SIZES = [0, 1, 1 << 20, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 12_345]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_put_is_there(size: int, store: BlobStore, tmp_path: Path) -> None:
+def test_stored_object_is_available_until_deleted(
+    size: int, store: BlobStore, tmp_path: Path
+) -> None:
     data = noise(size)
     with content_of(written(tmp_path / "file", data)) as content:
         assert store.head(KEY) is None
@@ -56,7 +58,7 @@ def test_another_content_never_takes_the_place(
     assert b"".join(store.get(KEY)) == first
 
 
-def test_an_object_that_says_no_checksum_is_read(url: str, tmp_path: Path) -> None:
+def test_object_without_a_checksum_is_compared_by_content(url: str, tmp_path: Path) -> None:
     store = open_store(url)
     data = noise(3_000_000)
     if store.place.path is not None:
@@ -176,7 +178,7 @@ def test_a_file_that_changes_meanwhile_is_not_stored(
     assert store.head(KEY) is None
 
 
-def test_what_is_interrupted_ends(store: BlobStore, tmp_path: Path) -> None:
+def test_interrupt_stops_a_running_put(store: BlobStore, tmp_path: Path) -> None:
     class Interrupting(BlobContent):
         def pieces(self, size: int = 1 << 20):  # type: ignore[no-untyped-def]
             for number, piece in enumerate(super().pieces(size)):

@@ -29,7 +29,7 @@ TENSORS = {
 }
 
 
-def test_each_is_exact_for_the_format_s_own_reader(tmp_path: Path) -> None:
+def test_each_extracted_tensor_is_exact_in_the_safetensors_reader(tmp_path: Path) -> None:
     whole = file_of(TENSORS, __metadata__={"format": "pt"})
     with written(tmp_path / "file", whole).open("rb") as file:
         tensors = TensorFile(file)
@@ -45,7 +45,7 @@ def test_each_is_exact_for_the_format_s_own_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_what_torch_writes_is_what_it_reads(tmp_path: Path) -> None:
+def test_extracted_torch_tensors_load_back_bit_for_bit(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load, save_file
 
@@ -64,7 +64,7 @@ def test_what_torch_writes_is_what_it_reads(tmp_path: Path) -> None:
             assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))
 
 
-def test_gradients_of_cirron_sdk_get_the_name_that_records_say(tmp_path: Path) -> None:
+def test_gradients_of_cirron_sdk_get_the_name_used_in_records(tmp_path: Path) -> None:
     with written(tmp_path / "f", file_of({"w": ("U8", [1], b"1")})).open("rb") as file:
         tensors = TensorFile(file)
         assert tensors.find("w.grad") == "w"

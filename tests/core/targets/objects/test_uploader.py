@@ -155,7 +155,7 @@ def test_a_file_that_comes_late_while_others_go_on(place: Place) -> None:
     assert all("/store/traces/" in str(uri) for uri in place.uris())
 
 
-def test_a_file_that_comes_behind_a_restart(place: Place) -> None:
+def test_file_arriving_after_a_restart_is_uploaded(place: Place) -> None:
     batch = place.seal(full(1, 5))
     assert place.run(batch)["waiting"] == 1
     assert place.uris() == [full(1, 5)["blob_uri"]]
@@ -176,7 +176,7 @@ def test_a_file_that_never_comes_is_waited_for_as_long_as_its_batch_is_there(pla
     assert place.uris() == [full(1, 5)["blob_uri"]]
 
 
-def test_what_is_there_is_not_sent_again(place: Place) -> None:
+def test_existing_objects_are_not_uploaded_again(place: Place) -> None:
     """All is told anew, as behind a lost state: the same objects are found."""
     batch = place.seal(full(1, 5), full(2, 5, "bias"))
     place.file(5)
@@ -211,9 +211,7 @@ def test_ids_that_are_there_twice(place: Place) -> None:
     assert place.read(second) == file_of_one("weight", other)
 
 
-def test_files_that_cannot_be_used_are_counted_and_in_nobodys_way(
-    place: Place, tmp_path: Path
-) -> None:
+def test_unusable_files_are_counted_without_blocking_others(place: Place, tmp_path: Path) -> None:
     broken, lacking, link, right = (place.seal(full(number, number)) for number in (1, 2, 3, 4))
     place.file(1, b"no safetensors file")
     place.file(2, file_of({"another": WEIGHT}))
@@ -228,7 +226,7 @@ def test_files_that_cannot_be_used_are_counted_and_in_nobodys_way(
     assert [str(uri).startswith("file:///gone/") for uri in uris] == [True, True, True, False]
 
 
-def test_rows_that_come_behind_their_objects(place: Place) -> None:
+def test_object_uploaded_ahead_of_its_rows_is_linked_later(place: Place) -> None:
     batch = place.seal(full(1, 5), stored=False)
     place.file(5)
     sender = place.sender(batch)
@@ -261,7 +259,7 @@ def test_another_store_later_keeps_the_first_uri(place: Place, tmp_path: Path) -
     assert str(place.uris()[0]).startswith(f"file://{tmp_path}/another/traces/")
 
 
-def test_whose_they_are(tmp_path: Path) -> None:
+def test_object_paths_prefer_the_header_workspace_and_the_run_id(tmp_path: Path) -> None:
     """What a header says goes before what the resource says, and the run before the session."""
     resource = {"attributes": {"cirron.workspace.id": "lab", "cirron.run.id": "r/1"}}
     for headers, workspace in (((), "lab"), ((("x-cirron-workspace-id", "mine"),), "mine")):
@@ -305,7 +303,7 @@ def test_hostile_records_stay_in_the_store(place: Place, tmp_path: Path) -> None
     assert {place.read(uri) for uri in place.uris()} == {file_of_one("weight", WEIGHT)}
 
 
-def test_a_damaged_list_of_what_is_pending_is_made_anew(place: Place) -> None:
+def test_damaged_pending_upload_list_is_rebuilt(place: Place) -> None:
     batch = place.seal(full(1, 5))
     place.run(batch)
     [path] = place.paths.state.glob("uploads-*.sqlite")

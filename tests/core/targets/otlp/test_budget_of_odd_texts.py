@@ -70,7 +70,7 @@ def test_the_entries_of_a_group_are_json_for_every_parser(text: str) -> None:
     assert json.dumps(found, ensure_ascii=False) == expected.decode("utf-16", "replace")
 
 
-def test_a_text_that_is_no_batch_is_not_counted() -> None:
+def test_invalid_batch_text_is_not_counted() -> None:
     budget = ExportBudget(2, 2.0)
     for data in (b"{", b'{"spans": [{"id": "\\ud8', b'{"spans": 5}', b"\xff"):
         assert budget.decide(data, 1) == {}

@@ -169,7 +169,7 @@ def test_protocol(variables: dict[str, str], expected: OtlpProtocol) -> None:
     assert OtlpConfig.from_env(environment(**variables)).protocol is expected
 
 
-def test_where_we_follow_the_specification_and_the_stock_grpc_exporter_fails() -> None:
+def test_specification_is_followed_if_the_stock_grpc_exporter_fails() -> None:
     assert OtlpConfig.from_env(environment(COMPRESSION="none")).compression is OtlpCompression.NONE
     assert OtlpConfig.from_env(environment(COMPRESSION="")).compression is OtlpCompression.NONE
     assert OtlpConfig.from_env(environment(ENDPOINT="")).endpoint == "localhost:4317"
@@ -207,7 +207,7 @@ def test_wrong_values_are_usage_errors(variables: dict[str, str], reason: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_ignored_is_told_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_values_are_reported_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         config = OtlpConfig.from_env(
             environment(

@@ -99,7 +99,7 @@ def counting_proxy(port: int) -> Iterator[tuple[int, list[int]]]:
 
 
 @pytest.mark.parametrize("compression", [OtlpCompression.NONE, OtlpCompression.GZIP])
-def test_the_bytes_arrive_as_they_are(compression: OtlpCompression) -> None:
+def test_request_bytes_and_headers_arrive_unchanged(compression: OtlpCompression) -> None:
     request = traces(20_000)
     with grpc_receiver() as server, counting_proxy(server.port) as (port, counted):
         endpoint = f"127.0.0.1:{port}"
@@ -129,7 +129,7 @@ def test_partial_success() -> None:
         assert push(server, traces(5)) == PushResult(5, 0, "old", requests=1)
 
 
-def test_an_answer_that_cannot_be_read_is_told() -> None:
+def test_unreadable_response_is_reported_as_a_warning() -> None:
     with grpc_receiver(lambda *_: b"\xff\xff") as server:
         assert push(server, traces(5)) == PushResult(
             5, warnings=("the answer to accepted spans cannot be read",), requests=1
@@ -147,7 +147,7 @@ RETRYABLE = {
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code is not CODES.OK])
-def test_what_the_specification_calls_retryable(code: grpc.StatusCode) -> None:
+def test_only_retryable_status_codes_are_retried(code: grpc.StatusCode) -> None:
     request = traces(4)
     with grpc_receiver(fails(code, "not now"), fails(code, "not now")) as server:
         if code in RETRYABLE:
@@ -199,7 +199,7 @@ def test_retry_info_makes_no_other_code_retryable(code: grpc.StatusCode) -> None
         {"grpc_status_details_bin": details(ErrorInfo(reason="quota"))},
     ],
 )
-def test_garbled_or_missing_retry_info_is_none(metadata: dict[str, bytes]) -> None:
+def test_garbled_or_missing_retry_info_causes_no_retry(metadata: dict[str, bytes]) -> None:
     answer = fails(CODES.RESOURCE_EXHAUSTED, "quota", **metadata)
     with grpc_receiver(answer) as server, pytest.raises(RefusedError, match="RESOURCE_EXHAUSTED"):
         push(server, traces(4))
@@ -217,7 +217,7 @@ def test_waiting_beyond_the_deadline_is_pointless() -> None:
     assert stop.waits == []
 
 
-def test_nobody_listens() -> None:
+def test_connection_refused_raises_unreachable_error() -> None:
     config = OtlpConfig(endpoint=f"127.0.0.1:{free_port()}", timeout=20)
     with (
         Pusher(config, deadline=30, backoff=Backoff(first=60, longest=60)) as pusher,
@@ -228,7 +228,7 @@ def test_nobody_listens() -> None:
     assert "Connection refused" in str(caught.value)
 
 
-def test_a_receiver_that_comes_up_later_is_found() -> None:
+def test_receiver_that_starts_later_is_reached() -> None:
     """Twice, for the channel must connect anew at once and not wait with gRPC's own backoff."""
     port, request = free_port(), traces(9)
     with ExitStack() as stack:
@@ -323,7 +323,7 @@ def test_a_rate_that_a_request_alone_exceeds_is_about_size() -> None:
         assert push(server, traces(2)) == PushResult(2, requests=2)
 
 
-def test_no_secret_is_told() -> None:
+def test_secrets_are_redacted_from_error_messages() -> None:
     answer = fails(CODES.PERMISSION_DENIED, "Bearer s3cret is\nwrong")
     with grpc_receiver(answer) as server, pytest.raises(RefusedError) as caught:
         push(server, traces(1), headers={"authorization": "Bearer s3cret"})
@@ -345,7 +345,7 @@ def test_binary_headers_are_carried() -> None:
     assert server.calls[0].metadata["x-bin"] == "€\n".encode()
 
 
-def test_an_http_receiver_is_no_grpc_receiver() -> None:
+def test_http_receiver_is_refused_as_not_grpc() -> None:
     """What Go's servers, and so the Collector's and Jaeger's port 4318, answer to gRPC."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -365,7 +365,7 @@ def test_an_http_receiver_is_no_grpc_receiver() -> None:
     assert "check OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL" in str(caught.value)
 
 
-def test_the_last_full_attempt_is_told() -> None:
+def test_deadline_error_reports_the_last_complete_attempt() -> None:
     """An attempt that the deadline cut short says only that it was cut short."""
     hold = threading.Event()
 
@@ -404,7 +404,7 @@ def test_tls_with_a_client_certificate(certificates: Certificates) -> None:
     assert len(server.calls) == 1
 
 
-def test_tls_with_a_certificate_that_nobody_knows(certificates: Certificates) -> None:
+def test_untrusted_tls_certificate_is_refused(certificates: Certificates) -> None:
     with (
         grpc_receiver(credentials=tls(certificates, client=False)) as server,
         pytest.raises(RefusedError) as caught,
@@ -414,7 +414,7 @@ def test_tls_with_a_certificate_that_nobody_knows(certificates: Certificates) ->
     assert "check OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _CERTIFICATE" in str(caught.value)
 
 
-def test_tls_where_there_is_none() -> None:
+def test_tls_to_a_plaintext_receiver_is_an_endpoint_error() -> None:
     with grpc_receiver() as server, pytest.raises(EndpointError) as caught:
         push(server, traces(1), {"deadline": 1}, insecure=False)
     assert "_CERTIFICATE" in str(caught.value)

@@ -34,7 +34,7 @@ from .http_pushes import config_for, push
 
 
 @pytest.mark.parametrize("compression", OtlpCompression)
-def test_the_bytes_arrive_as_they_are(compression: OtlpCompression) -> None:
+def test_request_bytes_arrive_unchanged(compression: OtlpCompression) -> None:
     request = traces(100)
     with http_receiver() as server:
         result = push(
@@ -54,7 +54,7 @@ def test_the_bytes_arrive_as_they_are(compression: OtlpCompression) -> None:
         assert len(post.raw) < len(request) / 2
 
 
-def test_headers_go_before_our_own() -> None:
+def test_configured_headers_override_the_defaults() -> None:
     with http_receiver() as server:
         push(server, traces(1), headers={"content-type": "a/b", "user-agent": "mine"})
     assert server.posts[0].headers["content-type"] == "a/b"
@@ -124,14 +124,14 @@ def test_accepted_is_accepted_whatever_the_answer_looks_like(answer: Answer, war
     assert len(server.posts) == 1
 
 
-def test_a_web_page_is_no_acceptance() -> None:
+def test_web_page_does_not_count_as_acceptance() -> None:
     page = Answer(body=b"<html>log in</html>", headers={"Content-Type": "text/html; charset=x"})
     with http_receiver(page) as server, pytest.raises(RefusedError, match="is a web page"):
         push(server, traces(1))
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_what_the_specification_calls_retryable(status: int) -> None:
+def test_retryable_status_codes_are_retried(status: int) -> None:
     request = traces(4)
     with http_receiver(Answer(status), Answer(status)) as server:
         assert push(server, request) == PushResult(4, requests=1)
@@ -162,7 +162,7 @@ def test_everything_else_is_refused_at_once(status: int) -> None:
         (b"no such\x00\x1b tenant", {}),
     ],
 )
-def test_the_servers_message_is_told_in_one_line(body: bytes, headers: dict[str, str]) -> None:
+def test_server_message_is_reported_in_one_line(body: bytes, headers: dict[str, str]) -> None:
     with (
         http_receiver(Answer(400, body, headers)) as server,
         pytest.raises(RefusedError) as caught,
@@ -184,7 +184,7 @@ def test_a_garbled_error_is_still_one_line(body: bytes, headers: dict[str, str])
     assert len(str(caught.value)) < 500
 
 
-def test_no_secret_is_told() -> None:
+def test_no_secret_is_reported() -> None:
     def echo(post: Post) -> Answer:
         return Answer(403, f"{post.headers['authorization']} is wrong".encode())
 
@@ -203,7 +203,9 @@ def test_no_secret_is_told() -> None:
     assert not any(secret in text for secret in ("s3cret", "passw0rd", "sesame"))
 
 
-def test_a_header_goes_before_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authorization_header_overrides_netrc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password other\n")
     monkeypatch.setenv("NETRC", str(netrc))
@@ -304,7 +306,7 @@ def test_a_span_too_large_by_itself_is_rejected_and_the_others_go() -> None:
     assert caught.value.result.refused_spans == 1
 
 
-def test_large_requests_are_cut_before_they_are_sent() -> None:
+def test_large_requests_are_split_to_the_byte_limit() -> None:
     request = traces(1000)
     with http_receiver() as server:
         result = push(server, request, {"max_request_bytes": 5000})
@@ -314,7 +316,7 @@ def test_large_requests_are_cut_before_they_are_sent() -> None:
     assert result == PushResult(1000, requests=len(bodies))
 
 
-def test_what_was_accepted_before_a_failure_is_told() -> None:
+def test_spans_accepted_ahead_of_a_failure_are_reported() -> None:
     with (
         http_receiver(Answer(), Answer(), Answer(400)) as server,
         pytest.raises(RefusedError) as caught,
@@ -335,7 +337,7 @@ def test_a_json_answer_that_repeats_a_key_is_accepted_with_a_warning() -> None:
     assert result.warnings == ("the answer to accepted spans cannot be read (application/json)",)
 
 
-def test_json_answers_may_say_anything() -> None:
+def test_json_answers_may_contain_anything() -> None:
     answers = [
         Answer(body=json.dumps(value).encode(), headers=JSON)
         for value in ({"partialSuccess": None}, {"partialSuccess": {"rejectedSpans": 2}}, {"x": 1})

@@ -31,7 +31,7 @@ from tests.kit.servers.servers import (
 from .http_pushes import QUICK, push
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_is_reported_as_unreachable() -> None:
     config = OtlpConfig(
         OtlpProtocol.HTTP_PROTOBUF, f"http://127.0.0.1:{free_port()}/v1/traces?key=k1"
     )
@@ -79,7 +79,7 @@ def test_an_attempt_ends_with_the_deadline() -> None:
             hold.set()
 
 
-def test_what_is_no_http_server_is_no_answer() -> None:
+def test_non_http_answer_is_retried_like_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def babble() -> None:
@@ -140,7 +140,7 @@ def test_tls_with_a_client_certificate(
         assert push(server, request, **one, **https).accepted_spans == 10
 
 
-def test_tls_with_a_certificate_that_nobody_knows(certificates: Certificates) -> None:
+def test_untrusted_server_certificate_is_refused(certificates: Certificates) -> None:
     with (
         http_receiver(tls=tls_server(certificates, client=False)) as server,
         pytest.raises(RefusedError) as caught,
@@ -152,7 +152,7 @@ def test_tls_with_a_certificate_that_nobody_knows(certificates: Certificates) ->
     assert server.posts == []
 
 
-def test_tls_where_there_is_none() -> None:
+def test_tls_to_a_plaintext_server_is_refused() -> None:
     with http_receiver() as server, pytest.raises(RefusedError, match="no TLS connection"):
         push(server, traces(1), endpoint=server.url.replace("http:", "https:"))
 

@@ -83,7 +83,7 @@ def test_a_certificate_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> Non
         made(set_all(monkeypatch, "grpc", case))
 
 
-def test_the_variables_of_traces_are_theirs() -> None:
+def test_traces_variables_do_not_affect_metrics() -> None:
     environ = {PREFIX + "METRICS_ENDPOINT": "http://m:1", PREFIX + "TRACES_ENDPOINT": "http://t:2"}
     assert OtlpConfig.from_env(environ).endpoint == "t:2"
     assert OtlpConfig.from_env(environ, Signal.METRICS).endpoint == "m:1"

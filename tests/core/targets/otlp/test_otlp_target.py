@@ -78,7 +78,7 @@ def test_batches_go_together_as_their_conversion_gives_them() -> None:
         (504, UnreachableError),
     ],
 )
-def test_what_answers_over_http_mean(status: int, kind: type[Exception]) -> None:
+def test_http_status_maps_to_its_error(status: int, kind: type[Exception]) -> None:
     with http_receiver(Answer(status, headers={"Retry-After": "5"})) as server:
         with pytest.raises(kind) as caught:
             target_for(server.url).send([sealed(1)])
@@ -100,7 +100,7 @@ def test_what_answers_over_http_mean(status: int, kind: type[Exception]) -> None
         (grpc.StatusCode.INTERNAL, UnreachableError),
     ],
 )
-def test_what_answers_over_grpc_mean(code: grpc.StatusCode, kind: type[Exception]) -> None:
+def test_grpc_status_maps_to_its_error(code: grpc.StatusCode, kind: type[Exception]) -> None:
     with grpc_receiver(fails(code, "no")) as server:
         config = OtlpConfig(OtlpProtocol.GRPC, f"127.0.0.1:{server.port}", timeout=20)
         target = OtlpTarget(config, Options())
@@ -113,12 +113,12 @@ def test_what_answers_over_grpc_mean(code: grpc.StatusCode, kind: type[Exception
     assert span_ids([server.calls[-1].body]) == [1]
 
 
-def test_nobody_there() -> None:
+def test_refused_connection_is_unreachable() -> None:
     with pytest.raises(UnreachableError, match="no answer"):
         target_for("http://127.0.0.1:1/v1/traces").send([sealed(1)])
 
 
-def test_a_certificate_that_is_none_is_a_matter_of_the_configuration(tmp_path: Path) -> None:
+def test_invalid_certificate_is_a_misconfiguration(tmp_path: Path) -> None:
     garbage = tmp_path / "ca.pem"
     garbage.write_text("none")
     with http_receiver() as server:
@@ -127,7 +127,7 @@ def test_a_certificate_that_is_none_is_a_matter_of_the_configuration(tmp_path: P
             target_for(url, certificate=str(garbage)).send([sealed(1)])
 
 
-def test_what_cannot_be_said_in_otlp_is_refused() -> None:
+def test_batch_that_otlp_cannot_express_is_refused() -> None:
     with http_receiver() as server:
         target = target_for(server.url)
         anonymous = json.loads(sealed(1).data)
@@ -138,7 +138,7 @@ def test_what_cannot_be_said_in_otlp_is_refused() -> None:
     assert server.posts == []
 
 
-def test_a_large_batch_goes_on_where_it_failed() -> None:
+def test_large_batch_resumes_at_the_part_that_failed() -> None:
     """What was accepted of it is not sent again."""
     answers = [Answer(), Answer(413), Answer(), Answer(503), Answer(400)]
     with http_receiver(*answers) as server:
@@ -173,7 +173,7 @@ def test_a_group_with_a_refused_batch_is_sent_one_by_one(tmp_path: Path) -> None
     assert (stats["sent_batches"], stats["refused"]) == (3, 1)
 
 
-def test_a_batch_that_the_server_chokes_on_is_found_in_its_group(tmp_path: Path) -> None:
+def test_only_the_failing_batch_of_a_group_is_left_waiting(tmp_path: Path) -> None:
     process = Process(tmp_path)
 
     def choke(post: Post) -> Answer:

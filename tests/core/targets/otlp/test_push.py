@@ -124,7 +124,7 @@ def test_a_transport_can_be_given() -> None:
     assert (len(first.posts), len(second.posts)) == (0, 1)
 
 
-def test_what_is_no_protobuf_cannot_be_cut() -> None:
+def test_data_that_is_not_protobuf_cannot_be_split() -> None:
     with http_receiver() as server:
         config = OtlpConfig(OtlpProtocol.HTTP_PROTOBUF, server.url)
         with (

@@ -66,6 +66,6 @@ def test_nothing_is_left_of_an_unsampled_session(marks: list[str]) -> None:
     assert sampled_part(batch([span("a")], marks, sampled=False)) is None
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_invalid_json_is_refused() -> None:
     with pytest.raises(InputError):
         sampled_part(b'{"sampled":false')

@@ -78,7 +78,7 @@ def test_one_for_weights_and_one_for_gradients_of_each_span() -> None:
         assert record["id"][16:] == SPAN[16:]
 
 
-def test_what_is_not_finite_not_measured_or_stored_is_told() -> None:
+def test_summary_counts_non_finite_unmeasured_and_stored_tensors() -> None:
     usual = stats_of(np.arange(4.0))
     odd = dict.fromkeys(("mean", "std", "min", "max", "norm")) | {
         "nonfinite_count": 3, "finite": {"count": 1} | stats_of(np.array([7.0])),
@@ -104,7 +104,7 @@ def test_what_is_not_finite_not_measured_or_stored_is_told() -> None:
 
 
 @pytest.mark.parametrize("value", [1e200, None])
-def test_what_no_double_holds_leaves_no_statistics(value: float | None) -> None:
+def test_values_beyond_double_range_leave_no_statistics(value: float | None) -> None:
     usual = stats_of(np.arange(4.0))
     large = usual | dict.fromkeys(("mean", "std", "min", "max", "norm"), value)
     (record,) = told(snapshot(1, "a", large), snapshot(2, "b", usual))
@@ -113,21 +113,21 @@ def test_what_no_double_holds_leaves_no_statistics(value: float | None) -> None:
     assert record["attrs"]["tensors"] == 2
 
 
-def test_without_snapshots_the_bytes_stay_as_they_are() -> None:
+def test_batch_without_snapshots_is_unchanged() -> None:
     data = json.dumps(batch()).encode()
     assert summarised(data) is data
     named = json.dumps(batch() | {"otel": {"tensor_name": 1}}, separators=(",", ":")).encode()
     assert summarised(named) is named
 
 
-def test_a_batch_that_is_none_is_refused() -> None:
+def test_invalid_batch_is_refused() -> None:
     with pytest.raises(InputError):
         summarised(b'{"snapshots":[5],"tensor_name":1}')
     with pytest.raises(InputError):
         summarised(b'{"tensor_name":')
 
 
-def test_said_in_otlp_it_is_a_batch_that_is_whole() -> None:
+def test_summarised_batch_is_unchanged_by_an_otlp_round_trip() -> None:
     made = batch(snapshot(1, "a", stats_of(np.arange(4.0))))
     made["otel"] = {"session": "5e55105e55105e551111222233334444"}
     data = summarised(json.dumps(made, separators=(",", ":")).encode())

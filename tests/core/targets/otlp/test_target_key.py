@@ -37,7 +37,9 @@ def key(**changes: str) -> str:
         ("PROTOCOL", "http/json", False),
     ],
 )
-def test_what_counts(name: str, value: str, same: bool) -> None:
+def test_target_key_depends_on_endpoint_protocol_and_tenant(
+    name: str, value: str, same: bool
+) -> None:
     assert (key(**{name: value}) == key()) is same
 
 

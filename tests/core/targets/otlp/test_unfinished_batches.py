@@ -169,7 +169,7 @@ def test_while_no_dead_letter_can_be_written_accepted_parts_are_not_sent_again(
         assert (delivery.stats()["refused"], delivery.stats()["rejected_spans"]) == (1, 1)
 
 
-def test_a_batch_that_leaves_the_spool_still_counts_what_was_rejected(tmp_path: Path) -> None:
+def test_evicted_batch_still_counts_its_rejected_spans(tmp_path: Path) -> None:
     fates = {1: PARTIAL, 3: 503}
     with (
         http_receiver(*[answering(lambda span: fates.get(span, 200))] * 10_000) as server,
@@ -185,7 +185,7 @@ def test_a_batch_that_leaves_the_spool_still_counts_what_was_rejected(tmp_path: 
         delivery.finish(60)
 
 
-def test_more_unfinished_batches_than_are_kept_get_all_answers_again(
+def test_batches_beyond_the_partial_limit_are_resent_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_module, "_MOST_PARTIAL", 2)
@@ -233,7 +233,7 @@ def test_a_batch_that_another_process_takes_over_is_counted_there(tmp_path: Path
     assert shown == [0, 1]
 
 
-def test_a_group_is_sent_again_without_what_was_kept_of_its_batches() -> None:
+def test_resent_group_discards_the_partial_results_of_its_batches() -> None:
     fates = {1: PARTIAL, 1 + (1 << 32): 503}
     batches = [sealed(1, spans=3), sealed(2)]
     with http_receiver(*[answering(lambda span: fates.get(span, 200))] * 100) as server:

@@ -336,7 +336,7 @@ def test_a_partition_that_another_program_removed(days: Storage) -> None:
     assert days.write([sealed(whole(2, noon(5)))]).new == 1
 
 
-def test_a_trace_whose_spans_are_of_several_days(days: Storage) -> None:
+def test_trace_with_spans_of_several_days_gets_one_trace_id(days: Storage) -> None:
     """Children before and after their parents, in batches of different days."""
     days.write([sealed(made(1, created_ns=noon(6), spans=[span(3, 2)]))])
     days.write([sealed(made(2, created_ns=noon(500), spans=[span(5, 4)]))])

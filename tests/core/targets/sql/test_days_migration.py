@@ -52,7 +52,7 @@ _INSERT = (
 
 
 @pytest.fixture
-def before(postgres_url: str, tmp_path: Path) -> Iterator[Database]:
+def version_5_database(postgres_url: str, tmp_path: Path) -> Iterator[Database]:
     """A database of version 5, with BATCHES as that version stored them.
 
     The rows come from SQLite, whose tables are still those of version 5.
@@ -84,14 +84,17 @@ def views_of(database: Database) -> dict[str, list[Any]]:
     return {view: sorted(map(repr, database.rows(f'SELECT * FROM "{view}"'))) for view in VIEWS}
 
 
-def test_rows_and_views_are_equal(before: Database, postgres_url: str) -> None:
-    rows = views_of(before)
+def test_rows_and_views_are_equal(version_5_database: Database, postgres_url: str) -> None:
+    rows = views_of(version_5_database)
     assert all(rows.values())
     some_run = column(
-        Storage(before, parse_url(postgres_url)), 'SELECT MAX("runId") FROM "TraceRun"'
+        Storage(version_5_database, parse_url(postgres_url)), 'SELECT MAX("runId") FROM "TraceRun"'
     )
     selections = [Select(), Select(run_id=some_run[0]), Select(since_ns=1_795_000_000 * 10**9)]
-    was = [list(Storage(before, parse_url(postgres_url)).batches(each)) for each in selections]
+    was = [
+        list(Storage(version_5_database, parse_url(postgres_url)).batches(each))
+        for each in selections
+    ]
     assert len(was[0]) == len(BATCHES)
     with Storage.open(postgres_url) as storage:
         assert version_of(storage.database) == current("postgresql")
@@ -110,14 +113,20 @@ def test_rows_and_views_are_equal(before: Database, postgres_url: str) -> None:
         assert storage.write(BATCHES).new == len(BATCHES)
 
 
-def test_views_and_rights_of_others_survive(before: Database, postgres_url: str) -> None:
+def test_views_and_rights_of_others_survive(
+    version_5_database: Database, postgres_url: str
+) -> None:
     name = f"reader_{time.time_ns()}"
-    before.run('CREATE VIEW "mine" AS SELECT "runId", COUNT(*) AS n FROM "TraceStep" GROUP BY 1')
-    before.run('CREATE VIEW "above" WITH (security_barrier=true) AS SELECT SUM(n) FROM "mine"')
-    was = before.rows('SELECT * FROM "above"')
-    before.run(f"CREATE ROLE \"{name}\" LOGIN PASSWORD 'x'")
-    before.run(f'GRANT SELECT ON "TraceSpan", "TraceRun", "mine", "above" TO "{name}"')
-    before.run(f'GRANT SELECT, INSERT ON "TraceBatch" TO "{name}"')
+    version_5_database.run(
+        'CREATE VIEW "mine" AS SELECT "runId", COUNT(*) AS n FROM "TraceStep" GROUP BY 1'
+    )
+    version_5_database.run(
+        'CREATE VIEW "above" WITH (security_barrier=true) AS SELECT SUM(n) FROM "mine"'
+    )
+    was = version_5_database.rows('SELECT * FROM "above"')
+    version_5_database.run(f"CREATE ROLE \"{name}\" LOGIN PASSWORD 'x'")
+    version_5_database.run(f'GRANT SELECT ON "TraceSpan", "TraceRun", "mine", "above" TO "{name}"')
+    version_5_database.run(f'GRANT SELECT, INSERT ON "TraceBatch" TO "{name}"')
     try:
         Storage.open(postgres_url).close()
         server = postgres_url.rpartition("@")[2]
@@ -129,30 +138,30 @@ def test_views_and_rights_of_others_survive(before: Database, postgres_url: str)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 reader.execute('SELECT * FROM "TraceMark"')
         options = column(
-            Storage(before, parse_url(postgres_url)),
+            Storage(version_5_database, parse_url(postgres_url)),
             "SELECT reloptions FROM pg_class WHERE relname = 'above'",
         )
         assert options == [["security_barrier=true"]]
     finally:
-        before.run(f'DROP OWNED BY "{name}"')
-        before.run(f'DROP ROLE "{name}"')
+        version_5_database.run(f'DROP OWNED BY "{name}"')
+        version_5_database.run(f'DROP ROLE "{name}"')
 
 
-def test_a_materialized_view_is_named(before: Database, postgres_url: str) -> None:
-    before.run('CREATE MATERIALIZED VIEW "stale" AS SELECT * FROM "TraceRun"')
+def test_a_materialized_view_is_named(version_5_database: Database, postgres_url: str) -> None:
+    version_5_database.run('CREATE MATERIALIZED VIEW "stale" AS SELECT * FROM "TraceRun"')
     with pytest.raises(UnreachableError, match=r"materialized views.*dropped first: .*stale"):
         Storage.open(postgres_url)
-    assert version_of(before) == 5
-    before.run('DROP MATERIALIZED VIEW "stale"')
+    assert version_of(version_5_database) == 5
+    version_5_database.run('DROP MATERIALIZED VIEW "stale"')
     Storage.open(postgres_url).close()
 
 
-def test_a_writer_of_version_5_goes_on(before: Database, postgres_url: str) -> None:
+def test_a_writer_of_version_5_goes_on(version_5_database: Database, postgres_url: str) -> None:
     """Its statements store batches once, beside those of the writers of this version."""
 
     def insert(name: str, hash_: bytes) -> list[Any]:
         now = time.time_ns()
-        return before.rows(_INSERT, name, hash_, "1" * 32, now, now)
+        return version_5_database.rows(_INSERT, name, hash_, "1" * 32, now, now)
 
     [(first,)] = insert("a.json", b"a" * 32)
     new = sealed(made(7, spans=[span(7)]))
@@ -161,7 +170,7 @@ def test_a_writer_of_version_5_goes_on(before: Database, postgres_url: str) -> N
     assert insert("a.json", b"a" * 32) == []
     [(second,)] = insert("b.json", b"b" * 32)
     assert first < second < KEYS_PER_DAY
-    before.bulk_insert(
+    version_5_database.bulk_insert(
         "TraceSpan",
         [
             "batchKey",
@@ -176,10 +185,12 @@ def test_a_writer_of_version_5_goes_on(before: Database, postgres_url: str) -> N
         ],
         [(second, 0, span_id(9), span_id(9), "step", 1, 2, "default", "r")],
     )
-    known = before.rows('SELECT "name" FROM "TraceName" WHERE "batchKey" = ANY(?)', [first, second])
+    known = version_5_database.rows(
+        'SELECT "name" FROM "TraceName" WHERE "batchKey" = ANY(?)', [first, second]
+    )
     assert sorted(known) == [("a.json",), ("b.json",)]
     # Its retention removes the name of a batch, too.
-    before.run('DELETE FROM "TraceBatch" WHERE "batchKey" = ANY(?)', [first])
+    version_5_database.run('DELETE FROM "TraceBatch" WHERE "batchKey" = ANY(?)', [first])
     assert len(insert("a.json", b"a" * 32)) == 1
 
 
@@ -203,7 +214,7 @@ def _start(writers: list[subprocess.Popen[str]]) -> None:
         writer.stdin.flush()
 
 
-def test_collectors_that_start_at_once(before: Database, postgres_url: str) -> None:
+def test_collectors_that_start_at_once(version_5_database: Database, postgres_url: str) -> None:
     writers = [python(_OPEN, postgres_url) for _ in range(3)]
     _start(writers)
     assert [writer.communicate()[0] for writer in writers] == ["0\n"] * 3
@@ -212,9 +223,11 @@ def test_collectors_that_start_at_once(before: Database, postgres_url: str) -> N
         assert column(storage, 'SELECT MAX("version"), COUNT(*) FROM "TraceStorage"') == [6]
 
 
-def test_a_killed_migration_leaves_the_version_before(before: Database, postgres_url: str) -> None:
+def test_killed_migration_leaves_the_earlier_version(
+    version_5_database: Database, postgres_url: str
+) -> None:
     """It is killed in its middle, where it waits for the name of its sequence."""
-    rows = views_of(before)
+    rows = views_of(version_5_database)
     waits = (
         "SELECT pid FROM pg_stat_activity WHERE strpos(query, 'A partition for each day') > 0"
         " AND wait_event_type = 'Lock' AND datname = current_database()"
@@ -223,23 +236,26 @@ def test_a_killed_migration_leaves_the_version_before(before: Database, postgres
         other.execute('CREATE SEQUENCE "TraceBatch_number"')
         migrating = python(_OPEN, postgres_url)
         _start([migrating])
-        until(lambda: before.rows(waits), PATIENCE_S)
-        [(pid,)] = before.rows(waits)
+        until(lambda: version_5_database.rows(waits), PATIENCE_S)
+        [(pid,)] = version_5_database.rows(waits)
         migrating.kill()
         migrating.communicate()
         other.rollback()
     # The server notices at the end of the statements that the client is gone.
-    until(lambda: not before.rows("SELECT 1 FROM pg_stat_activity WHERE pid = ?", pid), PATIENCE_S)
-    assert version_of(before) == 5
-    assert not before.has_table("TraceDay")
-    assert views_of(before) == rows
+    until(
+        lambda: not version_5_database.rows("SELECT 1 FROM pg_stat_activity WHERE pid = ?", pid),
+        PATIENCE_S,
+    )
+    assert version_of(version_5_database) == 5
+    assert not version_5_database.has_table("TraceDay")
+    assert views_of(version_5_database) == rows
     with Storage.open(postgres_url) as storage:
         assert views_of(storage.database) == rows
         assert_stored(storage, BATCHES)
 
 
 def test_a_reader_that_stays_does_not_stop_the_writers(
-    before: Database, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    version_5_database: Database, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The migration gives up; writers that wait behind it go on, and a later one succeeds."""
     monkeypatch.setattr(postgres, "_EXCLUSION_WAIT", "200ms")
@@ -247,12 +263,12 @@ def test_a_reader_that_stays_does_not_stop_the_writers(
         reader.execute('SELECT 1 FROM "TraceSnapshot"')
         with pytest.raises(UnreachableError, match="lock timeout"):
             Storage.open(postgres_url)
-        assert len(before.rows(_INSERT, "a.json", b"a" * 32, "1" * 32, 5, 6)) == 1
+        assert len(version_5_database.rows(_INSERT, "a.json", b"a" * 32, "1" * 32, 5, 6)) == 1
     with Storage.open(postgres_url) as storage:
         assert version_of(storage.database) == current("postgresql")
 
 
-def test_writers_and_migrations_at_once(before: Database, postgres_url: str) -> None:
+def test_writers_and_migrations_at_once(version_5_database: Database, postgres_url: str) -> None:
     """Writers of version 5 store batches while three others migrate: no deadlock, none is lost."""
     stop = python(
         "import sys, time\n"

@@ -69,7 +69,7 @@ def is_fast(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("path", [*PLAIN, *OURS], ids=lambda path: path.name)
-def test_what_programs_write_goes_the_fast_way(path: Path) -> None:
+def test_recorded_batches_take_the_fast_path(path: Path) -> None:
     assert is_fast(path.read_bytes())
 
 
@@ -107,7 +107,7 @@ def test_most_recordings_do() -> None:
         (made(1, spans=[span(1, attrs=exactjson.Raw('{"a":0.10}'))]), False),
     ],
 )
-def test_what_goes_which_way(batch: Any, expected: bool) -> None:
+def test_fast_path_is_taken_only_for_supported_batches(batch: Any, expected: bool) -> None:
     text = exactjson.dumps_ascii(batch)
     data = exactjson.dumps(batch) if "Raw" in repr(batch) else batch_bytes(exactjson.loads(text))
     assert is_fast(data) is expected

@@ -123,7 +123,7 @@ def test_deep_batches(shared_storage: Storage, levels: int) -> None:
         clear(shared_storage)
 
 
-def test_what_is_nested_deep_is_kept_up_to_the_limit_of_the_format(storage: Storage) -> None:
+def test_deep_nesting_is_stored_up_to_the_limit_of_the_format(storage: Storage) -> None:
     def nested(levels: int) -> SealedBatch:
         odd = b'{ "schema_version":1, "marks":[{"a":' + b"[" * levels + b"]" * levels + b"}]}"
         return SealedBatch("x.json", odd)
@@ -134,7 +134,7 @@ def test_what_is_nested_deep_is_kept_up_to_the_limit_of_the_format(storage: Stor
     assert_stored(storage, [nested(500), sealed(made(1))])
 
 
-def test_what_an_earlier_release_kept_as_its_bytes(storage: Storage) -> None:
+def test_batch_stored_as_bytes_by_an_earlier_release_is_returned(storage: Storage) -> None:
     storage.write([sealed(made(1), "x.json")])
     for table in ("TraceSpan", "TraceMark", "TraceSnapshot"):
         storage.database.run(f'DELETE FROM "{table}"')

@@ -86,7 +86,7 @@ def test_version_1_with_rows_becomes_the_current_one(url: str) -> None:
         assert column(storage, 'SELECT "steps" FROM "TraceRun"') == [2]
 
 
-def test_what_the_current_version_wrote_is_read_by_it_after_each_step(url: str) -> None:
+def test_database_migrated_step_by_step_stores_current_batches(url: str) -> None:
     of_version_1(url).close()
     batches = files(ALL_BATCHES[:20])
     for version in range(1, current("sqlite") + 1):
@@ -192,7 +192,7 @@ def test_a_newer_version_is_left_alone(url: str) -> None:
         Storage.open(url, create=False)
 
 
-def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
+def test_failed_migration_step_leaves_the_previous_version(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     of_version_1(f"sqlite:///{path}").close()
     with sqlite3.connect(path) as connection:

@@ -158,14 +158,14 @@ def test_whatever_the_members_make_of_the_same_requests(
     clear(shared_storage)
 
 
-def test_the_same_ids_with_other_content_are_both_kept(storage: Storage) -> None:
+def test_same_ids_with_different_content_are_both_stored(storage: Storage) -> None:
     storage.write([batch(1, [(1,), (2,)])])
     storage.write([batch(2, [(11,), (2,)])])
     assert names(storage) == expected_names([(1, 2), (11,)])
     assert len(set(column(storage, 'SELECT "id" FROM "TraceSpan"'))) == 6
 
 
-def test_the_same_spans_of_another_resource_are_both_kept(storage: Storage) -> None:
+def test_same_spans_of_different_resources_are_both_stored(storage: Storage) -> None:
     for member, resource_name in enumerate(("", "a", "b", "a", "")):
         storage.write([batch(member, [(1,)], resource_name=resource_name)])
     assert names(storage) == Counter({"content 1": 6})
@@ -202,7 +202,7 @@ def test_marks_that_were_log_records(storage: Storage) -> None:
         assert value["marks"]
 
 
-def test_what_retention_removed_is_stored_again(storage: Storage) -> None:
+def test_requests_removed_by_retention_are_stored_again(storage: Storage) -> None:
     storage.write([batch(1, [(1,), (2,)])])
     storage.write([batch(2, [(2,), (3,)], at_ns=1_791_000_000 * 10**9)])
     storage.retain(1_790_500_000 * 10**9)

@@ -57,7 +57,7 @@ ODD: dict[str, object] = {
 
 
 @pytest.mark.parametrize("created", ODD.values(), ids=ODD)
-def test_a_batch_whose_time_cannot_be_counts_from_when_it_was_stored(
+def test_batch_with_an_invalid_time_is_aged_from_when_it_was_stored(
     storage: Storage, created: object
 ) -> None:
     before = time.time_ns()

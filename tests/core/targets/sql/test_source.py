@@ -73,7 +73,7 @@ def test_a_damaged_batch_is_an_input_error(url: str, tmp_path: Path) -> None:
         copy_to_spool(url, tmp_path)
 
 
-def test_where_nothing_is(url: str, tmp_path: Path) -> None:
+def test_missing_database_or_server_is_an_error(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         copy_to_spool(url, tmp_path)
     [endpoint] = free_endpoints(1)
@@ -116,13 +116,13 @@ def test_a_key_is_of_the_place_and_not_of_who_comes() -> None:
         "mysql://u:secret@h/d", "spool", "postgresql://u:sec/ret@h/d", "postgresql://[::1/d",
     ],
 )  # fmt: skip
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_storage_urls_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="use sqlite:///FILE") as caught:
         parse_url(url)
     assert "sec" not in str(caught.value)
 
 
-def test_paths_are_no_urls() -> None:
+def test_paths_are_not_storage_urls() -> None:
     assert not any(map(is_storage_url, ("spool", "/a/b", "./sqlite/x.json", "s3://b", "-")))
 
 

@@ -87,7 +87,7 @@ def indexes_of(storage: Storage, table: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.__name__)
-def test_tables_and_indexes_are_those_of_the_page(storage: Storage, table: type[Any]) -> None:
+def test_tables_and_indexes_match_the_schemas_page(storage: Storage, table: type[Any]) -> None:
     name = table.__name__
     found = columns_of(storage, name)
     page = {key: value for key, value in found.items() if key not in OWN}
@@ -135,7 +135,7 @@ def owners(storage: Storage) -> list[tuple[Any, ...]]:
     )
 
 
-def test_whose_spans_they_are(storage: Storage) -> None:
+def test_owner_of_each_span_comes_from_its_resource(storage: Storage) -> None:
     def resource(**said: Any) -> dict[str, Any]:
         return {"attributes": {f"cirron.{key}.id": value for key, value in said.items()}}
 
@@ -156,7 +156,7 @@ def test_whose_spans_they_are(storage: Storage) -> None:
     assert_stored(storage, [batch])
 
 
-def test_overrides_win_over_what_a_batch_says(storage: Storage) -> None:
+def test_overrides_win_over_ids_in_a_batch(storage: Storage) -> None:
     said = {"resource": {"attributes": {"cirron.workspace.id": "theirs"}}}
     context = OwnerContext(
         defaults={"cirron.workspace.id": "x"}, overrides={"cirron.workspace.id": "mine"}
@@ -170,7 +170,7 @@ def test_a_context_with_another_key_is_a_usage_error() -> None:
         OwnerContext(defaults={"workspace": "x"})
 
 
-def test_blobs_get_their_place_and_the_recorded_one_is_kept(storage: Storage) -> None:
+def test_blobs_get_a_new_uri_and_the_recorded_one_is_preserved(storage: Storage) -> None:
     taken = snapshot(1, 2, mode="full", blob_uri="file:///x/2/weights.safetensors")
     batch = sealed(made(1, spans=[span(2, 1)], snapshots=[taken, snapshot(2, 2)]))
 
@@ -207,7 +207,7 @@ class TestTwice:
         other = SealedBatch(self.batch.name, self.batch.data.replace(b":", b": "))
         assert storage.write([other]) == (0, 1, 0)
 
-    def test_other_content_of_the_same_name_is_kept_beside_it(self, storage: Storage) -> None:
+    def test_other_content_of_the_same_name_is_stored_separately(self, storage: Storage) -> None:
         other = sealed(made(1, spans=[span(1, name="other")]), self.batch.name)
         assert storage.write([self.batch, other]).new == 2
         assert storage.write([other, self.batch]).new == 0
@@ -223,7 +223,7 @@ class TestTwice:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"schema_version":2}', b'{"schema_version":1,"spans":5}', b"\xff"]
 )
-def test_what_is_no_batch_is_refused_and_nothing_is_stored(storage: Storage, data: bytes) -> None:
+def test_invalid_batch_is_refused_and_nothing_is_stored(storage: Storage, data: bytes) -> None:
     with pytest.raises(RefusedError, match=r"'x\.json' is not a batch"):
         storage.write([sealed(made(1)), SealedBatch("x.json", data)])
     assert stored(storage) == []
@@ -236,7 +236,7 @@ def test_a_name_that_no_file_could_have_is_refused(storage: Storage, name: str) 
     assert stored(storage) == []
 
 
-def test_what_the_database_refuses_leaves_nothing(storage: Storage) -> None:
+def test_batch_refused_by_the_database_leaves_no_rows(storage: Storage) -> None:
     if storage.database.dialect == "sqlite":
         storage.database.script(
             'CREATE TRIGGER "no" BEFORE INSERT ON "TraceMark" WHEN NEW."name" = \'no\''
@@ -291,7 +291,7 @@ def test_reading_goes_on_while_others_write_and_remove(storage: Storage) -> None
     assert len(stored(storage)) == 1
 
 
-def test_a_file_that_is_made_is_private_and_in_wal_mode(tmp_path: Path) -> None:
+def test_new_file_is_private_and_in_wal_mode(tmp_path: Path) -> None:
     path = tmp_path / "new" / "dir" / "s.sqlite"
     with Storage.open(f"sqlite:///{path}") as storage:
         storage.write([sealed(made(1))])

@@ -73,7 +73,7 @@ def test_the_same_batches_again(url: str) -> None:
         assert_stored(storage, batches)
 
 
-def test_what_is_no_batch_is_refused(url: str) -> None:
+def test_invalid_batches_are_refused(url: str) -> None:
     target = StorageTarget(url)
     with pytest.raises(RefusedError, match="is not a batch"):
         target.send([SealedBatch("x.json", b"[]")])
@@ -91,7 +91,7 @@ def test_after_an_interrupt_nothing_is_sent(url: str) -> None:
     target.close()
 
 
-def test_what_waits_for_a_lock_is_interrupted(postgres_url: str) -> None:
+def test_send_waiting_for_a_lock_can_be_interrupted(postgres_url: str) -> None:
     target = StorageTarget(postgres_url)
     target.send([sealed(made(1))])
     raised: list[BaseException] = []
@@ -143,7 +143,7 @@ def test_who_may_not_come_in(postgres_server: Any, postgres_url: str, wrong: str
     assert postgres_server.url("x") not in str(caught.value)
 
 
-def test_a_lost_connection_is_made_anew(postgres_server: Any, postgres_url: str) -> None:
+def test_lost_connection_is_reopened(postgres_server: Any, postgres_url: str) -> None:
     target = StorageTarget(postgres_url)
     target.send([sealed(made(1))])
     with Storage.open(postgres_server.url("postgres")) as other:

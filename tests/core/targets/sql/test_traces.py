@@ -72,7 +72,7 @@ def test_a_session_in_any_order(shared_storage: Storage, size: int) -> None:
         assert len(found) == 7
 
 
-def test_what_is_known_meanwhile(storage: Storage) -> None:
+def test_trace_id_follows_the_topmost_span_known_so_far(storage: Storage) -> None:
     def waiting() -> list[Any]:
         return column(storage, 'SELECT "id" FROM "TraceUnresolved"')
 
@@ -219,7 +219,7 @@ class TestThreadsWithoutAScope:
         ]
         assert found[batches[2].name, 0] == (span_id(1),) * 2
 
-    def test_nobody_knows_with_two_sessions_of_that_process_id(self, storage: Storage) -> None:
+    def test_session_is_ambiguous_if_two_have_the_same_process_id(self, storage: Storage) -> None:
         again = {**self.session, "id": span_id(9)}
         storage.write([sealed(made(1, spans=[self.session])), sealed(made(2, spans=[again]))])
         storage.write([sealed(made(3, spans=[self.inside]))])
@@ -227,13 +227,13 @@ class TestThreadsWithoutAScope:
             span_id(1), span_id(4), span_id(9),
         ]  # fmt: skip
 
-    def test_sessions_of_other_workspaces_are_no_candidates(self, storage: Storage) -> None:
+    def test_sessions_of_other_workspaces_are_not_considered(self, storage: Storage) -> None:
         elsewhere = OwnerContext(overrides={"cirron.workspace.id": "w"})
         storage.write([sealed(made(1, spans=[self.session]))], elsewhere)
         storage.write([sealed(made(2, spans=[self.inside]))])
         assert traces(storage)[sealed(made(2)).name, 0][0] == span_id(4)
 
-    def test_what_is_removed_is_forgotten(self, storage: Storage) -> None:
+    def test_retention_clears_the_lookup_tables(self, storage: Storage) -> None:
         storage.write([sealed(made(1, spans=[self.session, self.early]))])
         storage.write([sealed(made(2, spans=[self.other_process]))])
         storage.write([sealed(made(3, spans=[span(8, 99)]))])

@@ -77,7 +77,7 @@ timer.start()
     assert numbers(tmp_path) == list(range(5_000))
 
 
-def test_ctrl_c_before_the_last_flush_saves_everything(tmp_path: Path) -> None:
+def test_ctrl_c_ahead_of_the_last_flush_saves_every_record(tmp_path: Path) -> None:
     err = run(
         tmp_path,
         """

@@ -85,7 +85,7 @@ def test_a_model_is_compiled_as_often_as_untraced(form: Form, profile: Callable[
 
 
 @FORMS
-def test_what_is_compiled_already_is_not_compiled_again(
+def test_tracing_does_not_recompile_a_compiled_model(
     form: Form, profile: Callable[[], Any]
 ) -> None:
     training = Training(form)

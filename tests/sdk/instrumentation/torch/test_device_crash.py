@@ -30,7 +30,7 @@ with session(Path(sys.argv[1]), pytest.MonkeyPatch(), device) as profiler:
 """
 
 
-def test_what_waits_is_recovered_as_it_ended(tmp_path: Path) -> None:
+def test_scopes_awaiting_the_device_are_recovered_with_their_end_times(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=ROOT, env=environment(), timeout=120,
         check=False,

@@ -70,7 +70,7 @@ class Spending(Device):
         self.allocator.allocate(-self.size)
 
 
-def test_it_calls_what_torch_has() -> None:
+def test_used_torch_cuda_functions_exist() -> None:
     for name in ("is_initialized", "reset_peak_memory_stats", "memory_stats_as_nested_dict"):
         assert callable(getattr(torch.cuda, name))
 
@@ -80,7 +80,7 @@ def _peaks(directory: Path) -> list[tuple[Any, Any]]:
     return [(attrs.get(cuda.PEAK), attrs.get(cuda.RESERVED_PEAK)) for attrs in found]
 
 
-def test_a_step_has_its_own_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_has_a_separate_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allocator = Allocator()
     with session(tmp_path, monkeypatch, memory=Memory(allocator)):
         model, criterion, optimizer = parts(Device())
@@ -94,7 +94,7 @@ def test_a_step_has_its_own_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert _peaks(tmp_path) == [(1_100, 2_200), (1_200, 2_400), (1_300, 2_600)]
 
 
-def test_what_lies_between_two_passes_is_in_no_step(
+def test_memory_between_two_passes_is_in_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocator = Allocator()
@@ -114,7 +114,7 @@ def test_what_lies_between_two_passes_is_in_no_step(
     assert _peaks(tmp_path) == [(7, 14)] * 2
 
 
-def test_a_step_without_a_loader_has_the_peak_since_the_one_before(
+def test_step_without_a_loader_has_the_peak_since_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocator = Allocator()
@@ -180,7 +180,7 @@ class Busy(Device):
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_each_phase_has_its_own_peak(
+def test_each_phase_has_a_separate_peak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkpointed: bool
 ) -> None:
     allocator = Allocator()

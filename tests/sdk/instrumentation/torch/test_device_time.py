@@ -80,7 +80,7 @@ def test_phases_and_steps_have_the_devices_time(
     assert [gpu_ms(n) for n in (root, *root.find("epoch"))] == [None] * 3
 
 
-def test_a_step_holds_what_runs_between_its_phases(
+def test_gpu_time_of_a_step_includes_work_between_its_phases(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, device):
@@ -125,7 +125,7 @@ def test_a_step_without_a_loader_has_it(
     )
 
 
-def test_what_is_computed_again_is_a_part_of_the_backward(
+def test_recomputation_counts_toward_the_gpu_time_of_backward(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, device):
@@ -200,7 +200,7 @@ def test_a_stalled_training_gives_its_spans_out_at_the_deadline(
     assert [gpu_ms(n) for step in steps for n in step.find("forward")] == [None, None, FORWARD_MS]
 
 
-def test_batches_stand_in_canonical_order_whatever_waits(
+def test_spans_of_each_batch_are_sorted_despite_pending_gpu_times(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, device) as profiler:
@@ -220,7 +220,7 @@ def test_batches_stand_in_canonical_order_whatever_waits(
     assert [gpu_ms(step) for step in spool.session.find("step")] == [STEP_MS] * 20
 
 
-def test_thinning_keeps_whole_steps_of_what_waits(
+def test_thinning_retains_complete_steps_while_gpu_times_are_pending(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, device, detail_every=4, detail_slow_factor=1e9) as profiler:

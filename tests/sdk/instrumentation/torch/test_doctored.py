@@ -37,7 +37,7 @@ do without the internal is no part of the loop."""
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def doctored_results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("doctored")
     command = [
         sys.executable,
@@ -59,12 +59,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_one_internal_is_not_there(told: Any, case: str) -> None:
-    if case not in told:
+def test_one_internal_is_not_there(doctored_results: Any, case: str) -> None:
+    if case not in doctored_results:
         assert case == "compiled functions", "torch 2.6 needs it for whatever it does"
         leave_out("this torch cannot do without")
     lost, differs = LOST[case]
-    found = told[case]
+    found = doctored_results[case]
     assert found["same"], "the losses are those without tracing"
     assert found["hooks"] == ["torch"]
     if case.startswith("optimizer_step"):
@@ -81,6 +81,6 @@ def test_one_internal_is_not_there(told: Any, case: str) -> None:
         assert said.endswith(f"): not recorded: {lost}")
 
 
-def test_every_case_is_looked_at(told: Any) -> None:
-    assert set(LOST) - set(told) <= {"compiled functions"}
-    assert set(told) <= set(LOST)
+def test_every_case_is_looked_at(doctored_results: Any) -> None:
+    assert set(LOST) - set(doctored_results) <= {"compiled functions"}
+    assert set(doctored_results) <= set(LOST)

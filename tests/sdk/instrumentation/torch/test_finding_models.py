@@ -62,7 +62,7 @@ def test_a_modules_call_is_replaced_once(profile: Callable[[], Any]) -> None:
     assert vars(nn.Module)["__call__"] is original
 
 
-def test_a_modules_call_that_another_tool_replaced_is_kept(
+def test_module_call_replaced_by_another_tool_is_preserved(
     profile: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, calls = vars(nn.Module)["__call__"], []
@@ -99,7 +99,7 @@ class Other(nn.Linear):
     """The model of the other thread."""
 
 
-def test_a_model_is_found_while_another_thread_is_in_one(
+def test_model_is_discovered_while_another_thread_runs_one(
     profile: Callable[[], Any], tmp_path: Path
 ) -> None:
     entered, leave = threading.Event(), threading.Event()
@@ -123,7 +123,7 @@ def test_a_model_is_found_while_another_thread_is_in_one(
     assert sorted(span["attrs"]["module"] for span in forwards) == ["Other", "Waiting"]
 
 
-def test_a_compilation_with_hooks_inside_is_not_made_again(profile: Callable[[], Any]) -> None:
+def test_compiled_model_with_inner_hooks_is_not_recompiled(profile: Callable[[], Any]) -> None:
     """If a module has hooks, dynamo traces its call, and guards what that reads."""
     torch.compiler.reset()
     compilations = []

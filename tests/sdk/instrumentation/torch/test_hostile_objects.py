@@ -46,13 +46,13 @@ def run(program: str, directory: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def hostile_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run("hostile_objects", tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_hostile_object_trains_as_without_tracing(told: Any, case: str) -> None:
-    found = told[case]
+def test_a_hostile_object_trains_as_without_tracing(hostile_runs: Any, case: str) -> None:
+    found = hostile_runs[case]
     assert found["traced"] == found["losses"]
     assert len(found["losses"]) == 8
     if case in COUNTED:

@@ -114,5 +114,5 @@ def test_every_session_is_looked_at(ran: Ran) -> None:
         ("interrupted", False),
     ],
 )
-def test_what_the_program_saw(ran: Ran, case: str, expected: Any) -> None:
+def test_program_observes_the_expected_hook_state(ran: Ran, case: str, expected: Any) -> None:
     assert ran.told[case] == expected

@@ -86,7 +86,7 @@ def interrupted(directory: Path, train: Callable[[], None], *where: Any) -> Any:
         ("begin_plain", 1, 6), ("end_step", 1, 5), ("call", 2, 14),
     ],
 )  # fmt: skip
-def test_a_training_after_an_interrupt_has_its_own_epoch(tmp_path: Path, where: Any) -> None:
+def test_training_after_an_interrupt_gets_a_complete_epoch(tmp_path: Path, where: Any) -> None:
     root = interrupted(tmp_path, with_loader, *where)
     last = root.children[-1]
     assert last.name == "epoch"
@@ -107,7 +107,7 @@ def test_so_has_one_without_a_loader_from_its_second_step_on(tmp_path: Path, whe
         assert names == ["forward", "loss", "backward", "optimizer_step"]
 
 
-def test_weights_that_are_no_leaves_are_not_asked_for_their_gradients(
+def test_gradients_of_non_leaf_weights_are_not_accessed(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     tool = Ours()

@@ -36,7 +36,7 @@ def test_the_expected_trees_can_be_read_and_written(loop: Any) -> None:
     assert difference(parse("\n".join(folded([tree]))), tree) == ""
 
 
-def test_a_range_stands_for_as_many_siblings() -> None:
+def test_range_expands_to_as_many_siblings() -> None:
     root = parse(TWO_STEPS)
     steps = root.children[0].children
     assert [step.label for step in steps] == ["step[0]", "step[1]"]
@@ -46,7 +46,7 @@ def test_a_range_stands_for_as_many_siblings() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\n    b", "a b", "a\n  b]", ""])
-def test_what_is_no_tree_is_refused(text: str) -> None:
+def test_invalid_tree_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"root|tree|indented"):
         parse(text)
 
@@ -76,7 +76,7 @@ def _other_module(node: Node) -> None:
 
 
 @pytest.mark.parametrize("change", [_rename, _renumber, _clear, _drop, _swap, _other_module])
-def test_every_difference_is_told(change: Any) -> None:
+def test_every_difference_is_reported(change: Any) -> None:
     expected, recorded = parse(TWO_STEPS), parse(TWO_STEPS)
     assert difference(expected, recorded) == ""
     change(recorded)
@@ -88,7 +88,7 @@ def _timed(name: str, start: int, end: int, *children: Node, **attrs: Any) -> No
     return Node(name, None, False, attrs, list(children), record)
 
 
-def test_times_that_contradict_each_other_are_told() -> None:
+def test_contradictory_times_are_reported() -> None:
     def step(first: int, unattributed: int, second: int = 50, end: int = 90) -> Node:
         children = [_timed("forward", first, 50), _timed("backward", second, end)]
         return _timed("step", 10, 90, *children, unattributed_ns=unattributed)
@@ -125,7 +125,7 @@ def test_micro_steps_may_overlap_only_while_their_batches_wait() -> None:
     assert "before the end of micro_step" in time_faults(step(15, 49, (10, 0)))[0]
 
 
-def test_marks_that_are_lost_doubled_or_elsewhere_are_told() -> None:
+def test_lost_duplicated_or_misplaced_marks_are_reported() -> None:
     made = ["on step", "loss"]
     there = [("on step", "step"), ("loss", "epoch")]
     assert mark_faults(made, there) == []
@@ -135,7 +135,7 @@ def test_marks_that_are_lost_doubled_or_elsewhere_are_told() -> None:
     assert "no scope" in mark_faults(made, [there[0], ("loss", "")])[0]
 
 
-def test_a_neighbour_is_judged_by_what_it_has_scopes_for() -> None:
+def test_judge_tolerates_numbering_and_loss_but_not_an_extra_epoch() -> None:
     expected = parse(TWO_STEPS)
     recorded = copy.deepcopy(expected)
     for step in recorded.children[0].children:

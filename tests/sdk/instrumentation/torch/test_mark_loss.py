@@ -101,7 +101,9 @@ def test_every_precision_is_exact(record: Callable[..., Any], dtype: torch.dtype
     assert record(loss.backward) == [(value, "backward")]
 
 
-def test_what_is_no_scalar_is_no_mark(record: Callable[..., Any]) -> None:
+def test_no_mark_is_recorded_without_backward_on_a_single_scalar(
+    record: Callable[..., Any],
+) -> None:
     def program() -> None:
         vector = torch.ones(3, requires_grad=True)
         (vector * 2).backward(torch.ones(3))
@@ -111,7 +113,7 @@ def test_what_is_no_scalar_is_no_mark(record: Callable[..., Any]) -> None:
     assert record(program) == []
 
 
-def test_the_graph_is_not_kept(record: Callable[..., Any]) -> None:
+def test_autograd_graph_is_not_retained(record: Callable[..., Any]) -> None:
     freed: list[bool] = []
 
     def program() -> None:

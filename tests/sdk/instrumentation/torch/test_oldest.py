@@ -50,14 +50,14 @@ def test_it_is_the_lowest_that_the_extra_allows() -> None:
     assert (lowest.operator, lowest.version) == (">=", ".".join(OLDEST_VERSION.split(".")[:2]))
 
 
-def test_nothing_is_missing_but_what_only_a_gpu_uses() -> None:
+def test_oldest_environment_lacks_only_gpu_dependencies_of_torch() -> None:
     done = run_in_oldest(["-m", "pip", "check"])
     missing = [line.split() for line in done.stdout.splitlines() if "requires" in line]
     assert {words[3].rstrip(",") for words in missing} <= LEFT_OUT, done.stdout
     assert all(words[0] == "torch" for words in missing)
 
 
-def test_it_differs_from_the_tests_own_in_torch_only() -> None:
+def test_oldest_environment_differs_from_the_tests_only_in_torch() -> None:
     own = {
         d.name.lower(): d.version
         for d in importlib.metadata.distributions(path=[str(SITE_PACKAGES)])

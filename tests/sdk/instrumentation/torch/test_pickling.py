@@ -112,7 +112,7 @@ def _traces_of_ours(saved: dict[str, bytes]) -> list[str]:
 
 
 @pytest.mark.usefixtures("_closed")
-def test_what_is_saved_copied_and_pickled_holds_nothing_of_ours(tmp_path: Path) -> None:
+def test_saved_copied_and_pickled_objects_contain_no_sdk_state(tmp_path: Path) -> None:
     training = Training()
     training.run()
     before = set(vars(training.model)), set(vars(training.optimizer)), set(vars(training.loader))

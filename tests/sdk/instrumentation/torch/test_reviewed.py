@@ -58,7 +58,7 @@ def train(model: nn.Module, batches: int = 4, epochs: int = 1) -> None:
             optimizer.step()
 
 
-def test_a_call_that_lies_behind_the_models_own_is_called(folder: Path) -> None:
+def test_inherited_call_next_in_the_mro_is_called(folder: Path) -> None:
     train(Net())
     model, x = Both(), torch.rand(1, 2)
     assert model(x).item() == pytest.approx(2 * model.forward(x).item())
@@ -73,7 +73,7 @@ def test_a_forward_that_is_called_directly_keeps_its_signature(folder: Path) -> 
     assert torch.fx.symbolic_trace(model)(x).shape == (1, 1)
 
 
-def test_the_fetch_behind_a_forward_that_was_called_directly(folder: Path) -> None:
+def test_fetch_after_a_direct_forward_call_belongs_to_its_step(folder: Path) -> None:
     model = Net()
     model.forward(torch.rand(1, 2))
     train(model, 3)
@@ -81,7 +81,7 @@ def test_the_fetch_behind_a_forward_that_was_called_directly(folder: Path) -> No
     assert [len(step.children) for step in epoch.find("step")] == [4, 4, 4]
 
 
-def test_what_the_user_attached_stays(folder: Path) -> None:
+def test_context_attached_by_the_user_remains(folder: Path) -> None:
     seen = []
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -110,7 +110,7 @@ def test_a_patch_of_others_that_comes_and_goes(tmp_path: Path) -> None:
     assert nn.Module.__call__ is original
 
 
-def test_hooks_that_somebody_holds_record_nothing_afterwards(tmp_path: Path) -> None:
+def test_retained_hooks_record_nothing_after_shutdown(tmp_path: Path) -> None:
     ci.profile(output_dir=str(tmp_path), snapshots=None)
     model = Net()
     train(model)
@@ -131,7 +131,7 @@ def test_names_of_optimizers_that_come_and_go(folder: Path) -> None:
     assert found == ["SGD", "AdamW", "RMSprop"] * 3
 
 
-def test_more_phases_than_a_few_before_a_bare_step(folder: Path) -> None:
+def test_many_phases_ahead_of_a_bare_step_are_all_recorded(folder: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_every_nth_step_over_epochs_of_any_length(every: int, tmp_path: Path) ->
     assert whole == list(range(0, 110, every))
 
 
-def test_what_is_in_a_folded_phase_is_not_counted_twice(tmp_path: Path) -> None:
+def test_time_in_a_folded_phase_is_not_counted_twice(tmp_path: Path) -> None:
     ci.profile(output_dir=str(tmp_path), snapshots=None, detail_every=3, detail_slow_factor=1e9)
     model = Net()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)

@@ -140,7 +140,7 @@ def a_fit_and_an_evaluation(ci: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(LOOPS))
-def test_tasks_have_trees_of_their_own(name: str, tmp_path: Path) -> None:
+def test_tasks_have_separate_trees(name: str, tmp_path: Path) -> None:
     own = LOOPS[name]
     bare = run(own, Untraced(), tmp_path)
     traced = run(own, Ours(), tmp_path)

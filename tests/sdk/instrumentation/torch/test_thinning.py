@@ -62,7 +62,7 @@ def detailed(steps: list[Node]) -> list[int]:
     return [place for place, step in enumerate(steps) if step.children]
 
 
-def test_every_nth_step_is_whole_and_every_step_there(tmp_path: Path) -> None:
+def test_every_nth_step_is_detailed_and_no_step_is_dropped(tmp_path: Path) -> None:
     steps, health = steps_of(tmp_path, Model(), 2, detail_every=5, detail_slow_factor=1e9)
     assert [step.record["index"] for step in steps] == [*range(STEPS), *range(STEPS)]
     whole = detailed(steps)
@@ -72,7 +72,7 @@ def test_every_nth_step_is_whole_and_every_step_there(tmp_path: Path) -> None:
     assert health["drops"]["scopes_thinned"] == len(PHASES) * (2 * STEPS - len(whole))
 
 
-def test_what_is_left_out_is_in_the_steps_figures(tmp_path: Path) -> None:
+def test_step_figures_account_for_thinned_phases(tmp_path: Path) -> None:
     steps, _ = steps_of(tmp_path, Model((9,)), detail_every=5, detail_slow_factor=1e9)
     for step in steps:
         length = step.record["end_ns"] - step.record["start_ns"]
@@ -113,7 +113,7 @@ def test_marks_stay(tmp_path: Path) -> None:
         assert [m["value"] for m in marks if m["name"] == "call"] == [place]
 
 
-def test_scopes_of_the_users_own(tmp_path: Path) -> None:
+def test_steps_with_user_scopes_are_thinned_as_any_other(tmp_path: Path) -> None:
     """They end the shortcut, and a step with one of them is thinned as any other is."""
     model, loader = Model(), DataLoader(TensorDataset(torch.randn(STEPS, 4)), batch_size=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -79,7 +79,7 @@ def test_copies_in_a_row_are_one_scope_of_the_step(
         assert step.record["end_ns"] == spans[-1][1]
 
 
-def test_its_end_is_that_of_the_last_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scope_ends_with_the_last_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with session(tmp_path, monkeypatch, devices=META):
         torch.ones(4).to("meta")
         time.sleep(0.02)
@@ -100,7 +100,7 @@ def test_a_copy_that_comes_later_is_another_scope(
     assert _copies(tree(tmp_path)) == [(1, ROW), (1, ROW)]
 
 
-def test_what_is_no_copy_to_the_device_is_none(
+def test_calls_that_copy_nothing_to_the_device_open_no_scope(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, devices=META):
@@ -143,7 +143,7 @@ def test_it_is_in_the_first_step_of_a_loop_without_a_loader(
     assert [_copies(step) for step in steps] == [[(2, ROW + 4)]] * 2
 
 
-def test_micro_steps_evaluations_and_steps_by_hand_have_their_own(
+def test_micro_steps_evaluations_and_user_steps_have_separate_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, devices=META):
@@ -170,7 +170,7 @@ def test_micro_steps_evaluations_and_steps_by_hand_have_their_own(
     assert _copies(root.one("request")) == [(1, ROW)]
 
 
-def test_what_is_between_two_copies_parts_them(
+def test_scopes_and_marks_between_copies_separate_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(tmp_path, monkeypatch, devices=META):
@@ -359,7 +359,9 @@ def test_subclasses_find_the_functions_that_they_know(
     assert _copies(tree(tmp_path)) == [(1, ROW)]
 
 
-def test_it_looks_like_what_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_of_tensor_to_mimics_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = torch.Tensor.to
     with session(tmp_path, monkeypatch, devices=META):
         ours: Any = torch.Tensor.to

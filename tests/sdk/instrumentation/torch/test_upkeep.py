@@ -261,7 +261,7 @@ def _scopes(name: str, train: Callable[[], None], directory: Path) -> list[Node]
     return list(read(directory)[0].root.children)
 
 
-def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+def test_sizes_match_the_files(tmp_path: Path) -> None:
     model = parts.network()
     file = tmp_path / "weights.pt"
 
@@ -334,7 +334,7 @@ def test_a_collective_that_the_host_waits_for_is_a_scope(tmp_path: Path) -> None
     ]
 
 
-def test_a_module_that_is_imported_in_a_session_has_the_originals_behind_it(
+def test_module_imported_in_a_session_has_the_originals_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = ModuleType("theirs")
@@ -353,7 +353,7 @@ def test_a_module_that_is_imported_in_a_session_has_the_originals_behind_it(
         assert theirs.clip is original
 
 
-def test_what_is_no_module_in_sys_modules_is_passed_over(
+def test_non_modules_in_sys_modules_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "blocked", None)

@@ -119,13 +119,13 @@ def test_each_worker_has_a_session_with_its_fetches(
     assert fetched == sorted(row[3] for row in ran.told[case]["rows"])
 
 
-def test_the_marks_of_a_users_own_collate_stand_on_collate(ran: Ran) -> None:
+def test_marks_in_a_custom_collate_function_attach_to_the_collate_span(ran: Ran) -> None:
     _, workers = ran.sessions("streamed")
     collates = [found for each in workers for found in each.find("collate")]
     assert [each.mark("collated")["value"] for each in collates] == [BATCH] * len(collates)
 
 
-def test_what_the_process_itself_records_is_the_same(ran: Ran) -> None:
+def test_worker_tracing_does_not_change_the_spans_of_the_main_process(ran: Ran) -> None:
     own, _ = ran.sessions("forked")
     untraced, workers = ran.sessions("forked=off")
     assert workers == []
@@ -141,7 +141,7 @@ def test_by_default_nothing_happens_in_a_worker(ran: Ran) -> None:
     assert len(owners_of(spool)) == 1
 
 
-def test_what_the_workers_draw_is_the_same(ran: Ran) -> None:
+def test_worker_tracing_does_not_change_random_draws_in_workers(ran: Ran) -> None:
     drawn = [[row[2:] for row in ran.told[case]["rows"]] for case in ("forked", "forked=off")]
     assert drawn[0] == drawn[1]
 
@@ -164,7 +164,7 @@ def test_a_row_that_cannot_be_had(ran: Ran) -> None:
     assert "status" not in own.record.get("otel", {})
 
 
-def test_a_worker_that_is_killed_loses_what_was_not_flushed(ran: Ran) -> None:
+def test_killed_worker_loses_only_unflushed_records(ran: Ran) -> None:
     assert ran.told["killed"]["rows"] == ["DataLoader worker"]
     directory = ran.directory / "killed"
     before = read_spool(directory)
@@ -187,7 +187,7 @@ def test_the_others_ended_by_themselves(ran: Ran) -> None:
     assert ran.told["said"] == []
 
 
-def test_what_they_record_is_sent(tmp_path: Path) -> None:
+def test_worker_spans_are_delivered_to_the_backend(tmp_path: Path) -> None:
     with Backend.running() as backend:
         run(tmp_path, "forked", **backend.cirron())
         # Torch gives a worker little time to end: what it could not send is in the spool.

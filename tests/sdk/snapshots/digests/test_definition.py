@@ -244,7 +244,7 @@ def test_column_weights_differ_in_the_bits_that_signs_use() -> None:
         assert len(low) == 1024
 
 
-def test_row_weights_are_those_of_the_page() -> None:
+def test_row_weights_match_the_documentation() -> None:
     weights = digest_weights.row_weights(3, CPU).tolist()
     expected = [[recompute.odd(2**40 + 2 * row + half) for half in (0, 1)] for row in range(3)]
     assert [[each % 2**64 for each in row] for row in weights] == expected

@@ -305,7 +305,7 @@ def test_a_model_without_names(tmp_path: Path) -> None:
     assert list(_of(tmp_path, "weights")[0].tensors) == ["group0.0", "group0.1"]
 
 
-def test_an_optimizer_whose_parameters_cannot_be_listed(tmp_path: Path) -> None:
+def test_unreadable_param_groups_are_recorded_as_a_failed_digest(tmp_path: Path) -> None:
     class Optimizer(torch.optim.SGD):
         is_broken = False
 
@@ -404,7 +404,7 @@ def test_a_closure_stays_the_object_that_it_is(is_named: bool, tmp_path: Path) -
     assert order.index("loss") < order.index("grads") < order.index("weights")
 
 
-def test_a_callable_that_is_no_closure(tmp_path: Path) -> None:
+def test_callable_argument_other_than_a_closure_is_passed_unchanged(tmp_path: Path) -> None:
     weight = torch.ones(3, requires_grad=True)
     optimizer = UsesScale([weight], 0.1)
     with traced(tmp_path, digest="tensors"), ci.scope("step", index=0):

@@ -100,7 +100,7 @@ def test_losses_and_weights_are_the_same_without_digests(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_scaled_gradient_is_found(name: str, recorded: Recorded) -> None:
+def test_scaled_gradient_is_the_first_difference(name: str, recorded: Recorded) -> None:
     found = first_difference(recorded(name), recorded(name, "scaled"))
     assert found is not None
     assert found[:2] == (AT, "grads")
@@ -155,7 +155,9 @@ FAULTS: dict[str, tuple[Callable[..., None], str, tuple[int, str], list[str]]] =
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str, recorded: Recorded, tmp_path: Path) -> None:
+def test_injected_fault_is_the_first_difference(
+    fault: str, recorded: Recorded, tmp_path: Path
+) -> None:
     plant, where, expected, tensors = FAULTS[fault]
     _run(tmp_path, "plain", Loop(plant, where))
     found = first_difference(recorded("plain"), tmp_path)
@@ -164,7 +166,7 @@ def test_a_fault_is_found(fault: str, recorded: Recorded, tmp_path: Path) -> Non
     assert _differing(recorded("plain"), tmp_path, found)[: len(tensors)] == tensors
 
 
-def test_a_changed_sample_is_found_in_its_batch(recorded: Recorded, tmp_path: Path) -> None:
+def test_changed_sample_is_detected_in_its_batch(recorded: Recorded, tmp_path: Path) -> None:
     _run(tmp_path, "plain", Loop(_sample, "begin"))
     found = first_difference(recorded("plain"), tmp_path)
     assert found is not None
@@ -241,7 +243,7 @@ def test_every_and_keep(tmp_path: Path) -> None:
     assert {each.mark.step for each in found if each.mark.blob_uri is not None} == {1, 2}
 
 
-def test_the_script_recomputes_the_kept_tensors(tmp_path: Path) -> None:
+def test_script_recomputes_the_digests_of_stored_tensors(tmp_path: Path) -> None:
     _run(tmp_path, "plain", digest_keep="2")
     kept = [each for each in digests(tmp_path) if each.mark.blob_uri is not None]
     assert [(each.mark.quantity, each.mark.occurrence) for each in kept] == USUAL
@@ -257,7 +259,7 @@ def test_the_script_recomputes_the_kept_tensors(tmp_path: Path) -> None:
         assert quantity == each.mark.digest
 
 
-def test_kept_files_are_readable_with_safetensors(tmp_path: Path) -> None:
+def test_stored_files_are_readable_with_safetensors(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     with traced(tmp_path, digest="step", digest_keep="5..5"):

@@ -55,7 +55,7 @@ def test_to_otlp_and_back(tmp_path: Path) -> None:
     assert_same(as_values(tmp_path / "back"), as_values(tmp_path / "run"))
 
 
-def test_kept_files_live_as_long_as_their_batch(tmp_path: Path) -> None:
+def test_retained_files_are_pruned_with_their_batch(tmp_path: Path) -> None:
     with traced(tmp_path, digest="step", digest_keep="0..1"):
         plain(Loop())
     cirron_otel("spool", "prune", tmp_path, "--max-bytes", "1GB")

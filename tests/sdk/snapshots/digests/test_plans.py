@@ -107,7 +107,7 @@ def _digester(sizes: Sizes, by: Any = None) -> Digester:
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 @pytest.mark.parametrize("seed", range(4))
-def test_records_are_those_of_the_definition(sizes: Sizes, seed: int) -> None:
+def test_digest_records_match_the_reference_definition(sizes: Sizes, seed: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     digester = _digester(sizes, Words(CPU) if seed % 2 else None)
@@ -233,7 +233,7 @@ def test_results_have_memory_that_no_other_has() -> None:
     assert len({blocks[0], blocks[2], blocks[4], blocks[5]}) == 4
 
 
-def test_a_plan_without_weights_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_rebuilt_after_a_failed_weight_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory for the weights of rows is missing once, the next capture makes them."""
     tensor = torch.arange(5 * ROW, dtype=torch.int32)
     digester = _digester(ON_HOST)

@@ -54,7 +54,7 @@ def test_the_exit_code_is_the_commands(tmp_path: Path, words: list[str], code: i
         assert spool.batches
 
 
-def test_an_empty_word_is_no_command(tmp_path: Path) -> None:
+def test_empty_command_word_exits_with_127(tmp_path: Path) -> None:
     done = run(tmp_path, "--", "")
     assert done.returncode == 127
     assert done.stderr == "cirron-otel: error: (no word): no such command\n"
@@ -73,7 +73,7 @@ def test_the_streams_are_the_commands(tmp_path: Path) -> None:
     assert run(tmp_path, "-q", "sh", "-c", "echo out >&2").stderr == "out\n"
 
 
-def test_options_end_where_the_command_begins(tmp_path: Path) -> None:
+def test_options_end_at_the_command(tmp_path: Path) -> None:
     done = run(tmp_path, "--quiet", "echo", "--quiet", "--output", "x", "--", "-q")
     assert done.stdout == "--quiet --output x -- -q\n"
     assert not (tmp_path / "x").exists()
@@ -89,7 +89,7 @@ def environment_below(directory: Path, *options: str, **given: str) -> dict[str,
     return {name: value for name, _, value in pairs}
 
 
-def test_the_environment_differs_by_what_is_handed_on(tmp_path: Path) -> None:
+def test_environment_differs_only_by_the_propagated_variables(tmp_path: Path) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     given = {
         "TRACEPARENT": f"00-{trace}-b7ad6b7169203331-01",
@@ -133,7 +133,7 @@ def test_a_run_within_a_run_is_its_child(tmp_path: Path) -> None:
     assert session.record["otel"]["parent_span_id"] == outer.record["id"][:16]
 
 
-def test_what_is_switched_off_runs_untraced(tmp_path: Path) -> None:
+def test_disabled_tracing_runs_the_command_untraced(tmp_path: Path) -> None:
     for variable, value in (("CIRRON_ENABLED", "false"), ("OTEL_SDK_DISABLED", "true")):
         done = run(tmp_path, "--", "sh", "-c", 'echo "$TRACEPARENT"; exit 3', env={variable: value})
         assert (done.returncode, done.stdout) == (3, "\n")
@@ -149,7 +149,7 @@ def test_a_spool_that_cannot_be_had_stops_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["none", "stdout"])
-def test_where_no_spool_is_kept_none_is_told_of(tmp_path: Path, output: str) -> None:
+def test_no_spool_path_is_printed_when_no_spool_is_written(tmp_path: Path, output: str) -> None:
     done = run(tmp_path, "--", "true", env={"CIRRON_OUTPUT": output})
     assert "no spool is written" in done.stderr
     assert "cirron-otel: spool " not in done.stderr
@@ -243,7 +243,7 @@ def test_signals_that_were_ignored_or_held_are_so_below(tmp_path: Path) -> None:
     assert int(masks["SigIgn"], 16) & 0x7FFFFFFF == 1 << (signal.SIGHUP - 1)
 
 
-def test_a_script_is_no_command_and_the_message_has_the_one_to_run(tmp_path: Path) -> None:
+def test_script_as_a_command_is_refused_with_the_command_to_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     done = run(tmp_path, "--", "train.py", "--lr", "1")
     assert done.returncode == 127

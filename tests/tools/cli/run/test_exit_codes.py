@@ -90,7 +90,7 @@ def test_the_exit_code_is_the_reason(
     assert (failure["epoch"], failure["step"], failure["last_loss"]) == ("1", "1", 0.2)
 
 
-def test_an_exception_comes_before_the_exit_code(
+def test_exception_is_listed_ahead_of_the_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = PROGRAM.format(leave="raise ValueError('boom')")

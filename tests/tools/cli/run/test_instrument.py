@@ -93,7 +93,7 @@ assert not ci.health()["enabled"]
     assert "is not a directory" in done.stderr
 
 
-def test_exporters_of_others_get_what_is_theirs(tmp_path: Path) -> None:
+def test_console_and_otlp_exporters_both_receive_all_spans(tmp_path: Path) -> None:
     """OTLP is the spool's to send, all else OpenTelemetry's; what is not sampled is spooled."""
     with OtlpServer() as server:
         env = {"OTEL_TRACES_EXPORTER": "console,otlp", **server.environ}
@@ -111,7 +111,7 @@ def test_exporters_of_others_get_what_is_theirs(tmp_path: Path) -> None:
         assert sorted(shown) == sorted(recorded)
 
 
-def test_what_is_not_sampled_is_spooled(tmp_path: Path) -> None:
+def test_unsampled_spans_are_spooled_but_not_exported(tmp_path: Path) -> None:
     with OtlpServer() as server:
         env = {"OTEL_TRACES_SAMPLER": "always_off", **server.environ}
         assert start_to_end([*INSTRUMENT, f"{SPAN}\nwork()"], tmp_path, env=env).returncode == 0
@@ -119,7 +119,7 @@ def test_what_is_not_sampled_is_spooled(tmp_path: Path) -> None:
         assert server.span_ids() == []
 
 
-def test_the_instrumentor_by_hand(tmp_path: Path) -> None:
+def test_instrumentor_records_only_between_instrument_and_uninstrument(tmp_path: Path) -> None:
     program = """
 import sys
 from cirron_otel.sdk.session.instrumentor import CirronInstrumentor

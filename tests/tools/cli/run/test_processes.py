@@ -72,7 +72,7 @@ def test_a_program_that_switches_it_off_is_not_recorded(tmp_path: Path) -> None:
     assert "the command recorded nothing" in done.stderr
 
 
-def test_what_records_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_processes_that_record_nothing_leave_no_session(tmp_path: Path) -> None:
     """Not even the imports: a process that has nothing to do with us starts as fast as ever."""
     program = """
 import multiprocessing, subprocess, sys
@@ -122,7 +122,7 @@ def test_flags_that_leave_it_out_leave_it_out(tmp_path: Path) -> None:
         assert "the command recorded nothing" in done.stderr
 
 
-def test_an_environment_without_us_is_told_of_in_a_line(tmp_path: Path) -> None:
+def test_environment_without_cirron_otel_is_reported_in_one_line(tmp_path: Path) -> None:
     """Where torch is imported; a package of that name will do."""
     venv.create(tmp_path / "venv", with_pip=False)
     write(tmp_path, "torch/__init__.py", "")
@@ -136,7 +136,7 @@ def test_an_environment_without_us_is_told_of_in_a_line(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("ran\n", "")
 
 
-def test_an_interrupted_program_has_closed_what_it_had_open(tmp_path: Path) -> None:
+def test_interrupted_program_has_closed_its_open_scopes(tmp_path: Path) -> None:
     program = """
 import cirron_otel as ci, os, signal
 with ci.scope("work"):
@@ -150,7 +150,7 @@ with ci.scope("work"):
     assert "exit code 143, as after SIGTERM" in done.stderr
 
 
-def test_what_a_killed_process_left_is_closed(tmp_path: Path) -> None:
+def test_scopes_left_open_by_a_killed_process_are_closed(tmp_path: Path) -> None:
     program = """
 import cirron_otel as ci, os, signal
 with ci.scope("work"):
@@ -168,7 +168,7 @@ with ci.scope("work"):
     assert not list((tmp_path / ".cirron" / "state").glob("journal-*"))
 
 
-def test_who_died_in_another_run_is_none_of_this(tmp_path: Path) -> None:
+def test_process_that_died_in_another_run_is_not_reported(tmp_path: Path) -> None:
     program = """
 import cirron_otel as ci, os, signal
 del os.environ["TRACEPARENT"]
@@ -183,7 +183,7 @@ with ci.scope("work"):
     assert len(others(spool_of(tmp_path))) == 1
 
 
-def test_a_clock_that_is_behind_hides_nothing(tmp_path: Path) -> None:
+def test_spans_are_counted_despite_a_slow_clock(tmp_path: Path) -> None:
     """That of another node, or one that was set during the run."""
     program = """
 import time

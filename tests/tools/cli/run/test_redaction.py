@@ -60,11 +60,11 @@ def test_secrets_are_left_out(words: list[str]) -> None:
         ['{"lr": 0.1, "layers": [1, 2]}', "http://host:80/a:b"],
     ],
 )
-def test_what_is_none_stays(words: list[str]) -> None:
+def test_arguments_without_secrets_are_unchanged(words: list[str]) -> None:
     assert redacted(words) == words
 
 
-def test_an_option_behind_one_that_names_a_secret_is_no_value() -> None:
+def test_option_after_a_secret_flag_is_not_its_value() -> None:
     assert redacted(["--use-auth", "--epochs", "3"]) == ["--use-auth", "--epochs", "3"]
 
 

@@ -113,7 +113,7 @@ def test_workers_of_a_loader_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_have_sessions_where_that_is_wanted(tmp_path: Path) -> None:
+def test_workers_have_sessions_if_enabled(tmp_path: Path) -> None:
     words = program("training", "workers=1", "context=fork")
     assert run(tmp_path, "-q", *words, env={"CIRRON_WORKERS": "true"}).returncode == 0
     workers = [each for each in others(spool_of(tmp_path)) if "worker" in each.record["attrs"]]

@@ -56,7 +56,7 @@ def test_reading_twice_gives_the_same(source_name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(places.TARGETS))
-def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
+def test_written_spool_is_read_back_the_same(name: str, tmp_path: Path) -> None:
     spool = spool_for(name, tmp_path)
     target = str(tmp_path / places.name_of_target(name, spool))
     report = convert(ConvertRequest(str(spool), target, target_format=name))
