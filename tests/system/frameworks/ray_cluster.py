@@ -17,17 +17,17 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.kit.program_server import ProgramServer
 from tests.kit.sessions.processes import ROOT, environment
 
-from . import programs_of
+from . import Program, programs_of
 from .running import Worker
 
 _MODULE = "tests.system.frameworks.ray_cluster"
@@ -84,26 +84,31 @@ def _serve_cluster() -> None:
 def _serve(framework: str, tool: str) -> None:
     answers = _answers()
     programs = programs_of(framework)
-    ray = None
+    worker = importlib.import_module("tests.system.frameworks.worker")
     for line in sys.stdin:
         request = json.loads(line)
-        directory = Path(request["directory"])
+        directory, program = Path(request["directory"]), programs[request["program"]]
         output = os.open(directory / "output-0.txt", os.O_WRONLY | os.O_CREAT, 0o600)
         for stream in (1, 2):
             os.dup2(output, stream)
-        if ray is None:
-            for module in ("numpy", "torch"):  # their generators are seeded before each program
-                importlib.import_module(module)
-            ray = importlib.import_module("ray")
-            ray.init(os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
-        (directory / "work-0").mkdir()
-        os.chdir(directory / "work-0")
-        begun = time.monotonic()
-        trace = importlib.import_module("tests.system.frameworks.worker").trace
-        outcome = trace(programs[request["program"]], tool, directory)
-        took = {"seconds": round(time.monotonic() - begun, 1)}
-        (directory / "outcome-0.json").write_text(json.dumps({**asdict(outcome), **took}))
-        print(json.dumps([0]), file=answers, flush=True)
+        run = partial(_run, program, tool, directory)
+        statuses = worker.untraced(program, directory, run) if tool == "untraced" else run()
+        print(json.dumps(statuses), file=answers, flush=True)
+
+
+def _run(program: Program, tool: str, directory: Path) -> list[int]:
+    """Run a program in this process, which connects to the cluster once."""
+    for module in ("numpy", "torch"):  # their generators are seeded before each program
+        importlib.import_module(module)
+    ray = importlib.import_module("ray")
+    if not ray.is_initialized():
+        ray.init(os.environ["RAY_ADDRESS"], logging_level="error", log_to_driver=False)
+    (directory / "work-0").mkdir()
+    os.chdir(directory / "work-0")
+    trace = importlib.import_module("tests.system.frameworks.worker").trace
+    outcome = trace(program, tool, directory)
+    (directory / "outcome-0.json").write_text(json.dumps(asdict(outcome)))
+    return [0]
 
 
 def _answers() -> Any:

@@ -17,6 +17,7 @@ import os
 import pickle
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,19 @@ def main() -> None:
 def _answer(request: dict[str, Any]) -> list[int]:
     program = programs_of(request["framework"])[request["program"]]
     directory = Path(request["directory"])
-    if request["tool"] == "untraced":
-        return _untraced(program, directory)
-    return run_ranks(
-        lambda: asdict(trace(program, request["tool"], directory)), program.ranks, directory
-    )
+    tool = request["tool"]
+
+    def run() -> list[int]:
+        return run_ranks(lambda: asdict(trace(program, tool, directory)), program.ranks, directory)
+
+    return untraced(program, directory, run) if tool == "untraced" else run()
 
 
-def _untraced(program: Program, directory: Path) -> list[int]:
-    """Write the kept outcomes of an untraced program, or run it and keep them."""
+def untraced(program: Program, directory: Path, run: Callable[[], list[int]]) -> list[int]:
+    """Write the kept outcomes of an untraced program, or call `run` and keep them.
+
+    `run` writes the outcomes, and returns the exit statuses of the ranks, as this function does.
+    """
     files = [*_HERE.joinpath("programs").glob("*.py"), _HERE / "__init__.py", _HERE / "worker.py"]
     key = references.key_of(files, program.framework, program.name)
     outcomes = [directory / f"outcome-{rank}.json" for rank in range(program.ranks)]
@@ -80,9 +85,7 @@ def _untraced(program: Program, directory: Path) -> list[int]:
         for path, outcome in zip(outcomes, kept, strict=True):
             path.write_text(json.dumps(outcome))
         return [0] * program.ranks
-    statuses = run_ranks(
-        lambda: asdict(trace(program, "untraced", directory)), program.ranks, directory
-    )
+    statuses = run()
     if not any(statuses):
         references.store(key, [json.loads(path.read_text()) for path in outcomes])
     return statuses

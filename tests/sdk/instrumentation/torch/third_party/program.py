@@ -1,6 +1,7 @@
 """What the programs of this directory share: their arguments, data, model, and the line they print.
 
     python -m tests.sdk.instrumentation.torch.third_party.<name> DIR [--accumulate N] [--workers N]
+        [--traced-only]
 
 Each trains 2 epochs of 6 batches with a loop that a library wrote, and evaluates after each epoch:
 once without tracing, and once traced to DIR. Both runs are forked from the process that has
@@ -38,6 +39,8 @@ class Arguments:
     """Where to trace the second run to."""
     accumulate: int
     """Batches an optimizer step."""
+    traced_only: bool
+    """Whether the run without tracing is left out."""
     workers: int
     """Processes that load."""
 
@@ -48,9 +51,10 @@ def run(train: Callable[[Arguments], tuple[list[float], nn.Module]]) -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--traced-only", action="store_true")
     arguments = Arguments(**vars(parser.parse_args()))
     torch.set_num_threads(1)
-    for is_traced in (False, True):
+    for is_traced in (True,) if arguments.traced_only else (False, True):
         pid = os.fork()
         if pid == 0:
             _run(train, arguments, is_traced)
