@@ -25,7 +25,6 @@ from .undecided import UndecidedSamples
 
 PORTION = 16_384
 """Number of scopes taken at once if many are waiting; it limits the memory for their records."""
-_FEW = 512
 _AT_ONCE = 4096
 """Entries moved in one call, during which (about 0.2 ms) no other thread runs."""
 
@@ -79,16 +78,18 @@ class BufferDrain:
         """The scopes that were in the buffers after the last drain."""
         self.undecided = UndecidedSamples()
         self.until: int | None = None
-        """The time up to which `take_others` takes marks, on the clock of `now`; None for all."""
+        """The end of the portion that is taken, on the clock of `now`; None if all is taken."""
+        self._samples: list[slice] = []
+        """The places in `marks` of the sampler's marks that were taken last."""
 
     def take_scopes(self, *, is_portion: bool = False) -> None:
         """Take all scopes begun so far, or about one portion of them, the oldest first.
 
-        The marks are taken afterwards: by then, every scope that ended up to `until` has all of its
-        marks. A scope that ended later must not be recorded yet, because a span lists its marks.
+        The marks are taken afterwards: by then, every scope that has ended has all of its marks.
         """
+        self.until = _portion_end() if is_portion else None
         _move(buf.spared_scopes, self.scopes)
-        until = _portion_end() if is_portion else None
+        until = self.until
         for buffers in tuple(buf.registry):
             before = len(self.scopes)
             with contextlib.suppress(IndexError):
@@ -99,23 +100,16 @@ class BufferDrain:
                 _move_begun(buffers.scopes, self.scopes, until)
             if until is None and len(self.scopes) > before:
                 buffers.newest = self.scopes[-1]
-        # Marks of later scopes would put those into the journal: take them with their scopes.
-        self.until = None
-        if is_portion and self.scopes:
-            self.until = max(scope._end for scope in self.scopes)
-        elif is_portion:
-            self.until = _portion_of_marks_end()
 
-    def take_others(self, ended: list[Scope], *, is_last: bool = False) -> None:
+    def take_others(self) -> None:
         """Take the ended spans of other libraries, and the marks made so far.
 
-        If only a portion was taken, take only the marks up to `until`. `ended` are the scopes that
-        are recorded now. The sampler's marks on scopes that may be discarded wait, unless
-        `is_last`.
+        Of a portion, take only the marks up to its end, so that their scopes are taken, too: other
+        scopes would have to be in the journal.
         """
         for buffers in tuple(buf.registry):
             _move(buffers.foreign, self.foreign)
-        samples: list[slice] = []
+        self._samples = []
         for buffers in tuple(buf.registry):
             is_dead = buffers.dead
             before = len(self.marks)
@@ -125,11 +119,30 @@ class BufferDrain:
                 _move(buffers.marks, self.marks)
             buffers.taken_marks += len(self.marks) - before
             if buffers.are_samples:
-                samples.append(slice(before, len(self.marks)))
+                self._samples.append(slice(before, len(self.marks)))
             if is_dead and not (buffers.scopes or buffers.marks or buffers.foreign):
                 buf.release(buffers)
-        if samples or self.undecided.held:
-            self._hold(samples, ended, is_last=is_last)
+
+    def unfinished(self, ended: list[Scope]) -> set[Scope]:
+        """Return the scopes among `ended` that a later portion may have marks or scopes of.
+
+        They must not be recorded yet, because a span lists its marks, and a step decides on the
+        scopes inside it.
+        """
+        until = self.until
+        if until is None:
+            return set()
+        left = {entry[0] for b in tuple(buf.registry) for entry in b.marks.copy()}
+        left = {scope if scope._id else recorded_above(scope) for scope in left}
+        return {scope for scope in ended if scope._end > until or scope in left}
+
+    def hold_samples(self, ended: list[Scope], *, is_last: bool = False) -> None:
+        """Hold back the sampler's marks on scopes that may be discarded, unless `is_last`.
+
+        `ended` are the scopes that are recorded now.
+        """
+        if self._samples or self.undecided.held:
+            self._hold(self._samples, ended, is_last=is_last)
 
     def _hold(self, samples: list[slice], ended: list[Scope], *, is_last: bool) -> None:
         """Retain those marks of the sampler whose scopes are certain to be recorded.
@@ -196,7 +209,7 @@ def waiting() -> int:
 
 
 def _portion_end() -> int | None:
-    """Return the latest start time of the scopes in one portion; None for no limit.
+    """Return the time up to which scopes begin and marks are made in a portion; None for no limit.
 
     A portion is limited by time, not by number, because threads may record at different rates.
     """
@@ -205,14 +218,6 @@ def _portion_end() -> int | None:
     for buffers in tuple(buf.registry):
         with contextlib.suppress(IndexError):
             ends.append(buffers.scopes[each]._start)
-    return min(ends, default=None)
-
-
-def _portion_of_marks_end() -> int | None:
-    """Return the latest time of the marks in one portion; None for no limit."""
-    each = PORTION // max(len(buf.registry), 1)
-    ends = []
-    for buffers in tuple(buf.registry):
         with contextlib.suppress(IndexError):
             ends.append(buffers.marks[each][3])
     return min(ends, default=None)
@@ -236,11 +241,7 @@ def _move_begun(source: deque[Any], taken: list[Any], until: int) -> None:
 
 
 def _move_until(source: deque[Any], taken: list[Any], until: int) -> None:
-    """Move the marks made no later than `until`, and a few more."""
-    left = len(source)
-    entries = iter(source.popleft, None)
+    """Move the marks made no later than `until`."""
     with contextlib.suppress(IndexError):
-        while left > 0 and source[0][3] <= until:
-            at_once = min(left, _FEW)
-            taken.extend(islice(entries, at_once))
-            left -= at_once
+        while source[0][3] <= until:
+            taken.extend(islice(iter(source.popleft, None), 1))

@@ -6,7 +6,6 @@ It writes nothing.
 
 from __future__ import annotations
 
-from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -218,17 +217,19 @@ class FlushBuilder:
     def _give_up(self) -> None:
         """Drop and count records from which no batch can be built."""
         drain = self._drain
-        for scope in drain.scopes:
-            if not scope._end:
-                self._open.setdefault(scope, 0)
         for _, begun in drain.foreign:
             begun.seen.is_recorded = True
         drained, self._drained, self._attempts = self._drained, None, 0
-        ended = drained.ended if drained is not None else [s for s in drain.scopes if s._end]
+        if drained is not None:
+            # Some of the open scopes have ended, and wait for a later flush.
+            ended, marks, self._open = drained.ended, drained.marks, drained.open
+        else:
+            taken = dict.fromkeys(drain.scopes, 0) | self._open
+            ended, marks = [scope for scope in taken if scope._end], drain.marks
+            self._open = {scope: count for scope, count in taken.items() if not scope._end}
         self.spans_lost += len(ended) + len(drain.foreign)
-        self.marks_lost += len(drained.marks if drained is not None else drain.marks)
+        self.marks_lost += len(marks)
         self.snapshots_lost += sum(each.size for each in drain.snapshots)
-        self._open = {scope: flushes for scope, flushes in self._open.items() if not scope._end}
         drain.clear()
 
     @property
@@ -256,7 +257,6 @@ class FlushBuilder:
         drain = self._drain
         drain.take_scopes(is_portion=is_portion)
         self.ownership.checkpoint()
-        until = inf if drain.until is None else drain.until
         ended: list[Scope] = []
         still: dict[Scope, int] = {}
         for scope in (*self._open, *drain.scopes):
@@ -264,16 +264,17 @@ class FlushBuilder:
                 still[scope] = self._open.get(scope, -1) + 1
             elif scope._id:
                 ended.append(scope)
-        # Not all marks of the later ones are taken in this portion.
-        held = pinned.held(ended) | {scope for scope in ended if scope._end > until}
-        if held:
-            ended = [scope for scope in ended if scope not in held]
-            still.update({scope: self._open.get(scope, -1) + 1 for scope in held})
+        held = pinned.held(ended)
+        ended = self._defer(ended, still, held)
         if is_last:
             ended += self._close_all(still)
             still = {}
         self.ownership.checkpoint()
-        drain.take_others(ended, is_last=is_last)
+        drain.take_others()
+        if unfinished := drain.unfinished(ended):
+            ended = self._defer(ended, still, unfinished)
+            held |= unfinished
+        drain.hold_samples(ended, is_last=is_last)
         if self._snapshots is not None:
             self._snapshots.move_ready(drain.snapshots)
         self.ownership.checkpoint()
@@ -287,6 +288,13 @@ class FlushBuilder:
             )
         begun = {each.seen: each for each in open_foreign}
         return Drained(ended, drain.foreign, marks, still, late, begun, is_last, drain.snapshots)
+
+    def _defer(self, ended: list[Scope], still: dict[Scope, int], held: set[Any]) -> list[Scope]:
+        """Return the ended scopes without those in `held`, which remain open for this flush."""
+        if not held:
+            return ended
+        still.update({scope: self._open.get(scope, -1) + 1 for scope in held})
+        return [scope for scope in ended if scope not in held]
 
     def _close_all(self, still: dict[Scope, int]) -> list[Scope]:
         """End all open scopes, the session last."""

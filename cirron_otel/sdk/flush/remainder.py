@@ -12,7 +12,7 @@ import contextlib
 import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from time import monotonic
 
 from ...core.spool.owner import Owner
@@ -20,6 +20,8 @@ from ...core.spool.remainder import Left, RemainderFile, left_line
 from ...errors import CirronOtelError
 from ..session.errors import record_error
 from ..tracing import buffers as buf
+from ..tracing.buffers import MarkEntry
+from ..tracing.open_scopes import end_of
 from .assembly import MAX_SPANS, TimeOverError
 from .batch_text import BatchText
 from .drain import Drained
@@ -196,16 +198,26 @@ def _parts(rest: Drained) -> Iterator[Drained]:
     """
     scopes, marks = rest.ended, rest.marks
     scopes.sort(key=attrgetter("_end"))
-    marks.sort(key=itemgetter(3))
+    marks.sort(key=_no_later_than_its_scope)
     mark_at = 0
     for at in range(0, len(scopes), MAX_SPANS):
         part = scopes[at : at + MAX_SPANS]
-        until = bisect_right(marks, part[-1]._end, mark_at, key=itemgetter(3))
+        until = bisect_right(marks, part[-1]._end, mark_at, key=_no_later_than_its_scope)
         yield Drained(part, [], marks[mark_at:until], {}, {}, {}, is_last=False)
         mark_at = until
     last = Drained([], rest.foreign, marks[mark_at:], {}, {}, {}, is_last=False)
     last.snapshots = rest.snapshots
     yield last
+
+
+def _no_later_than_its_scope(entry: MarkEntry) -> int:
+    """Return the time of a mark, or the end of its scope if that is earlier.
+
+    A scope can end, for example a step with its last phase, and still get a mark. A mark in a later
+    part than its scope would not be listed by the span.
+    """
+    end = end_of(entry[0])
+    return min(entry[3], end) if end else entry[3]
 
 
 @contextlib.contextmanager

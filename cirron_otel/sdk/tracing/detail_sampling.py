@@ -153,7 +153,8 @@ class DetailSampler:
         size = self.held
         for step, inside in list(self._held.items()):
             stays = self._verdicts.get(step)
-            if stays is None and (is_last or inside.is_overdue or size > self._most_held):
+            is_overdue = inside.is_overdue and step not in waiting
+            if stays is None and (is_last or is_overdue or size > self._most_held):
                 # An overdue step will never get a verdict: it was dropped after it ended, or its
                 # verdict was discarded.
                 stays = self._verdicts[step] = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +18,6 @@ import cirron_otel as ci
 from cirron_otel import exactjson
 from cirron_otel.core.records.canonical import batch_bytes
 from cirron_otel.core.records.check import check_batch
-from cirron_otel.sdk.flush import drain
 from cirron_otel.sdk.flush.batch_text import Text, batch_text
 from cirron_otel.sdk.flush.json_attributes import plain
 from cirron_otel.sdk.session.errors import errors
@@ -198,91 +196,3 @@ def test_ten_thousand_marks_of_an_open_scope_are_all_named_at_its_end(
     (span,), _ = session.rows()
     assert span.mark_ids[:-1] == ids
     assert len(set(ids)) == 10_000
-
-
-def test_a_backlog_is_taken_in_portions_the_oldest_first(
-    session: OpenSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "PORTION", 10)
-    monkeypatch.setattr(drain, "_FEW", 2)
-
-    def work(own: str) -> None:
-        with ci.scope(own):
-            for number in range(40):
-                with ci.scope("step", number):
-                    ci.mark("loss", number)
-
-    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    work("main")
-    told = []
-    while drain.waiting() > 10:
-        before = drain.waiting()
-        with session.owned():
-            found = session.collector.collect(is_portion=True)
-        told.append([batch.rows() for batch in found.batches])
-        assert drain.waiting() < before
-    assert len(told) > 3
-    told.append([batch.rows() for batch in session.collect().batches])
-    spans = [row for some in told for rows, _ in some for row in rows]
-    marks = [row for some in told for _, rows in some for row in rows]
-    assert len({span.id for span in spans}) == len(spans) == 4 * 41
-    users = {mark.id for mark in marks if mark.name == "loss"}
-    own = {mark.id for mark in marks} - users
-    listed = [mark_id for span in spans for mark_id in span.mark_ids]
-    assert len(users) == 4 * 40
-    assert sorted(listed) == sorted(users | own)
-    for some in told:
-        for rows, others in some:
-            assert rows == sorted(rows, key=lambda row: (row.end_ns, row.id))
-            assert others == sorted(others, key=lambda row: (row.ts_ns, row.id))
-
-
-def test_a_span_lists_all_marks_if_it_ends_after_the_portion_that_is_taken(
-    session: OpenSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "PORTION", 10)
-    monkeypatch.setattr(drain, "_FEW", 2)
-    with ci.scope("long"):
-        ci.mark("loss", 0)
-        batches = session.collect().batches
-        for number in range(30):
-            with ci.scope("step", number):
-                ci.mark("loss", number)
-        ci.mark("loss", 30)
-    names = []
-    for is_portion in (True, True, False):
-        with session.owned():
-            result = session.collector.collect(is_portion=is_portion)
-        names.append({row.name for batch in result.batches for row in batch.rows()[0]})
-        batches = [*batches, *result.batches]
-    assert names[0] == {"step"}
-    rows = [batch.rows() for batch in batches]
-    listed = [mark_id for spans, _ in rows for span in spans for mark_id in span.mark_ids]
-    assert sorted(listed) == sorted(mark.id for _, marks in rows for mark in marks)
-    (span,) = [span for spans, _ in rows for span in spans if span.name == "long"]
-    assert len(span.mark_ids) >= 2
-
-
-def test_marks_without_scopes_are_taken_in_portions(
-    session: OpenSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "PORTION", 10)
-    monkeypatch.setattr(drain, "_FEW", 2)
-    with ci.scope("long"):
-        session.collect()
-        for number in range(50):
-            ci.mark("loss", number)
-    batches = []
-    while (waiting := drain.waiting()) > 10:
-        with session.owned():
-            batches += session.collector.collect(is_portion=True).batches
-        assert waiting - 14 <= drain.waiting() < waiting
-    batches += session.collect().batches
-    rows = [batch.rows() for batch in batches]
-    marks = [mark for _, marks in rows for mark in marks if mark.name == "loss"]
-    assert [mark.value for mark in marks] == list(range(50))
-    (span,) = [span for spans, _ in rows for span in spans]
-    assert {mark.id for mark in marks} <= set(span.mark_ids)

@@ -301,6 +301,26 @@ for number in range(5):
     ]
 
 
+def test_a_span_of_the_remainder_lists_marks_that_are_later_than_its_end(tmp_path: Path) -> None:
+    program = """
+from cirron_otel.sdk.flush import remainder
+remainder.MAX_SPANS = 2
+open_session(exit_timeout=0.1)
+for index in range(50):
+    with ci.scope("step", index=index) as step:
+        ci.mark("number", 2 * index)
+        step.end()
+        ci.mark("number", 2 * index + 1)
+hold()
+"""
+    assert "saved beside the spool: " in run(tmp_path, program)
+    recover(target_spool(tmp_path))
+    found = whole(tmp_path)
+    assert found.numbers() == list(range(100))
+    steps = [span for span in found.spans.values() if span["name"] == "step"]
+    assert [len(step["mark_ids"]) for step in steps] == [2] * 50
+
+
 def test_the_remainder_is_sealed_by_the_next_session(tmp_path: Path) -> None:
     program = """
 open_session(exit_timeout=0.1)
