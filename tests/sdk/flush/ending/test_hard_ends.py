@@ -302,18 +302,20 @@ for number in range(5):
 
 
 def test_a_span_of_the_remainder_lists_marks_that_are_later_than_its_end(tmp_path: Path) -> None:
-    program = """
-from cirron_otel.sdk.flush import remainder
-remainder.MAX_SPANS = 2
-open_session(exit_timeout=0.1)
+    err = run(
+        tmp_path,
+        """
+from cirron_otel.sdk.flush import leaving, remainder
+leaving.SAVE_S, remainder.MAX_SPANS = 60.0, 2
+open_session(exit_timeout=0.0)
 for index in range(50):
     with ci.scope("step", index=index) as step:
         ci.mark("number", 2 * index)
         step.end()
         ci.mark("number", 2 * index + 1)
-hold()
-"""
-    assert "saved beside the spool: " in run(tmp_path, program)
+""",
+    )
+    assert "saved beside the spool: " in err
     recover(target_spool(tmp_path))
     found = whole(tmp_path)
     assert found.numbers() == list(range(100))
