@@ -103,7 +103,7 @@ test: $(ENVIRONMENT)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -p tests.kit.times --matrix $(MATRIX)
 
 test-matrix: $(ENVIRONMENT) torch-oldest frameworks pythons
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m matrix
+	CIRRON_OTEL_REQUIRE_BACKENDS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m matrix
 
 check: $(ENVIRONMENT)
 	@$(MAKE) --no-print-directory lint

@@ -83,7 +83,7 @@ _PATIENT: dict[str, Any] = {
     "deadline": None, "suppress_health_check": [HealthCheck.too_slow],
 }  # fmt: skip
 settings.register_profile("fixed", derandomize=True, **_PATIENT)
-settings.register_profile(DRAWN, **_PATIENT)
+settings.register_profile(DRAWN, derandomize=False, **_PATIENT)
 settings.load_profile("fixed")
 
 

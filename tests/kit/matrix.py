@@ -12,6 +12,7 @@ library, because CI runs it before `.venv` exists.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -48,7 +49,10 @@ GROUPS: dict[str, Group] = {
         "hooks, snapshots and digests with the oldest PyTorch",
         (
             "cirron_otel/sdk/instrumentation/",
+            "cirron_otel/sdk/flight_recorder/",
+            "cirron_otel/sdk/sampling/",
             "cirron_otel/sdk/snapshots/",
+            "cirron_otel/sdk/tracing/",
             "tests/sdk/instrumentation/torch/",
             "tests/sdk/snapshots/",
             *_PINS,
@@ -56,12 +60,23 @@ GROUPS: dict[str, Group] = {
     ),
     "oldest-trainers": Group(
         "the programs of each framework with its oldest version",
-        ("cirron_otel/sdk/instrumentation/", "tests/system/frameworks/", *_PINS),
+        (
+            "cirron_otel/accelerate.py",
+            "cirron_otel/lightning.py",
+            "cirron_otel/sdk/instrumentation/",
+            "tests/kit/program_server.py",
+            "tests/sdk/instrumentation/torch/trees.py",
+            "tests/system/frameworks/",
+            *_PINS,
+        ),
     ),
     "other-peers": Group(
         "the older releases of Stormlog and TraceML",
         (
+            "cirron_otel/collector/receiver/",
             "cirron_otel/core/importers/",
+            "cirron_otel/core/records/",
+            "cirron_otel/tools/convert/",
             "tests/core/importers/stormlog/",
             "tests/core/importers/traceml/",
             *_PINS,
@@ -106,7 +121,9 @@ def recent_changes(root: Path = ROOT) -> list[str] | None:
 
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # A hook of git has variables that name another repository.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     return done.stdout.strip()
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,13 +46,16 @@ class ProgramServer:
         for rank in range(ranks):
             outcome = directory / f"outcome-{rank}.json"
             if statuses[rank : rank + 1] != [0] or not outcome.exists():
-                output = (directory / f"output-{rank}.txt").read_text()[-3000:]
+                path = directory / f"output-{rank}.txt"
+                output = path.read_text()[-3000:] if path.exists() else "the server has ended"
                 raise ProgramError(f"rank {rank} of {request} failed\n{output}")
             outcomes.append(json.loads(outcome.read_text()))
         return outcomes
 
     def _ask(self, request: dict[str, str]) -> list[int]:
         """Return the exit statuses of the ranks; none if the server is dead."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None  # it died
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -123,6 +127,8 @@ def _rank(
         os.chdir(work)
         (directory / f"outcome-{rank}.json").write_text(json.dumps(act()))
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

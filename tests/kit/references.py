@@ -1,7 +1,7 @@
-"""Results that traced programs are compared with, kept by the hash of everything they depend on.
+"""Results of untraced programs, which those of traced programs are compared with.
 
 An untraced run of a program gives the same result until the program, a package, Python or the
-machine changes, so it is computed once. Results are kept in
+processor changes, so it is computed once. Results are stored by the hash of these, in
 `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/references/`; those that have not been used for 30 days are
 removed. `CIRRON_OTEL_REFERENCES=no` computes every result anew.
 """
@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 SWITCH = "CIRRON_OTEL_REFERENCES"
 _UNUSED_S = 30 * 24 * 3600
 
@@ -31,12 +32,28 @@ def directory() -> Path:
     return home / "cirron-otel" / "references"
 
 
-def key_of(files: Iterable[Path], *names: str) -> str:
-    """Return the hash of files, names, the installed packages, Python and the processor."""
+def key_of(files: Iterable[Path], *names: str, uses_package: bool = False) -> str:
+    """Return the hash of files, names, the installed packages, Python and the processor.
+
+    With `uses_package`, it includes the source of cirron_otel: the program calls it without a
+    session, which must not change the program.
+    """
     digest = hashlib.sha256(_installation().encode())
-    for file in sorted(files):
-        digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
+    contents = {str(file): file.read_bytes() for file in files}
+    for name, content in sorted(contents.items()):
+        digest.update(f"\n{Path(name).name}\n".encode() + content)
+    if uses_package:
+        digest.update(_package().encode())
     digest.update("\n".join(names).encode())
+    return digest.hexdigest()
+
+
+@cache
+def _package() -> str:
+    """Return the hash of the package's source."""
+    digest = hashlib.sha256()
+    for file in sorted(ROOT.joinpath("cirron_otel").rglob("*.py")):
+        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -56,26 +73,26 @@ def _installation() -> str:
 
 
 def load(key: str) -> Any:
-    """Return the kept result, or None."""
+    """Return the stored result, or None."""
     path = directory() / f"{key}.json"
     if os.environ.get(SWITCH) == "no":
         return None
     try:
         result = json.loads(path.read_text())
-        path.touch()
+        os.utime(path)
     except (OSError, ValueError):
         return None
     return result
 
 
 def store(key: str, result: Any) -> None:
-    """Keep a result, a JSON value, for later runs."""
+    """Store a result, a JSON value, for later runs, if the directory can be written."""
     folder = directory()
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{key}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(result))
-    temporary.replace(folder / f"{key}.json")
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{key}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(result))
+        temporary.replace(folder / f"{key}.json")
+        for path in folder.iterdir():
             if path.stat().st_mtime < time.time() - _UNUSED_S:
-                path.unlink()
+                path.unlink(missing_ok=True)

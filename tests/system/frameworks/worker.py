@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit import references
+from tests.kit import program_server, references
 from tests.kit.program_server import run_ranks, serve
 
 from . import Program, programs_of
@@ -40,6 +40,8 @@ class Outcome:
     """A digest of the states of Python's, NumPy's and torch's generators at the end."""
     error: str = ""
     """The exception that left the program."""
+    uses_package: bool = False
+    """Whether the program imports cirron_otel, traced or not."""
     complaints: list[str] = field(default_factory=list)
     """The warnings and swallowed errors of the tool that traced it."""
 
@@ -74,20 +76,32 @@ def _answer(request: dict[str, Any]) -> list[int]:
 
 
 def untraced(program: Program, directory: Path, run: Callable[[], list[int]]) -> list[int]:
-    """Write the kept outcomes of an untraced program, or call `run` and keep them.
+    """Write the stored outcomes of an untraced program, or call `run` and store them.
 
-    `run` writes the outcomes, and returns the exit statuses of the ranks, as this function does.
+    `run` writes the outcomes, and returns the exit statuses of the ranks, as this function does. An
+    outcome with an unexpected error is not stored.
     """
-    files = [*_HERE.joinpath("programs").glob("*.py"), _HERE / "__init__.py", _HERE / "worker.py"]
-    key = references.key_of(files, program.framework, program.name)
-    outcomes = [directory / f"outcome-{rank}.json" for rank in range(program.ranks)]
-    if (kept := references.load(key)) is not None:
-        for path, outcome in zip(outcomes, kept, strict=True):
-            path.write_text(json.dumps(outcome))
-        return [0] * program.ranks
+    module = _HERE / "programs" / f"{program.framework}.py"
+    files = [module, *_HERE.joinpath("programs").glob("*_parts.py"), Path(program_server.__file__)]
+    files += [_HERE / f"{name}.py" for name in ("__init__", "worker", "ray_cluster")]
+    keys = {
+        uses_package: references.key_of(
+            files, program.name, *sys.argv[1:], uses_package=uses_package
+        )
+        for uses_package in (False, True)
+    }
+    paths = [directory / f"outcome-{rank}.json" for rank in range(program.ranks)]
+    for key in keys.values():
+        if (stored := references.load(key)) is not None:
+            for path, outcome in zip(paths, stored, strict=True):
+                path.write_text(json.dumps(outcome))
+            return [0] * program.ranks
     statuses = run()
     if not any(statuses):
-        references.store(key, [json.loads(path.read_text()) for path in outcomes])
+        outcomes = [json.loads(path.read_text()) for path in paths]
+        if all(outcome["error"] == program.error for outcome in outcomes):
+            uses_package = any(outcome["uses_package"] for outcome in outcomes)
+            references.store(keys[uses_package], outcomes)
     return statuses
 
 
@@ -115,6 +129,7 @@ def trace(program: Program, tool: str, directory: Path) -> Outcome:
         outcome.error = f"{type(error).__name__}: {error}"
     finally:
         outcome.random = _random_states()
+        outcome.uses_package = "cirron_otel" in sys.modules
         if sdk is not None:
             sdk.shutdown()
     if tool == "cirron-otel":

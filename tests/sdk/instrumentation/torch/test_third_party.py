@@ -20,10 +20,10 @@ from .third_party.program import BATCHES, EPOCHS
 
 
 def results(program: Program, trace: Path) -> list[Any]:
-    """Return what the run without tracing and the traced one print, as JSON; the first is kept."""
+    """Return the results that both runs print; the one without tracing is computed once."""
     folder = Path(__file__).with_name("third_party")
     key = references.key_of(folder.glob("*.py"), program.name, program.option)
-    kept = references.load(key)
+    untraced = references.load(key)
     done = subprocess.run(
         [
             sys.executable,
@@ -31,7 +31,7 @@ def results(program: Program, trace: Path) -> list[Any]:
             f"tests.sdk.instrumentation.torch.third_party.{program.name}",
             trace,
             program.option,
-            *(["--traced-only"] if kept is not None else []),
+            *(["--traced-only"] if untraced is not None else []),
         ],
         cwd=ROOT,
         env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
@@ -41,11 +41,11 @@ def results(program: Program, trace: Path) -> list[Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    if kept is None:
-        references.store(key, found[0])
-        return found
-    return [kept, *found]
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    if untraced is None:
+        references.store(key, printed[0])
+        return printed
+    return [untraced, *printed]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.name + each.option)

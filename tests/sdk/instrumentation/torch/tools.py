@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from tests.kit import references
@@ -81,11 +82,13 @@ def run(loop: Loop, tool: Tool, directory: Path) -> Outcome:
 
 
 def run_untraced(loop: Loop, directory: Path) -> Outcome:
-    """Return the kept outcome of a loop of `loops` without a tool, or run it and keep that."""
+    """Return the stored outcome of a loop of `loops` without a tool, or run it and store that."""
     here = Path(__file__)
-    key = references.key_of([here, *here.with_name("loops").glob("*.py")], loop.name)
-    if (kept := references.load(key)) is not None:
-        return Outcome(**kept)
+    key = references.key_of(
+        [here, *here.with_name("loops").glob("*.py")], loop.name, str(torch.get_num_threads())
+    )
+    if (stored := references.load(key)) is not None:
+        return Outcome(**stored)
     outcome = run(loop, Untraced(), directory)
     if not outcome.error:
         references.store(key, outcome.as_json())
