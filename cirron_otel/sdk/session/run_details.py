@@ -116,7 +116,8 @@ class TreeState:
         self._process = None
         if code is None:
             process.kill()
-            process.wait(_LAST_WAIT_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is waiting for its disk
+                process.wait(_LAST_WAIT_S)
         return {DIRTY: bool(code)} if code in (0, 1) else {}
 
 

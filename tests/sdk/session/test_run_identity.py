@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.session import run_details
 from cirron_otel.sdk.session.identity import Identity
 from cirron_otel.sdk.session.run_identity import command_name, command_run, run_identity
 from tests.kit.sessions.processes import environment
@@ -132,6 +134,7 @@ assert [rank.wait() for rank in ranks] == [0, 0]
 RANK = """
 import os
 from cirron_otel.core.config.options import Config
+from cirron_otel.sdk.session import run_details
 from cirron_otel.sdk.session.identity import Identity
 from cirron_otel.sdk.session.run_identity import run_identity
 identity = Identity.from_environment(os.environ)
@@ -226,3 +229,19 @@ print(json.dumps([len(profiler.runtime.pipeline.exporters), profiler.platform_co
     )  # fmt: skip
     assert json.loads(done.stdout) == [0, {}]
     assert [each.name for each in tmp_path.iterdir()] == [".cirron"]
+
+
+def test_git_that_outlasts_the_session_and_its_own_end_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that waits for a disk ends some time after it is killed."""
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\nexec sleep 60\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(run_details, "_LAST_WAIT_S", 0.0)
+    for _ in range(20):
+        tree = run_details.TreeState(tmp_path)
+        assert tree.is_pending
+        assert tree.result(is_last=True) == {}
+        assert not tree.is_pending
