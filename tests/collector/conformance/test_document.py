@@ -48,5 +48,5 @@ def test_every_test_of_conformance_is_named() -> None:
     """A rule that is tested and not in the table would be found by nobody."""
     named = {test for row in ROWS for test in named_tests(row[-1])}
     for file in ("test_http.py", "test_grpc.py", "test_json.py"):
-        for name in names_in(TESTS / "conformance" / file):
+        for name in names_in(TESTS / "collector" / "conformance" / file):
             assert f"conformance/{file}::{name}" in named

@@ -36,7 +36,7 @@ from .helpers import (
 
 OURS = sorted((Path(cirron_otel.tools.cli.__file__).parent / "recording" / "spool").glob("*.json"))
 
-VECTORS = Path(strategies.__file__).parent / "vectors"
+VECTORS = Path(__file__).parents[2] / "translator" / "vectors"
 
 SHARED = settings(
     max_examples=100,

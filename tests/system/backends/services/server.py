@@ -17,8 +17,7 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.wsgi import OpenTelemetryMiddleware
 
 import cirron_otel as ci
-
-from . import telemetry
+from tests.system.backends.services import telemetry
 
 
 class Server(ThreadingMixIn, WSGIServer):

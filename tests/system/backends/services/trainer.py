@@ -15,9 +15,8 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.requests import RequestsInstrumentor
 
 import cirron_otel as ci
-
-from . import telemetry
-from .trainer_counts import EPOCHS, EVENTS, STEPS
+from tests.system.backends.services import telemetry
+from tests.system.backends.services.trainer_counts import EPOCHS, EVENTS, STEPS
 
 
 def ids(span: Any) -> dict[str, str]:
