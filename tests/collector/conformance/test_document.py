@@ -49,4 +49,4 @@ def test_every_test_of_conformance_is_named() -> None:
     named = {test for row in ROWS for test in named_tests(row[-1])}
     for file in ("test_http.py", "test_grpc.py", "test_json.py"):
         for name in names_in(TESTS / "collector" / "conformance" / file):
-            assert f"conformance/{file}::{name}" in named
+            assert f"collector/conformance/{file}::{name}" in named
