@@ -171,7 +171,7 @@ def test_a_writer_that_fails_between_the_parts_of_a_file(
     monkeypatch.setattr(BlobContent, "checked_pieces", failing)
     with pytest.raises(TargetError, match="the disk is broken"):
         add(place, large())
-    until(lambda: _bytes_below(uploads) == before)
+    until(lambda: _bytes_below(uploads) <= before)  # an earlier upload may still be removed
 
 
 def test_a_file_of_the_usual_size_has_no_parts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
