@@ -24,7 +24,7 @@ from .span_rows import recorded_above
 from .undecided import UndecidedSamples
 
 PORTION = 16_384
-"""Number of scopes taken at once if many are waiting; it limits the memory for their records."""
+"""Number of scopes or marks taken at once if many are waiting; it limits the memory of records."""
 _AT_ONCE = 4096
 """Entries moved in one call, during which (about 0.2 ms) no other thread runs."""
 

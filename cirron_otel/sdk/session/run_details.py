@@ -116,7 +116,7 @@ class TreeState:
         self._process = None
         if code is None:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it is waiting for its disk
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk
                 process.wait(_LAST_WAIT_S)
         return {DIRTY: bool(code)} if code in (0, 1) else {}
 

@@ -81,12 +81,11 @@ def untraced(program: Program, directory: Path, run: Callable[[], list[int]]) ->
     `run` writes the outcomes, and returns the exit statuses of the ranks, as this function does. An
     outcome with an unexpected error is not stored.
     """
-    module = _HERE / "programs" / f"{program.framework}.py"
-    files = [module, *_HERE.joinpath("programs").glob("*_parts.py"), Path(program_server.__file__)]
+    files = [*_HERE.joinpath("programs").glob("*.py"), Path(program_server.__file__)]
     files += [_HERE / f"{name}.py" for name in ("__init__", "worker", "ray_cluster")]
     keys = {
         uses_package: references.key_of(
-            files, program.name, *sys.argv[1:], uses_package=uses_package
+            files, program.framework, program.name, *sys.argv[1:], uses_package=uses_package
         )
         for uses_package in (False, True)
     }

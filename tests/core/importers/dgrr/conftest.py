@@ -1,4 +1,4 @@
-"""What the tests of DGRR share."""
+"""Fixtures and helpers of the tests of DGRR."""
 
 from __future__ import annotations
 
