@@ -9,7 +9,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,34 +26,42 @@ from cirron_otel.core.state_database import (
 ROOT = Path(cirron_otel.__file__).parent
 SETS_ASIDE = {"state.py", "state_file.py"}
 """The modules that rename a damaged file."""
+_FUNCTIONS = {"connect", "fsync", "fdatasync", "replace", "rename"}
+"""The last parts of the names of calls that are checked."""
 
 
-def _calls(module: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-            yield ast.unparse(node.func), node
+@cache
+def _calls() -> list[tuple[Path, str, ast.Call]]:
+    """Return the calls of a function of one of these names, in all modules."""
+    return [
+        (module, ast.unparse(node.func), node)
+        for module in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _FUNCTIONS
+    ]
 
 
 def _violations(helper: str) -> list[str]:
     found = []
-    for module in sorted(ROOT.rglob("*.py")):
+    for module, name, call in _calls():
         # The intake journal has its own rules for syncing and renaming.
         is_journal = "receiver/journal" in module.as_posix()
-        for name, call in _calls(module):
-            if helper == "state_database.py":
-                is_own = name == "sqlite3.connect"
-            else:
-                is_sync = name in {"os.fsync", "os.fdatasync"} and not is_journal
-                # str.replace has two arguments, and that of datetime has keywords.
-                is_move = name in {"os.replace", "os.rename"} or (
-                    name.endswith((".replace", ".rename"))
-                    and len(call.args) == 1
-                    and not call.keywords
-                    and not name.startswith(("dataclasses.", "structs."))
-                )
-                is_own = is_sync or (is_move and not is_journal and module.name not in SETS_ASIDE)
-            if is_own and module.name != helper:
-                found.append(f"{module.relative_to(ROOT)}:{call.lineno} {name}")
+        if helper == "state_database.py":
+            is_own = name == "sqlite3.connect"
+        else:
+            is_sync = name in {"os.fsync", "os.fdatasync"} and not is_journal
+            # str.replace has two arguments, and that of datetime has keywords.
+            is_move = name in {"os.replace", "os.rename"} or (
+                name.endswith((".replace", ".rename"))
+                and len(call.args) == 1
+                and not call.keywords
+                and not name.startswith(("dataclasses.", "structs."))
+            )
+            is_own = is_sync or (is_move and not is_journal and module.name not in SETS_ASIDE)
+        if is_own and module.name != helper:
+            found.append(f"{module.relative_to(ROOT)}:{call.lineno} {name}")
     return found
 
 
