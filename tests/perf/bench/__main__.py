@@ -55,6 +55,7 @@ from . import (
 )
 from .measure import COMMAND, command
 from .shapes import SHAPES
+from .worker_processes import Workers
 
 BLOCKS = 7
 SECTIONS = (
@@ -303,8 +304,9 @@ def main() -> None:
         sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
     if "torch" in chosen:
         sizes = torch_tables.TINY if arguments.tiny else torch_tables.Sizes()
-        torch_cost.section(sizes)
-        torch_untrained.section(sizes)
+        with Workers(torch_cost.PROGRAM, sizes.is_forked) as processes:
+            torch_cost.section(processes, sizes)
+            torch_untrained.section(processes, sizes)
     if "trainers" in chosen:
         trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
     if "sampling" in chosen:

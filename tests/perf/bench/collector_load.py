@@ -52,9 +52,13 @@ class Sizes:
     """What the spans are like: see load_client."""
     quiet_s: float = 0.9
     """How long a collector's processes do nothing until they are taken to be done."""
+    bodies: int = 40
+    """The different requests of a client."""
+    part_blocks: int = 7
+    """Of each part of the collector that is measured alone."""
 
 
-TINY = Sizes(0.5, 1, 2, quiet_s=0.1)
+TINY = Sizes(0.2, 1, 2, quiet_s=0.1, bodies=2, part_blocks=1)
 
 
 @dataclass
@@ -139,7 +143,7 @@ def started(label: str, folder: Path) -> Iterator[Running]:
 
 def _load(running: Running, seconds: float, rate: float, sizes: Sizes, seed: int) -> dict:
     command = [sys.executable, CLIENT, running.endpoint, seconds, rate, sizes.streams, seed]
-    command.append(sizes.traffic)
+    command += [sizes.traffic, sizes.bodies]
     output = subprocess.run(
         [str(each) for each in command], check=True, capture_output=True, text=True
     )
@@ -174,7 +178,7 @@ def section(sizes: Sizes) -> None:
     print(f"Python {version}: a plain build, without the compiler's profile, takes a third more")
     report(compared(sizes))
     report(compared(replace(sizes, seconds=min(sizes.seconds, 3.0), traffic="varied")))
-    collector_parts.section()
+    collector_parts.section(sizes.part_blocks)
 
 
 def compared(sizes: Sizes) -> dict[str, list[Figures]]:
@@ -217,7 +221,7 @@ def report(found: dict[str, list[Figures]]) -> None:
     if QUEUE in found:
         most = _median(each.rate for each in ours) / _median(each.rate for each in found[QUEUE])
         print(f"  acknowledged a second beside the fsynced queue: {most:.2f} (bar: at least 2)")
-        cost = _cpu(ours) / _cpu(found[MEMORY])
+        cost = _cpu(ours) / max(_cpu(found[MEMORY]), 1e-9)  # of a tiny load it may be 0
         print(f"  CPU a span beside the file exporter: {cost:.2f} (bar: at most 3)")
 
 

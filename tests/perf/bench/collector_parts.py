@@ -18,20 +18,19 @@ from cirron_otel.core.translator.foreign.fast import ForeignText
 from .load_client import SPANS, request
 
 _REQUESTS = 20
-_BLOCKS = 7
 
 
-def _us(work: Callable[[], object]) -> float:
+def _us(work: Callable[[], object], blocks: int) -> float:
     """CPU of this thread, µs a span: the median of the blocks."""
     took = []
-    for _ in range(_BLOCKS):
+    for _ in range(blocks):
         start = time.thread_time_ns()
         work()
         took.append(time.thread_time_ns() - start)
-    return sorted(took)[_BLOCKS // 2] / 1e3 / _REQUESTS / SPANS
+    return sorted(took)[blocks // 2] / 1e3 / _REQUESTS / SPANS
 
 
-def section() -> None:
+def section(blocks: int) -> None:
     """Measure and print them."""
     choice = random.Random(0)
     bodies = [request(choice)[0] for _ in range(_REQUESTS)]
@@ -47,11 +46,13 @@ def section() -> None:
         writer = SpoolWriter(Path(folder), 10**12)
         names = iter([file_name(1, f"00000000-0000-4000-8000-{n:012x}") for n in range(100)])
         parts = {
-            "measuring a request before it is parsed": _us(lambda: [measure(b) for b in bodies]),
-            "parsing it": _us(lambda: [TracesData.FromString(body) for body in bodies]),
-            "parsing it, and the rows of its spans": _us(added),
-            "all that, and the text of the batch": _us(lambda: added().text("0" * 32, 1)),
-            "sealing the batch": _us(lambda: writer.write(made, next(names))),
+            "measuring a request before it is parsed": _us(
+                lambda: [measure(b) for b in bodies], blocks
+            ),
+            "parsing it": _us(lambda: [TracesData.FromString(body) for body in bodies], blocks),
+            "parsing it, and the rows of its spans": _us(added, blocks),
+            "all that, and the text of the batch": _us(lambda: added().text("0" * 32, 1), blocks),
+            "sealing the batch": _us(lambda: writer.write(made, next(names)), blocks),
         }
     for name, cost in parts.items():
         print(f"    {name:<44}{cost:6.2f} µs of CPU a span")

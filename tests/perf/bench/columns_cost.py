@@ -26,7 +26,7 @@ class Sizes:
     """The size of the spool whose peak memory is measured."""
 
 
-TINY = Sizes(3_000_000, 2, 3_000_000)
+TINY = Sizes(300_000, 1, 300_000)
 """Enough to see that everything runs."""
 
 

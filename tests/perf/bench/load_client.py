@@ -1,8 +1,9 @@
 """A client that sends OTLP requests as fast as they are acknowledged, or at a given rate.
 
-`load_client.py ENDPOINT SECONDS RATE STREAMS SEED TRAFFIC`: requests of 500 spans over gRPC, RATE
-of them a second (0: as many as there is room for), at most STREAMS at once; their spans are `alike`
-or `varied`. Prints one JSON object: how many were acknowledged and how many refused, and how long
+`load_client.py ENDPOINT SECONDS RATE STREAMS SEED TRAFFIC BODIES`: requests of 500 spans over gRPC,
+RATE of them a second (0: as many as there is room for), at most STREAMS at once; their spans are
+`alike` or `varied`, and BODIES of them differ in more than their trace. At least one is sent.
+Prints one JSON object: how many were acknowledged and how many refused, and how long
 acknowledgements took, in seconds. With a rate the time runs from when a request was due, so that a
 server that stalls cannot hide it.
 """
@@ -22,7 +23,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, TracesDa
 
 SPANS = 500
 _METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-_BODIES = 40
 _START_NS = 1_795_000_000_000_000_000
 
 
@@ -146,9 +146,9 @@ TRAFFIC = {"alike": request, "varied": varied}
 class Load:
     """What all streams share."""
 
-    def __init__(self, seconds: float, rate: float, seed: int, traffic: str) -> None:
+    def __init__(self, seconds: float, rate: float, seed: int, traffic: str, bodies: int) -> None:
         choice = random.Random(seed)
-        self._bodies = [TRAFFIC[traffic](choice) for _ in range(_BODIES)]
+        self._bodies = [TRAFFIC[traffic](choice) for _ in range(bodies)]
         self._begins = time.perf_counter() + 0.2
         self._ends = self._begins + seconds
         self._rate = rate
@@ -179,20 +179,22 @@ class Load:
         with self._lock:
             number, self._sent = self._sent, self._sent + 1
         due = self._begins + (number / self._rate if self._rate else 0.0)
-        if due >= self._ends or time.perf_counter() >= self._ends:
+        if number and (due >= self._ends or time.perf_counter() >= self._ends):
             return None
         time.sleep(max(due - time.perf_counter(), 0.0))
         return due
 
     def _fresh(self) -> bytes:
         """A request that was never sent before: its trace is new."""
-        body, trace_id = self._bodies[self._sent % _BODIES]
+        body, trace_id = self._bodies[self._sent % len(self._bodies)]
         return body.replace(trace_id, os.urandom(16))
 
 
-def main(endpoint: str, seconds: str, rate: str, streams: str, seed: str, traffic: str) -> None:
+def main(
+    endpoint: str, seconds: str, rate: str, streams: str, seed: str, traffic: str, bodies: str
+) -> None:
     """See the module."""
-    load = Load(float(seconds), float(rate), int(seed), traffic)
+    load = Load(float(seconds), float(rate), int(seed), traffic, int(bodies))
     threads = [threading.Thread(target=load.stream, args=(endpoint,)) for _ in range(int(streams))]
     for thread in threads:
         thread.start()

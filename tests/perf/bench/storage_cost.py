@@ -45,7 +45,7 @@ class StorageSizes:
     writers: tuple[int, ...] = (1, 2, 3)
 
 
-TINY = StorageSizes(GROUP, 2, (1, 2))
+TINY = StorageSizes(GROUP, 1, (1, 2))
 """Enough to see that everything runs."""
 
 

@@ -47,7 +47,7 @@ class TargetSizes:
     blocks: int = 5
 
 
-TINY = TargetSizes(GROUP, 2)
+TINY = TargetSizes(GROUP, 1)
 """Enough to see that everything runs."""
 
 

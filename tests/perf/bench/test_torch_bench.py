@@ -13,6 +13,7 @@ from tests.conftest import leave_out, need_torch
 
 from . import torch_cost, torch_tables, torch_untrained
 from .printing import has_rows, printed_by
+from .worker_processes import Workers
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("torch bench")]
 CLOCKS = r"( +[+-]\d+\.\d){5}   ± \d+\.\d"
@@ -65,13 +66,15 @@ def test_a_worker_trains_the_26_modules_and_records_their_steps(tmp_path: Path) 
     need_torch()
     subject = torch_tables.Subject("by hand", torch_tables.BY_HAND)
     work = {"width": 4, "batch": 2, "steps": 3}
-    worker = torch_cost.Worker(subject, {"work": work}, Path(sys.executable), tmp_path)
-    try:
-        worker.do("install")
-        block = worker.do("block", epochs=2)
-        worker.do("close")
-    finally:
-        worker.end()
+    with Workers(torch_cost.PROGRAM) as processes:
+        python = Path(sys.executable)
+        worker = torch_cost.Worker(processes, subject, {"work": work}, python, tmp_path)
+        try:
+            worker.do("install")
+            block = worker.do("block", epochs=2)
+            worker.do("close")
+        finally:
+            worker.end()
     assert set(block) == set(torch_tables.CLOCKS)
     spans = [
         span
@@ -95,10 +98,13 @@ def test_the_mlp_has_26_modules() -> None:
 def test_a_worker_that_dies_is_not_waited_for_and_its_words_are_shown(tmp_path: Path) -> None:
     need_torch()
     subject = torch_tables.Subject("bare", torch_tables.BARE)
-    worker = torch_cost.Worker(subject, {"work": {}}, Path(sys.executable), tmp_path)
-    with pytest.raises(RuntimeError, match=r"(?s)bare did not answer 'block'.*missing 3 required"):
-        worker.do("block", epochs=1)
-    worker.end()
+    with Workers(torch_cost.PROGRAM) as processes:
+        python = Path(sys.executable)
+        worker = torch_cost.Worker(processes, subject, {"work": {}}, python, tmp_path)
+        died = r"(?s)bare did not answer 'block'.*missing 3 required"
+        with pytest.raises(RuntimeError, match=died):
+            worker.do("block", epochs=1)
+        worker.end()
 
 
 def test_added_cost_is_relative_to_bare_and_less_its_process_bias() -> None:

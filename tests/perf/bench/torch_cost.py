@@ -44,6 +44,7 @@ from .torch_tables import (
     Table,
     tables,
 )
+from .worker_processes import Workers
 
 PROGRAM = Path(__file__).with_name("torch_worker.py")
 
@@ -52,7 +53,12 @@ class Worker:
     """A process of torch_worker.py, started and not waited for."""
 
     def __init__(
-        self, subject: Subject, options: dict[str, Any], python: Path, folder: Path
+        self,
+        processes: Workers,
+        subject: Subject,
+        options: dict[str, Any],
+        python: Path,
+        folder: Path,
     ) -> None:
         self.label = subject.label
         self._log = folder / "log"
@@ -63,22 +69,12 @@ class Worker:
         }
         if subject.tool in PEERS:
             del environment["PYTHONPATH"]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [python, PROGRAM, subject.tool, json.dumps(options)],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        arguments = [subject.tool, json.dumps(options)]
+        self._process = processes.start(python, arguments, folder, environment)
 
     def do(self, command: str, **parameters: Any) -> dict[str, Any]:
         """Its answer. Raises RuntimeError, with the end of its log, where it gives none."""
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"do": command, **parameters}), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline() if self._process.stdout else ""
+        line = self._process.ask(json.dumps({"do": command, **parameters}))
         if not line:
             said = "\n".join(self.log().splitlines()[-20:])
             raise RuntimeError(f"{self.label} did not answer {command!r}; it said:\n{said}")
@@ -91,16 +87,12 @@ class Worker:
 
     def end(self) -> None:
         """Let it end, or kill it after a minute."""
-        try:
-            self._process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        self._process.end()
 
 
 @contextlib.contextmanager
 def _workers(
-    table: Table, subjects: Sequence[Subject], pythons: dict[str, Path]
+    processes: Workers, table: Table, subjects: Sequence[Subject], pythons: dict[str, Path]
 ) -> Iterator[list[Worker]]:
     """A generation: a process for each subject that is here, each in a directory of its own."""
     with contextlib.ExitStack() as stack:
@@ -114,7 +106,7 @@ def _workers(
                 options |= stack.enter_context(_aggregator(parent / "aggregator"))
             folder = parent / str(number)
             folder.mkdir()
-            workers.append(Worker(subject, options, pythons[subject.tool], folder))
+            workers.append(Worker(processes, subject, options, pythons[subject.tool], folder))
             stack.callback(workers[-1].end)
         yield workers
 
@@ -151,14 +143,16 @@ Added = dict[str, dict[str, list[float]]]
 """By label and clock: µs added a step, one figure a round."""
 
 
-def measure(table: Table, sizes: Sizes, pythons: dict[str, Path]) -> tuple[Added, Block, list[str]]:
+def measure(
+    processes: Workers, table: Table, sizes: Sizes, pythons: dict[str, Path]
+) -> tuple[Added, Block, list[str]]:
     """What each adds, the bare step's medians, and a line on what each tool lost."""
     added: Added = {}
     bare: list[Block] = []
     lines: list[str] = []
     generation_of = _on_and_off if table.is_on_and_off else _side_by_side
     for generation in range(sizes.generations):
-        before, after, lines = generation_of(table, pythons, random.Random(generation))
+        before, after, lines = generation_of(processes, table, pythons, random.Random(generation))
         bare += [blocks[BARE] for blocks in after]
         for subject in table.subjects:
             for clock in CLOCKS if subject.label in after[0] else ():
@@ -169,10 +163,10 @@ def measure(table: Table, sizes: Sizes, pythons: dict[str, Path]) -> tuple[Added
 
 
 def _side_by_side(
-    table: Table, pythons: dict[str, Path], order: random.Random
+    processes: Workers, table: Table, pythons: dict[str, Path], order: random.Random
 ) -> tuple[list[Round], list[Round], list[str]]:
     """A process a subject: rounds without any tool, rounds with them, and what was lost."""
-    with _workers(table, table.subjects, pythons) as workers:
+    with _workers(processes, table, table.subjects, pythons) as workers:
         _rounds(workers, 1, order)  # to warm them up
         before = _rounds(workers, table.rounds, order)
         for worker in workers:
@@ -183,13 +177,13 @@ def _side_by_side(
 
 
 def _on_and_off(
-    table: Table, pythons: dict[str, Path], order: random.Random
+    processes: Workers, table: Table, pythons: dict[str, Path], order: random.Random
 ) -> tuple[list[Round], list[Round], list[str]]:
     """The same of one process, which has no luck beside itself."""
     _, subject = table.subjects
     rounds: list[Round] = []
     lines: list[str] = []
-    with _workers(table, [subject], pythons) as [worker]:
+    with _workers(processes, table, [subject], pythons) as [worker]:
         for _ in range(table.rounds + 1):
             blocks: Round = {}
             for label in order.sample((BARE, subject.label), 2):
@@ -292,7 +286,7 @@ def _pythons() -> dict[str, Path]:
     return found
 
 
-def section(sizes: Sizes) -> None:
+def section(processes: Workers, sizes: Sizes) -> None:
     """Run it and print it; without torch, say that it is left out."""
     if importlib.util.find_spec("torch") is None:
         print("torch: left out, for it is not installed (make torch)", flush=True)
@@ -300,7 +294,7 @@ def section(sizes: Sizes) -> None:
     print(f"torch, 26 modules, load {os.getloadavg()[0]:.1f} before it starts", flush=True)
     pythons = _pythons()
     for table in tables(sizes):
-        added, bare, lines = measure(table, sizes, pythons)
+        added, bare, lines = measure(processes, table, sizes, pythons)
         report(table, added, bare, table.rounds * sizes.generations)
         for line in lines:
             print(f"  {line}", flush=True)

@@ -43,9 +43,11 @@ class Sizes:
     """In each layer of the longer step: 10 ms."""
     untrained_rounds: int = 15
     """Of each row of `torch_untrained`."""
+    is_forked: bool = False
+    """Whether the workers are forks of one process for each interpreter: see worker_processes."""
 
 
-TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2, 1)
+TINY = Sizes(10, 1, 1, 1, 1, 2, 1, 2, 1, is_forked=True)
 """Enough to see that everything runs."""
 
 

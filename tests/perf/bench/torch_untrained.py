@@ -23,7 +23,7 @@ DOINGS = {"evaluation": "a batch of an evaluation", "calls": "a call without a l
 BAR_US = 60.0
 
 
-def section(sizes: Sizes) -> None:
+def section(processes: torch_cost.Workers, sizes: Sizes) -> None:
     """Measure and print it; without torch there is nothing to measure."""
     if importlib.util.find_spec("torch") is None:
         return
@@ -32,7 +32,9 @@ def section(sizes: Sizes) -> None:
     work = {"width": 64, "batch": 8, "steps": sizes.steps}
     with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
         subject = Subject(OURS, OURS)
-        worker = torch_cost.Worker(subject, {"work": work}, Path(sys.executable), Path(folder))
+        worker = torch_cost.Worker(
+            processes, subject, {"work": work}, Path(sys.executable), Path(folder)
+        )
         try:
             for number in CLASSES:
                 worker.do("classes", number=number)

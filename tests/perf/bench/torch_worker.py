@@ -286,8 +286,9 @@ def answer(subject: Bare, command: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def main(name: str, options: dict[str, Any]) -> None:
+def main(name: str, options_json: str) -> None:
     """Serve until the end of the input."""
+    options: dict[str, Any] = json.loads(options_json)
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     logging.getLogger("cirron").setLevel(logging.ERROR)
@@ -299,4 +300,4 @@ def main(name: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2])

@@ -17,7 +17,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -28,9 +27,12 @@ from tests.kit.environments import EnvironmentUnavailableError
 from tests.sdk.instrumentation.torch.peers import CIRRON_SDK
 
 from . import sdk
+from .worker_processes import Workers
 
 PROGRAM = Path(__file__).with_name("trainer_worker.py")
 TRAINERS = {"transformers": "a Trainer of transformers", "lightning": "a Trainer of Lightning"}
+IMPORTED = {"transformers": "transformers.trainer", "lightning": "lightning"}
+"""The module that takes most of the import of each."""
 WRITTEN_OUT, OURS, NEIGHBOUR = "written out", "cirron-otel", "cirron-sdk"
 TORCH_ALONE = "torch's hooks alone"
 MODULES = {OURS: "cirron_otel", TORCH_ALONE: "cirron_otel", NEIGHBOUR: "cirron"}
@@ -46,9 +48,11 @@ class Sizes:
     steps: int = 300
     """Of a run."""
     rounds: int = 30
+    is_forked: bool = False
+    """Whether the workers are forks of one process for each interpreter: see worker_processes."""
 
 
-TINY = Sizes(5, 1)
+TINY = Sizes(5, 1, is_forked=True)
 """Enough to see that everything runs."""
 
 Added = list[float]
@@ -58,7 +62,9 @@ Added = list[float]
 class Worker:
     """A process of trainer_worker.py."""
 
-    def __init__(self, tool: str, program: str, python: Path, folder: Path) -> None:
+    def __init__(
+        self, processes: Workers, tool: str, program: str, python: Path, folder: Path
+    ) -> None:
         self.tool, self.program = tool, program
         self.lost = 0
         """Records that the tool dropped, and errors, as it counts them itself."""
@@ -75,16 +81,8 @@ class Worker:
         if tool == NEIGHBOUR:
             del environment["PYTHONPATH"]
         options = OPTIONS | ({"frameworks": ["torch"]} if tool == TORCH_ALONE else {})
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [python, PROGRAM, MODULES[tool], program, json.dumps(options)],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        arguments = [MODULES[tool], program, json.dumps(options)]
+        self._process = processes.start(python, arguments, folder, environment)
 
     def round(self, order: random.Random, steps: int) -> None:
         """Train with the tool and without it, in either order."""
@@ -94,10 +92,7 @@ class Worker:
 
     def _run(self, is_traced: bool, steps: int) -> float:
         """Return the CPU time of a step. Raises RuntimeError if the process has ended."""
-        with contextlib.suppress(BrokenPipeError):
-            asked = {"traced": is_traced, "steps": steps}
-            print(json.dumps(asked), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline() if self._process.stdout else ""
+        line = self._process.ask(json.dumps({"traced": is_traced, "steps": steps}))
         if not line:
             log = "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
             raise RuntimeError(f"{self.tool}, {self.program} did not answer; its log:\n{log}")
@@ -107,14 +102,12 @@ class Worker:
 
     def end(self) -> None:
         """Let the process end, or kill it after a minute."""
-        try:
-            self._process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        self._process.end()
 
 
-def measure(trainer: str, sizes: Sizes, pythons: dict[str, Path]) -> list[Worker]:
+def measure(
+    processes: Workers, trainer: str, sizes: Sizes, pythons: dict[str, Path]
+) -> list[Worker]:
     """Return the workers of the trainer and of the written-out loop, with their figures."""
     order = random.Random(trainer)
     with contextlib.ExitStack() as stack:
@@ -124,7 +117,7 @@ def measure(trainer: str, sizes: Sizes, pythons: dict[str, Path]) -> list[Worker
             for program in (trainer,) if tool == TORCH_ALONE else (trainer, WRITTEN_OUT):
                 folder = parent / f"{tool} {program}"
                 folder.mkdir()
-                workers.append(Worker(tool, program, python, folder))
+                workers.append(Worker(processes, tool, program, python, folder))
                 stack.callback(workers[-1].end)
         for number in range(sizes.rounds + 1):
             for worker in order.sample(workers, len(workers)):
@@ -176,8 +169,10 @@ def section(sizes: Sizes) -> None:
         pythons[NEIGHBOUR] = CIRRON_SDK.make()
     except EnvironmentUnavailableError as error:
         print(f"  without {NEIGHBOUR}: {error}")
-    for trainer, title in TRAINERS.items():
-        if importlib.util.find_spec(trainer) is None:
-            print(f"  {title}: left out, because {trainer} is not installed", flush=True)
-            continue
-        report(trainer, sizes, measure(trainer, sizes, pythons))
+    installed = [trainer for trainer in TRAINERS if importlib.util.find_spec(trainer)]
+    with Workers(PROGRAM, sizes.is_forked, [IMPORTED[name] for name in installed]) as processes:
+        for trainer, title in TRAINERS.items():
+            if trainer in installed:
+                report(trainer, sizes, measure(processes, trainer, sizes, pythons))
+            else:
+                print(f"  {title}: left out, because {trainer} is not installed", flush=True)

@@ -178,8 +178,9 @@ def run(tool: Any, program: str, steps: int, options: dict[str, Any] | None) -> 
     return figures | {"lost": lost}
 
 
-def main(module: str, program: str, options: dict[str, Any]) -> None:
+def main(module: str, program: str, options_json: str) -> None:
     """Serve until the end of the input."""
+    options: dict[str, Any] = json.loads(options_json)
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for name in ("cirron", "lightning.pytorch"):
@@ -194,4 +195,4 @@ def main(module: str, program: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3])
