@@ -35,7 +35,7 @@ class EngineSizes:
     """How often the columns are read; the report in Python, and the conversions, run once."""
 
 
-TINY = EngineSizes(20_000, 1)
+TINY = EngineSizes(6_000, 1)
 """Enough to see that everything runs."""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from . import torch_cost
 from .torch_tables import OURS, Sizes, Subject
+from .worker_processes import Workers
 
 CLASSES = (400, 1_500, 3_400)
 """Those of torch alone; with transformers and timm; in a program that imports more."""
@@ -23,7 +24,7 @@ DOINGS = {"evaluation": "a batch of an evaluation", "calls": "a call without a l
 BAR_US = 60.0
 
 
-def section(processes: torch_cost.Workers, sizes: Sizes) -> None:
+def section(processes: Workers, sizes: Sizes) -> None:
     """Measure and print it; without torch there is nothing to measure."""
     if importlib.util.find_spec("torch") is None:
         return

@@ -113,7 +113,8 @@ class Workers:
         """Start the process that is forked; its errors go to our own."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [python, __file__, str(theirs.fileno()), self._program.stem, *self._modules]
+            number = str(theirs.fileno())
+            command = [str(python), __file__, number, self._program.stem, *self._modules]
             server = subprocess.Popen(
                 command, env=dict(env), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
             )

@@ -26,7 +26,7 @@ from .test_export_budget import exported
 
 @pytest.mark.parametrize("budget", [1, 3, 8])
 def test_simulated_ranks_have_the_same_report(budget: int) -> None:
-    job = Job.of(16, 30, 7, budget)
+    job = Job.of(16, 12, 7, budget)
     batches = [each.batch for rank in job.present for each in SimulatedRank(job, rank).batches()]
     parts = [exported_part(batch) for batch in batches]
     assert sum(map(spans_in, parts)) < sum(map(spans_in, batches)) / 2
