@@ -7,283 +7,44 @@ Medians of repeated blocks. A section's name runs that section alone. `--big` co
 from __future__ import annotations
 
 import argparse
-import gc
-import os
-import statistics
-import subprocess
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+import importlib
 
-import msgspec
-import orjson
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
-from cirron_otel import exactjson
-from cirron_otel.core.placement.batch_outline import read_outline
-from cirron_otel.core.placement.session_index import SessionIndex
-from cirron_otel.core.records.schema import Batch
-from cirron_otel.core.translator.codec import encode
-from cirron_otel.core.translator.own.encode import Options
-from cirron_otel.core.translator.translate import FromOtlp, to_otlp
-
-from . import (
-    collector_load,
-    columns_cost,
-    dgrr_cost,
-    diagnose_cost,
-    digest_cost,
-    engines_cost,
-    json_cost,
-    sampling_cost,
-    sdk,
-    sklearn_cost,
-    snapshots,
-    storage_cost,
-    stormlog_cost,
-    targets_cost,
-    torch_cost,
-    torch_tables,
-    torch_untrained,
-    traceml_cost,
-    trainer_cost,
-    workload,
-)
-from .measure import COMMAND, command
-from .shapes import SHAPES
-from .worker_processes import Workers
-
-BLOCKS = 7
+MODULES = {
+    "json": "json_cost", "sdk": "sdk", "trainers": "trainer_cost", "sampling": "sampling_cost",
+    "snapshots": "snapshots", "digests": "digest_cost", "stormlog": "stormlog_cost",
+    "diagnose": "diagnose_cost", "traceml": "traceml_cost", "dgrr": "dgrr_cost",
+    "columns": "columns_cost", "engines": "engines_cost", "sklearn": "sklearn_cost",
+    "storage": "storage_cost", "targets": "targets_cost", "collector": "collector_load",
+}  # fmt: skip
+"""By the section: its module, which has `section` and the sizes `TINY`."""
 SECTIONS = (
-    "conversion", "json", "shapes", "sdk", "torch", "trainers", "snapshots", "digests", "sklearn",
-    "sampling", "stormlog", "traceml", "dgrr", "columns", "engines", "diagnose", "storage",
-    "targets",
-    "collector",
+    "conversion", "json", "shapes", "sdk", "torch", "trainers", "sampling", "snapshots", "digests",
+    "stormlog", "diagnose", "traceml", "dgrr", "columns", "engines", "sklearn", "storage",
+    "targets", "collector",
 )  # fmt: skip
+"""In the order in which they run."""
 
 
-def median_us(work: Callable[[], object], spans: int, blocks: int = BLOCKS) -> float:
-    """The median of the blocks' wall time, µs a span."""
-    times = []
-    gc.collect()
-    gc.freeze()  # what the benchmark itself holds is not to be looked through
-    for _ in range(blocks):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) / spans * 1e6
+def run(section: str, *, is_tiny: bool, is_big: bool) -> None:
+    """Run a section; import only what it needs."""
+    if section in ("conversion", "shapes"):
+        from . import conversion_cost
 
+        if section == "conversion":
+            conversion_cost.conversion(is_big)
+        else:
+            conversion_cost.shapes()
+    elif section == "torch":
+        from . import torch_cost, torch_tables, torch_untrained
+        from .worker_processes import Workers
 
-def each(work: Callable[[Any], object], items: Iterable[Any]) -> None:
-    """Do it with every item and keep nothing: what is kept would slow the collector of garbage."""
-    for item in items:
-        work(item)
-
-
-def say(label: str, value: float, floor: float | None = None, bar: str = "") -> None:
-    """One line: µs a span, spans a second, and the ratio to the floor."""
-    ratio = f"  {value / floor:5.2f} x floor {bar}" if floor else ""
-    print(f"  {label:<46}{value:7.2f} µs/span {1e6 / value:12,.0f} spans/s{ratio}", flush=True)
-
-
-def encoding(load: workload.Load, native: bool) -> None:
-    """Spool → OTLP protobuf, one process: both readings for sessions and segments included."""
-    files = list(workload.batches(40, native=native, load=load))
-    count = sum(len(read_outline(data).spans) for _, data in files)
-    ids = "native" if native else "cirron-sdk"
-    print(f"spool -> OTLP protobuf, {load.label}, {ids} ids, {count:,} spans")
-    index = SessionIndex()
-    sessions(files, index)
-    made = [encode(name, data, index, Options()) for name, data in files]
-    messages = [TracesData.FromString(item.data) for item in made]
-    loads = median_us(lambda: each(orjson.loads, [data for _, data in files]), count)
-    serialise = median_us(lambda: each(TracesData.SerializeToString, messages), count)
-    floor = loads + serialise
-    say("floor: orjson.loads + SerializeToString", floor)
-    whole = median_us(lambda: everything(files), count)
-    say("all of it", whole, floor, "(bar: 4.5)")
-    found = median_us(lambda: sessions(files, SessionIndex()), count)
-    say("  of which finding sessions and segments", found)
-    say("  of which translating", whole - found)
-    exact = median_us(lambda: exactly(files, index), count, 3)
-    say("the exact way instead of the fast one", exact + found, floor)
-    size = sum(len(data) for _, data in files) / count
-    print(f"  {size:.0f} B/span of JSON, {sum(len(m.data) for m in made) / count:.0f} of OTLP")
-
-
-def sessions(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
-    """Both readings of a spool."""
-    for name, data in files:
-        index.observe(read_outline(data), name)
-    by_name = dict(files)
-    index.count_all(lambda name: read_outline(by_name[name]))
-
-
-def everything(files: list[tuple[str, bytes]]) -> None:
-    """All that converting does, but for reading and writing files."""
-    index = SessionIndex()
-    sessions(files, index)
-    for name, data in files:
-        encode(name, data, index, Options())
-
-
-def exactly(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
-    """The same by the exact mappers."""
-    for name, data in files:
-        messages = to_otlp(
-            exactjson.loads(data), index.plan(read_outline(data), True, "f" * 32), name
-        )
-        TracesData(resource_spans=messages).SerializeToString()
-
-
-def decoding(load: workload.Load, native: bool) -> None:
-    """OTLP protobuf → spool, one process."""
-    files = list(workload.batches(40, native=native, load=load))
-    count = sum(len(read_outline(data).spans) for _, data in files)
-    ids = "native" if native else "cirron-sdk"
-    print(f"OTLP protobuf -> spool, {load.label}, {ids} ids, {count:,} spans")
-    index = SessionIndex()
-    sessions(files, index)
-    messages = [encode(name, data, index, Options()).data for name, data in files]
-    decoder, encoder = msgspec.json.Decoder(Batch), msgspec.json.Encoder()
-    typed = [decoder.decode(data) for _, data in files]
-    parse = median_us(lambda: each(TracesData.FromString, messages), count)
-    write = median_us(lambda: each(encoder.encode, typed), count)
-    floor = parse + write
-    say("floor: parse + encode", floor)
-
-    def fast() -> list[bytes]:
-        reader = FromOtlp()
-        return [whole.data for data in messages if (whole := reader.feed_whole(data))]
-
-    if fast() != [data for _, data in files]:
-        raise AssertionError("the batches did not come back byte for byte")
-    say(
-        "all of it",
-        median_us(lambda: each(FromOtlp().feed_whole, messages), count),
-        floor,
-        "(bar: 8)",
-    )
-
-    def exact() -> None:
-        reader = FromOtlp()
-        for data in messages:
-            reader.feed(TracesData.FromString(data).resource_spans)
-
-    say("the exact way instead of the fast one", median_us(exact, count, 1), floor)
-
-
-def shapes() -> None:
-    """Both directions for other shapes of marks and attributes: the ratios to the floors."""
-    print(f"  {'the converter, x floor':<46}{'-> OTLP':>9}{'-> spool':>9}  (bars: 4.5 and 8)")
-    for load in SHAPES:
-        files = list(workload.batches(10, load=load))
-        index = SessionIndex()
-        sessions(files, index)
-        messages = [encode(name, data, index, Options()).data for name, data in files]
-        parsed = [TracesData.FromString(data) for data in messages]
-        typed = [msgspec.json.decode(data, type=Batch) for _, data in files]
-        texts = [data for _, data in files]
-        times = [
-            median_us(work, 1)
-            for work in (
-                lambda: (each(orjson.loads, texts), each(TracesData.SerializeToString, parsed)),  # noqa: B023
-                lambda: everything(files),  # noqa: B023
-                lambda: (each(TracesData.FromString, messages), each(msgspec.json.encode, typed)),  # noqa: B023
-                lambda: each(FromOtlp().feed_whole, messages),  # noqa: B023
-            )
-        ]
-        ratios = f"{times[1] / times[0]:9.2f}{times[3] / times[2]:9.2f}"
-        print(f"  {load.label:<46}{ratios}", flush=True)
-
-
-def files(size: int, label: str, jobs: list[int]) -> None:
-    """Whole conversions by the command line, files read and written."""
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
-        spans = workload.write(Path(folder) / "in", size)
-        print(f"the command, {label}, {spans:,} spans")
-        target = f"{folder}/out.binpb"
-        for number in jobs:
-            arguments = ["convert", f"{folder}/in", target, "--jobs", str(number)]
-            wall, cpu, peak = command(arguments)
-            line = f"convert to .binpb, --jobs {number}, peak {peak / 1e6:.0f} MB"
-            say(line, wall / spans * 1e6)
-            print(f"  {'':<46}{cpu / spans * 1e6:7.2f} µs of CPU a span")
-        wall, _, peak = command(["convert", target, f"{folder}/back"])
-        say(f"convert back to a spool, peak {peak / 1e6:.0f} MB", wall / spans * 1e6)
-
-
-class _Receiver(BaseHTTPRequestHandler):
-    arrived: threading.Event
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        type(self).arrived.set()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-def following(rounds: int = 15) -> None:
-    """How long `export --follow` takes from a batch in the spool to its arrival."""
-    _Receiver.arrived = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = list(workload.batches(rounds))
-    made = [made[-1], *made[:-1]]  # the session is known at once, as with our own SDK
-    told = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-    }
-    with tempfile.TemporaryDirectory(prefix="cirron-otel-bench-") as folder:
-        spool = Path(folder) / "spool"
-        spool.mkdir()
-        process = subprocess.Popen(
-            [COMMAND, "export", folder, "--follow"],
-            env=os.environ | told,
-            stderr=subprocess.DEVNULL,
-        )
-        delays = []
-        for name, data in made:
-            temporary = spool / f"{name}.tmp"
-            temporary.write_bytes(data)
-            _Receiver.arrived.clear()
-            start = time.perf_counter()
-            temporary.replace(spool / name)
-            if not _Receiver.arrived.wait(60):
-                raise AssertionError("a batch did not arrive")
-            delays.append(time.perf_counter() - start)
-        process.terminate()
-        process.wait(30)
-    server.shutdown()
-    later = delays[2:]
-    print(
-        f"export --follow: median {statistics.median(later) * 1e3:.0f} ms,"
-        f" longest {max(later) * 1e3:.0f} ms from the spool to the endpoint"
-    )
-
-
-def conversion(is_big: bool) -> None:
-    """Spool to OTLP and back."""
-    for load in workload.LOADS:
-        for native in (True, False):
-            encoding(load, native)
-    for load in workload.LOADS:
-        for native in (True, False):
-            decoding(load, native)
-    files(100_000_000, "100 MB", [1, 2])
-    following()
-    if is_big:
-        files(1_000_000_000, "1 GB", [2])
-        files(4_000_000_000, "4 GB", [2])
+        sizes = torch_tables.TINY if is_tiny else torch_tables.Sizes()
+        with Workers(torch_cost.PROGRAM, sizes.is_forked) as processes:
+            torch_cost.section(processes, sizes)
+            torch_untrained.section(processes, sizes)
+    else:
+        module = importlib.import_module(f".{MODULES[section]}", __package__)
+        module.section(module.TINY if is_tiny else type(module.TINY)())
 
 
 def main() -> None:
@@ -293,50 +54,8 @@ def main() -> None:
     parser.add_argument("--big", action="store_true", help="1 GB and 4 GB, for memory")
     parser.add_argument("--tiny", action="store_true", help="all but conversion, to see it run")
     arguments = parser.parse_args()
-    chosen = SECTIONS if arguments.section is None else (arguments.section,)
-    if "conversion" in chosen:
-        conversion(arguments.big)
-    if "json" in chosen:
-        json_cost.section(json_cost.TINY if arguments.tiny else json_cost.JsonSizes())
-    if "shapes" in chosen:
-        shapes()
-    if "sdk" in chosen:
-        sdk.section(sdk.TINY if arguments.tiny else sdk.Sizes())
-    if "torch" in chosen:
-        sizes = torch_tables.TINY if arguments.tiny else torch_tables.Sizes()
-        with Workers(torch_cost.PROGRAM, sizes.is_forked) as processes:
-            torch_cost.section(processes, sizes)
-            torch_untrained.section(processes, sizes)
-    if "trainers" in chosen:
-        trainer_cost.section(trainer_cost.TINY if arguments.tiny else trainer_cost.Sizes())
-    if "sampling" in chosen:
-        sampling_cost.section(sampling_cost.TINY if arguments.tiny else sampling_cost.Sizes())
-    if "snapshots" in chosen:
-        snapshots.section(snapshots.TINY if arguments.tiny else snapshots.Sizes())
-    if "digests" in chosen:
-        digest_cost.section(digest_cost.TINY if arguments.tiny else digest_cost.Sizes())
-    if "stormlog" in chosen:
-        stormlog_cost.section(stormlog_cost.TINY if arguments.tiny else stormlog_cost.Sizes())
-    if "diagnose" in chosen:
-        diagnose_cost.section(
-            diagnose_cost.TINY if arguments.tiny else diagnose_cost.DiagnoseSizes()
-        )
-    if "traceml" in chosen:
-        traceml_cost.section(traceml_cost.TINY if arguments.tiny else traceml_cost.Sizes())
-    if "dgrr" in chosen:
-        dgrr_cost.section(dgrr_cost.TINY if arguments.tiny else dgrr_cost.Sizes())
-    if "columns" in chosen:
-        columns_cost.section(columns_cost.TINY if arguments.tiny else columns_cost.Sizes())
-    if "engines" in chosen:
-        engines_cost.section(engines_cost.TINY if arguments.tiny else engines_cost.EngineSizes())
-    if "sklearn" in chosen:
-        sklearn_cost.section(sklearn_cost.TINY if arguments.tiny else sklearn_cost.Sizes())
-    if "storage" in chosen:
-        storage_cost.section(storage_cost.TINY if arguments.tiny else storage_cost.StorageSizes())
-    if "targets" in chosen:
-        targets_cost.section(targets_cost.TINY if arguments.tiny else targets_cost.TargetSizes())
-    if "collector" in chosen:
-        collector_load.section(collector_load.TINY if arguments.tiny else collector_load.Sizes())
+    for section in SECTIONS if arguments.section is None else (arguments.section,):
+        run(section, is_tiny=arguments.tiny, is_big=arguments.big)
 
 
 if __name__ == "__main__":
