@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from pathlib import Path
 
 import pytest
 
 from cirron_otel.core.spool.writer import SpoolWriter
+from tests.kit.servers.command_server import shared_server
 from tests.tools.conftest import COMMAND
 
 from .ranks import Job, SimulatedRank
@@ -28,8 +29,9 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output_of(*command: str | Path) -> str:
-    done = subprocess.run([COMMAND, *command], capture_output=True, text=True, check=True)
-    return done.stdout
+    done = shared_server().run([COMMAND, *map(str, command)], Path.cwd(), os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
 
 
 def test_the_report_shows_some_ranks_and_the_straggler(spool: Path) -> None:

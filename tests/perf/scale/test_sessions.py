@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import cirron_otel as ci
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.targets.exported_part import exported_part
+from tests.kit.servers.command_server import shared_server
 from tests.kit.servers.serving import serving
 from tests.kit.sessions.opened import opened
 from tests.kit.spools.comparing import COMMAND, batches, cirron_otel
@@ -95,11 +95,10 @@ def test_a_collector_has_the_summaries_and_later_all_records(
 
 def cirron_otel_text(*arguments: object) -> str:
     """Run the command without `--json`; return its output."""
-    done = subprocess.run(
-        [COMMAND, *map(str, arguments)], env=os.environ | {"COLUMNS": "100"},
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    return done.stdout
+    command = [str(COMMAND), *map(str, arguments)]
+    done = shared_server().run(command, Path.cwd(), os.environ | {"COLUMNS": "100"}, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
 
 
 def test_without_a_budget_batches_list_no_steps(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from cirron_otel.core.translator.codec import pushable
 from tests.kit.backends.run import Jaeger
 from tests.kit.backends.tempo import Tempo
+from tests.kit.servers.command_server import shared_server
 from tests.kit.spools.comparing import COMMAND, cirron_otel, spans_of
 
 STORAGES = ("jaeger", "jaeger on disk", "tempo")
@@ -69,16 +69,11 @@ class Store:
 
     def back(self, what: str, target: Path) -> tuple[int, dict[str, Any], str]:
         """Convert to a spool at `target`; return the exit code, the report and stderr."""
-        done = subprocess.run(
-            [COMMAND, "convert", self.address(what), f"{target}/", "--json"],
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+        command = [str(COMMAND), "convert", self.address(what), f"{target}/", "--json"]
+        done = shared_server().run(command, Path.cwd(), os.environ)
+        errors = done.stderr.decode()
+        assert "Traceback" not in errors
+        return done.returncode, json.loads(done.stdout or "{}"), errors
 
     def eventually(self, what: str, target: Path, traces: int) -> dict[str, Any]:
         """Return the report once a search finds `traces` traces: the search index is delayed.
