@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -147,6 +148,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("torch")
 
 
+@cache
 def _is_of_torch(path: Path) -> bool:
     return any(path.is_relative_to(directory) for directory in OF_TORCH)
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from cirron_otel import exactjson
 from cirron_otel.core.columns.batch_rows import rows_of
@@ -145,6 +144,8 @@ def test_batches_are_added_once(url: str) -> None:
 
 
 def test_pyiceberg_and_duckdb_can_read_the_tables(tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
     add(f"sqlite:///{tmp_path}/c.db", some(), WriterLimits())
     place = parse_catalog(f"sqlite:///{tmp_path}/c.db")
     catalog = SqlCatalog("cirron", uri=place.uri, warehouse=place.warehouse)
@@ -160,6 +161,8 @@ def test_pyiceberg_and_duckdb_can_read_the_tables(tmp_path: Path) -> None:
 
 def test_duckdb_reads_the_tables(tmp_path: Path) -> None:
     """With its extension `iceberg`, from packages of the release that they are for."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
     add(f"sqlite:///{tmp_path}/c.db", some(), WriterLimits())
     spans = SqlCatalog("cirron", uri=f"sqlite:///{tmp_path}/c.db").load_table("cirron.spans")
     try:
@@ -173,6 +176,8 @@ def test_duckdb_reads_the_tables(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_killed_at_any_commit(tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
     command = [sys.executable, "-c", _KILLED_AT_EACH_COMMIT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     results = json.loads(done.stdout)
