@@ -39,7 +39,7 @@ def run(section: str, *, is_tiny: bool, is_big: bool) -> None:
         from .worker_processes import Workers
 
         sizes = torch_tables.TINY if is_tiny else torch_tables.Sizes()
-        with Workers(torch_cost.PROGRAM, sizes.is_forked) as processes:
+        with Workers(torch_cost.PROGRAM, sizes.is_forked, torch_cost.IMPORTED) as processes:
             torch_cost.section(processes, sizes)
             torch_untrained.section(processes, sizes)
     else:

@@ -47,6 +47,8 @@ from .torch_tables import (
 from .worker_processes import Workers
 
 PROGRAM = Path(__file__).with_name("torch_worker.py")
+IMPORTED = ("torch._dynamo",)
+"""What the first optimizer of a process imports, in almost two seconds."""
 
 
 class Worker:
