@@ -262,6 +262,13 @@ class Pipeline:
         return threading.Thread(target=self._run, name="cirron-otel-flush", daemon=True)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:  # also if an exception ends the thread at the end of the session
+            while self._is_done and self._asked:  # requests made while this thread ended
+                self._asked.popleft().set()
+
+    def _work(self) -> None:
         while not self._is_done:
             try:
                 if self._rest:
@@ -285,8 +292,6 @@ class Pipeline:
                 except Exception as failure:
                     self._rest = _BACKOFF_S[-1]
                     record_error("flush thread", failure)
-        while self._asked:  # requests made while this thread ended
-            self._asked.popleft().set()
 
     def _wait(self) -> None:
         """Wait for a request, or until the interval is over."""

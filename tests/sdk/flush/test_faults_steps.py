@@ -11,7 +11,7 @@ import pytest
 import cirron_otel as ci
 from cirron_otel.core.spool.journal import OwnerJournal
 from cirron_otel.core.spool.writer import SpoolWriter
-from cirron_otel.sdk.flush import assembly
+from cirron_otel.sdk.flush import assembly, patience, pipeline
 from cirron_otel.sdk.flush.assembly import BatchAssembly
 from cirron_otel.sdk.flush.batch_otel import BatchOtel
 from cirron_otel.sdk.flush.drain import BufferDrain
@@ -85,11 +85,13 @@ def test_every_record_is_sealed_once(
 ) -> None:
     kill = Kill(owner, name, is_after=is_after)
     monkeypatch.setattr(owner, name, kill.function())
+    monkeypatch.setattr(pipeline, "_BACKOFF_S", (0.0, 0.02, 0.1))
+    monkeypatch.setattr(patience, "_LOOK_S", 0.01)  # an ended thread is replaced at the next look
     if ends:
         real = Pipeline._died
 
-        def die(pipeline: Pipeline, why: str) -> None:
-            real(pipeline, why)
+        def die(dead: Pipeline, why: str) -> None:
+            real(dead, why)
             if threading.current_thread().name == "cirron-otel-flush":
                 raise SystemExit  # the thread ends, and is replaced
 
@@ -106,6 +108,8 @@ def test_every_record_is_sealed_once(
         kill.is_armed |= is_last
         ci.shutdown(60)
         assert not any(profiler.health()["drops"].values())
+        assert profiler.runtime is not None
+        assert not profiler.runtime.pipeline._asked  # no request is left without an answer
     found = whole(tmp_path)
     assert found.numbers() == list(range(15))
     assert found.names() == {"epoch": 1, "step": 15}
