@@ -1,8 +1,11 @@
-"""Trains with one step of the SDK broken at a time: `faulty.py DIRECTORY PART PARTS`.
+"""Trains with one step of the SDK broken at a time: `faulty.py DIRECTORY PARTS`.
 
-Prints a JSON line for each fault: how often it struck, what escaped into the training code,
-whether the training's own results are those of a run without the SDK, and whether the SDK said
-that something was wrong.
+Forks PARTS processes that share the faults. Each writes `reports-<part>.txt`, with a JSON line for
+each fault: how often it struck, what escaped into the training code, whether the training's own
+results are those of a run without the SDK, and whether the SDK said that something was wrong.
+
+A function that an intact run does not call gives an intact run when it is broken. All of these
+functions are broken at once; those that are called nevertheless are then broken one at a time.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ import pkgutil
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -27,6 +33,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import cirron_otel as ci
+from cirron_otel.sdk.flush import pipeline
 from cirron_otel.sdk.tracing import buffers
 from cirron_otel.sdk.tracing.state import state
 
@@ -229,18 +236,24 @@ def new_provider() -> TracerProvider:
     return provider
 
 
-def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]) -> Any:
-    name, places = fault
-    broken = Broken(f"{name} {when}")
-    function = broken.function()
-    before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute in places]
+def attempt(
+    faults: list[Fault], when: str, directory: Path, url: str, truth: list[Any]
+) -> list[dict[str, Any]]:
+    """Train with faults; return a report for each."""
+    broken = [Broken(f"{name} {when}") for name, _ in faults]
+    places = [
+        (owner, attribute, each.function())
+        for each, (_, owners) in zip(broken, faults, strict=True)
+        for owner, attribute in owners
+    ]
+    before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in places]
     provider = new_provider()
-    report = {"fault": name, "when": when, "escaped": None, "equal": False, "enabled": None}
+    report: dict[str, Any] = {"when": when, "escaped": None, "equal": False, "enabled": None}
     said.records.clear()
     begun = time.monotonic()
 
     def put_in() -> None:
-        for owner, attribute in places:
+        for owner, attribute, function in places:
             setattr(owner, attribute, function)
 
     try:
@@ -263,10 +276,10 @@ def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]
     finally:
         for owner, attribute, value in before:
             setattr(owner, attribute, value)
-    report["hits"], report["took"] = broken.hits, time.monotonic() - begun
+    has_struck, report["took"] = any(each.hits for each in broken), time.monotonic() - begun
     report["said"] = what_was_said()
     for _ in range(3000):  # a thread of an exporter may be between the error and its report
-        if report["said"] or not report["hits"]:
+        if report["said"] or not has_struck:
             break
         time.sleep(0.01)
         report["said"] = what_was_said()
@@ -275,7 +288,10 @@ def attempt(fault: Fault, when: str, directory: Path, url: str, truth: list[Any]
     buffers.reset_after_fork()
     # Nothing that is broken is left in these.
     buffers.hooks.first = buffers.hooks.wake = lambda: None
-    return report
+    return [
+        {"fault": name, "hits": each.hits, **report}
+        for each, (name, _) in zip(broken, faults, strict=True)
+    ]
 
 
 class Said(logging.Handler):
@@ -292,25 +308,121 @@ class Said(logging.Handler):
 said = Said()
 
 
-def main() -> None:
-    directory, part, parts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    logger = logging.getLogger("cirron_otel")
-    logger.addHandler(said)
-    logger.propagate = False
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
-    os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
-    truth = train(new_provider())
+class Attempts:
+    """The attempts of one process, with a server of its own."""
+
+    def __init__(self, directory: Path, truth: list[Any]) -> None:
+        self._directory, self._truth = directory, truth
+        directory.mkdir()
+        logger = logging.getLogger("cirron_otel")
+        logger.addHandler(said)
+        logger.propagate = False
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self._url = f"http://127.0.0.1:{server.server_port}"
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._url
+        os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+        pipeline._BACKOFF_S = (0.0, 0.02, 0.1)
+        self._count = 0
+
+    def single(self, fault: Fault) -> Iterator[dict[str, Any]]:
+        """Break a function from the start; if no session is opened then, also after the start."""
+        place = self._place()
+        for when in ("start", "run"):
+            [report] = attempt([fault], when, place, self._url, self._truth)
+            yield report
+            if report["enabled"]:
+                break
+
+    def together(self, faults: list[Fault]) -> Iterator[dict[str, Any]]:
+        """Break functions at once that are not expected to be called; break others singly."""
+        while faults:
+            reports = attempt(faults, "start", self._place(), self._url, self._truth)
+            struck = {report["fault"] for report in reports if report["hits"]}
+            if not struck:
+                yield from reports
+                break
+            for fault in faults:
+                if fault[0] in struck:
+                    yield from self.single(fault)
+            faults = [fault for fault in faults if fault[0] not in struck]
+
+    def called(self) -> set[CodeType]:
+        """The functions that intact runs call: the second one finds a spool."""
+        codes: set[CodeType] = set()
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                codes.add(frame.f_code)
+
+        threading.setprofile(note)
+        sys.setprofile(note)
+        place = self._place()
+        for _ in range(2):
+            attempt([], "start", place, self._url, self._truth)
+        sys.setprofile(None)
+        return codes
+
+    def _place(self) -> Path:
+        self._count += 1
+        return self._directory / str(self._count)
+
+
+def code_of(fault: Fault) -> CodeType | None:
+    """The code of the function that a fault replaces; None for the clocks."""
+    owner, attribute = fault[1][0]
+    value = vars(owner)[attribute]
+    function = inspect.unwrap(getattr(value, "__func__", value))
+    return getattr(function, "__code__", None)
+
+
+def in_child(act: Callable[[], None], output: Path) -> int:
+    """Call a function in a forked process, whose output goes to a file; return its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        with output.open("w") as file:
+            os.dup2(file.fileno(), 1)
+        act()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def main() -> int:
+    directory, parts = Path(sys.argv[1]), int(sys.argv[2])
+    truth = train(new_provider())  # first: it imports modules that also have the functions
     buffers.reset_after_fork()
-    for number, fault in enumerate(list(faults())):
-        if number % parts == part:
-            place = directory / str(number)
-            report = attempt(fault, "start", place, url, truth)
+    everything = list(faults())
+
+    def find_called() -> None:
+        codes = Attempts(directory / "intact", truth).called()
+        print(json.dumps([fault[0] for fault in everything if code_of(fault) in {None, *codes}]))
+
+    def run_part(part: int) -> None:
+        attempts = Attempts(directory / str(part), truth)
+        own = everything[part::parts]
+        for fault in own:
+            if fault[0] in called:
+                for report in attempts.single(fault):
+                    print(json.dumps(report), flush=True)
+        for report in attempts.together([fault for fault in own if fault[0] not in called]):
             print(json.dumps(report), flush=True)
-            if not report["enabled"]:
-                print(json.dumps(attempt(fault, "run", place, url, truth)), flush=True)
+
+    names = directory / "called.txt"
+    if os.waitpid(in_child(find_called, names), 0)[1]:
+        return 1
+    # The SDK's own output is between the lines.
+    called = set(json.loads(names.read_text().splitlines()[-1]))
+    outputs = [directory / f"reports-{part}.txt" for part in range(parts)]
+    pids = [in_child(partial(run_part, part), path) for part, path in enumerate(outputs)]
+    statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+    return int(any(statuses))
 
 
-main()
+sys.exit(main())
