@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Spec:
     digests: bool
     overhead: int
     interval: float
+    scale: int = 1
+    """By how much the program is smaller, and so are the sizes of batches and buffers."""
 
 
 def spec_of(seed: int) -> Spec:
@@ -67,6 +69,18 @@ def spec_of(seed: int) -> Spec:
         draw.random() < 0.7, draw.random() < 0.3, has_tensors,
         has_tensors and draw.random() < 0.5, draw.choice((0, 1, 1)),
         draw.choice((60.0, 60.0, 1.0, 0.05)),
+    )  # fmt: skip
+
+
+def smaller(spec: Spec, scale: int = 5) -> Spec:
+    """Return a plan with fewer records, and with as much less time for its end.
+
+    The program divides the sizes of batches and buffers, too: there are as many batches.
+    """
+    limit = None if spec.limit is None else spec.limit / scale
+    shutdown = None if spec.shutdown is None else spec.shutdown / scale
+    return replace(
+        spec, scopes=spec.scopes // scale, limit=limit, shutdown=shutdown, scale=scale
     )  # fmt: skip
 
 

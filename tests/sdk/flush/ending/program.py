@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import cirron_otel as ci
+from cirron_otel.sdk.flush import assembly, drain, leaving, pipeline, remainder
 from cirron_otel.sdk.flush.flush_builder import FlushBuilder
 from cirron_otel.sdk.session.handle import active
+from cirron_otel.sdk.tracing import buffers
 
 DIRECTORY, SPEC = Path(sys.argv[1]), json.loads(sys.argv[2])
 SLOTS = 64
@@ -86,6 +88,23 @@ def record(thread: int, scopes: int, tracer: Any = None) -> None:
                     opened += 1
 
 
+def shrink(scale: int) -> dict[str, int]:
+    """Divide the sizes of batches, and the time to save; return the options for the buffers."""
+    leaving.SAVE_S /= scale  # type: ignore[misc]
+    sizes = {
+        "MAX_SPANS": (assembly, remainder), "MAX_MARKS": (assembly,),
+        "PORTION": (drain, pipeline), "EARLY_FLUSH": (buffers,),
+    }  # fmt: skip
+    for name, modules in sizes.items():
+        size = getattr(modules[0], name) // scale
+        for module in modules:
+            setattr(module, name, size)
+    return {"scope_capacity": 262_144 // scale, "mark_capacity": 65_536 // scale}
+
+
+BUFFERS = shrink(SPEC["scale"])
+
+
 def tensors() -> None:
     """Train a little, so that there are snapshots and digests."""
     if not (SPEC["snapshots"] or SPEC["digests"]):
@@ -102,7 +121,7 @@ def tensors() -> None:
 
 
 def open_session() -> None:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(BUFFERS)
     if SPEC["limit"] is not None:
         options["exit_timeout"] = SPEC["limit"]
     if SPEC["snapshots"]:
