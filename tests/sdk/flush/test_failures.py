@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.recovery import recover
 from cirron_otel.tools.cli.main import run as cli
 from tests.kit.html_page import Page
-from tests.kit.sessions.processes import start
+from tests.kit.sessions.processes import run, start
 
 NAN = "ValueError: loss is nan"
 TERMINATED = "killed: the process was ended by SIGTERM"
@@ -51,14 +52,12 @@ def with_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     return ended(tmp_path_factory.mktemp("failures"), WITH_TORCH, "torch")
 
 
-def ended(folder: Path, ways: Any, loop: str) -> dict[str, tuple[Path, int, str]]:
+def ended(root: Path, ways: Iterable[str], loop: str) -> dict[str, tuple[Path, int, str]]:
     """The folder, exit code and stderr of a process for each way, all at once."""
-    folders = {way: folder / way.replace(" ", "-") for way in ways}
-    processes = {
-        way: start("failing", folders[way], way, loop, stderr=subprocess.PIPE) for way in ways
-    }
-    errors = {way: process.communicate(timeout=240)[1] for way, process in processes.items()}
-    return {way: (folders[way], processes[way].returncode, errors[way]) for way in ways}
+    done = run("failing", root, ",".join(ways), loop)
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout)
+    return {way: (root / way, codes[way], (root / f"{way}.err").read_text()) for way in ways}
 
 
 def path_of(folder: Path) -> list[TreeNode]:

@@ -1,4 +1,4 @@
-"""Records at a steady rate. Arguments: directory, records a second, seconds.
+"""Records at a steady rate. Arguments: directory, records a second, seconds, options as JSON.
 
 The pace is kept by absolute deadlines; a machine that cannot keep it records less, and still rests.
 It prints what `volume.py` prints.
@@ -13,9 +13,10 @@ import time
 import cirron_otel as ci
 
 directory, rate, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+options = json.loads(sys.argv[4])
 SLICE_S = 0.01
 
-ci.profile(frameworks=[], output_dir=directory, overhead_marks=False)
+ci.profile(frameworks=[], output_dir=directory, overhead_marks=False, **options)
 begun = time.monotonic()
 a_slice = int(rate * SLICE_S) // 4
 """Rounds of two scopes with a mark each."""
