@@ -40,7 +40,7 @@ from tests.kit.servers.serving import Serving, serving, spans_of
 
 MOST_MIB = 1024
 """That both processes take together, at their worst."""
-ROUNDS = 3
+ROUNDS = 2
 SLOW = 6
 
 

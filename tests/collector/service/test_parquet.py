@@ -8,6 +8,7 @@ import random
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
         yield running
 
 
-@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.backends)])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+PLACES = ["directory", pytest.param("s3", marks=pytest.mark.backends)]
+
+
+def place_of(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of tables in a directory or a bucket, as the fixture's parameter demands."""
     if request.param == "directory":
-        return str(tmp_path / "tables")
+        return str(folder / "tables")
     for name, value in request.getfixturevalue("server").environment().items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{tmp_path.name}"
+    return f"s3://{BUCKET}/{folder.name}"
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    return place_of(request, tmp_path, monkeypatch)
 
 
 def configured(tmp_path: Path, place: str, **keys: Any) -> list[str]:
@@ -67,7 +76,7 @@ def configured(tmp_path: Path, place: str, **keys: Any) -> list[str]:
     return ["--config", str(path)]
 
 
-def request(run: str = "r", size: int = 0) -> tuple[bytes, set[str]]:
+def exported(run: str = "r", size: int = 0) -> tuple[bytes, set[str]]:
     """A request with spans of a run, and the ids of these."""
     message, ids = ResourceSpans(), set()
     run_id = message.resource.attributes.add(key="cirron.run.id")
@@ -108,7 +117,7 @@ def test_acknowledged_is_stored_once_whatever_is_killed(tmp_path: Path, place: s
     for _ in range(4):
         with serving(tmp_path / "data", *arguments) as here:
             for _ in range(chance.randrange(3, 9)):
-                body, ids = request(str(chance.randrange(2)))
+                body, ids = exported(str(chance.randrange(2)))
                 send(here, body)
                 acknowledged |= ids
             if chance.random() < 0.5:
@@ -120,35 +129,58 @@ def test_acknowledged_is_stored_once_whatever_is_killed(tmp_path: Path, place: s
     assert counted(place) == Counter(acknowledged)
 
 
-def test_two_collectors_write_into_one_place(tmp_path: Path, place: str) -> None:
+@dataclass
+class Pair:
+    """What two collectors received at the same time, and where they wrote it."""
+
+    place: str
+    codes: list[int]
+    spans: list[str]
+    """The spans of requests, each of which went to one of the two."""
+    batches: list[str]
+    """The names of Cirron's batches, each of which went to both."""
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    with pytest.MonkeyPatch.context() as patch:
+        place = place_of(request, folder, patch)
+        sent = [exported() for _ in range(20)]
+        files = [of_run(1, batch_id=f"{n:032x}") for n in range(10)]
+        first, second = configured(folder, place), configured(folder, place)
+        with serving(folder / "a", *first) as one, serving(folder / "b", *second) as other:
+            for number, (body, _) in enumerate(sent):
+                send(one if number % 2 else other, body)
+            for _, data in files:
+                for here in (one, other):
+                    assert post(f"{here.http}/v1/traces", data, "application/json")[0] == 202
+            codes = [one.end(), other.end()]
+        spans = [each for _, ids in sent for each in ids]
+        yield Pair(place, codes, spans, [name for name, _ in files])
+
+
+def test_two_collectors_write_into_one_place(pair: Pair) -> None:
     """Each writes what it received into the same partition, also at the same moment."""
-    first = configured(tmp_path, place)
-    second = configured(tmp_path, place)
-    sent = [request() for _ in range(20)]
-    with serving(tmp_path / "a", *first) as one, serving(tmp_path / "b", *second) as other:
-        for number, (body, _) in enumerate(sent):
-            send(one if number % 2 else other, body)
-        assert [one.end(), other.end()] == [0, 0]
-    assert counted(place) == Counter(each for _, ids in sent for each in ids)
+    assert pair.codes == [0, 0]
+    times = counted(pair.place)
+    assert {each: times[each] for each in pair.spans} == dict.fromkeys(pair.spans, 1)
+    assert times.total() == len(pair.spans) + 3 * len(pair.batches)
 
 
-def test_a_batch_of_cirron_at_two_collectors_is_stored_once(tmp_path: Path, place: str) -> None:
-    files = [of_run(1, batch_id=f"{n:032x}") for n in range(10)]
-    with (
-        serving(tmp_path / "a", *configured(tmp_path, place)) as one,
-        serving(tmp_path / "b", *configured(tmp_path, place)) as other,
-    ):
-        for _, data in files:
-            for here in (one, other):
-                assert post(f"{here.http}/v1/traces", data, "application/json")[0] == 202
-        assert [one.end(), other.end()] == [0, 0]
-    assert ColumnsReader(place).rows("spans").num_rows == 30
-    assert ColumnsReader(place).rows(BATCHES).num_rows == 10
+def test_a_batch_of_cirron_at_two_collectors_is_stored_once(pair: Pair) -> None:
+    assert pair.codes == [0, 0]
+    names = [name for name, _ in stored(pair.place)]
+    assert [name for name in names if name in pair.batches] == pair.batches
+    rows = ColumnsReader(pair.place).rows("spans", columns=["id"]).num_rows
+    assert rows - len(pair.spans) == 30
 
 
 def test_a_request_at_two_collectors_is_stored_once(tmp_path: Path, place: str) -> None:
     """In other batches, in another order, and while one of the two is killed."""
-    sent = [request(str(n % 2)) for n in range(12)]
+    sent = [exported(str(n % 2)) for n in range(12)]
     first, second = configured(tmp_path, place), configured(tmp_path, place)
     with serving(tmp_path / "b", *second) as other:
         with serving(tmp_path / "a", *first) as one:
@@ -170,14 +202,14 @@ def test_files_are_written_at_a_size_or_at_the_end(tmp_path: Path) -> None:
     place = str(tmp_path / "tables")
     rare = configured(tmp_path, place, parquet={"roll_s": 3600, "roll_bytes": "100KB"})
     with serving(tmp_path / "data", *rare) as here:
-        body, ids = request()
+        body, ids = exported()
         send(here, body)
         until(lambda: list((tmp_path / "data" / "spool").glob("*.json")))
-        more, others = request(size=40_000)
+        more, others = exported(size=40_000)
         assert not list(Path(place).rglob("*.parquet"))
         send(here, more)
         until(lambda: Path(place).exists() and written(place) > 0)
-        last, rest = request()
+        last, rest = exported()
         send(here, last)
         assert here.end() == 0
     assert counted(place) == Counter(ids | others | rest)
@@ -195,7 +227,7 @@ def test_a_full_spool_does_not_wait_for_the_age(tmp_path: Path) -> None:
     acknowledged = set[str]()
     with serving(tmp_path / "data", *rare) as here:
         for _ in range(60):
-            body, ids = request(size=100_000)
+            body, ids = exported(size=100_000)
             send(here, body)
             acknowledged |= ids
         assert here.end() == 0
@@ -250,7 +282,7 @@ def test_unwritable_parquet_directory_is_reported_and_batches_stay(tmp_path: Pat
     (tmp_path / "file").write_text("x")
     arguments = configured(tmp_path, str(tmp_path / "file"), drain_s=1)
     with serving(tmp_path / "data", *arguments) as here:
-        body, _ = request()
+        body, _ = exported()
         send(here, body)
         assert here.end() == 7
     log = here.log.read_text()
@@ -307,7 +339,7 @@ def test_a_collector_reports_damaged_tables(tmp_path: Path) -> None:
     cut(path)
     arguments = configured(tmp_path, str(place), drain_s=1)
     with serving(tmp_path / "data", *arguments) as here:
-        send(here, request()[0])
+        send(here, exported()[0])
         until(lambda: f"{path} cannot be read" in here.log.read_text())
         until(lambda: 'reason="misconfigured"' in metrics(here))
         assert 'reason="unreachable"' not in metrics(here)

@@ -355,7 +355,7 @@ def test_final_attempts_for_all_targets_run_concurrently(tmp_path: Path) -> None
     (address,) = free_endpoints(1)
     platform = CirronServer()
     with hole() as one, hole() as other:
-        options = with_exporters(tmp_path, 10, one, other, last=f"http://{address}")
+        options = with_exporters(tmp_path, 6, one, other, last=f"http://{address}")
         with serving(tmp_path / "data", *options) as here:
             take(here)
             until(lambda: spans_of(here.folder))
