@@ -2,7 +2,8 @@
 
 The first flush writes the open scopes to the journal; it has no batch to write. The first batch is
 held up until everything is recorded, so that one flush seals the rest in several batches: children
-ahead of their parent.
+ahead of their parent. The sizes of batches and portions are a twentieth of the usual ones, so that
+few records make several batches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import cirron_otel as ci
 from cirron_otel.core.spool.journal import OwnerJournal
 from cirron_otel.core.spool.writer import SpoolWriter
+from cirron_otel.sdk.flush import assembly, drain, pipeline, remainder
+from cirron_otel.sdk.tracing import buffers
 
 directory, number, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 may_go_on = threading.Event()
@@ -42,6 +45,11 @@ def watched(what: str, real: Any) -> Any:
     return write
 
 
+for module in (assembly, remainder):
+    module.MAX_SPANS = 400
+for module in (drain, pipeline):
+    module.PORTION = 800
+assembly.MAX_MARKS, buffers.EARLY_FLUSH = 1_600, 200
 SpoolWriter.write = watched("batch", SpoolWriter.write)
 OwnerJournal.write = watched("journal", OwnerJournal.write)
 ci.profile(frameworks=[], output_dir=directory, flush_interval=3600)
@@ -49,7 +57,7 @@ with ci.scope("epoch"):
     with ci.scope("seen open"):
         ci.flush()
     with ci.scope("outer"):
-        for step in range(20_000):
+        for step in range(2_000):
             with ci.scope("step", index=step):
                 pass
 may_go_on.set()
