@@ -10,8 +10,12 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.kit import references
 from tests.kit.backends import process
 from tests.kit.environments import Environment
+
+from .peers import TRACEML, TRACEML_050
+from .recording_proxy import RecordingProxy
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 AGGREGATOR_HOST = "127.0.0.2"
@@ -84,6 +88,59 @@ class RunningJob:
             self.log.read_text(),
             self.folder / "logs" / "job",
         )
+
+
+class Reference(NamedTuple):
+    """The results of a job whose frames reach only TraceML's own aggregator."""
+
+    losses: list[float]
+    files: list[str]
+    """The names of the files of TraceML's run."""
+    step_time: dict[str, Any]
+    """This part of the final summary."""
+
+
+def reference(
+    version: str, folder: Path, program: Path, *arguments: str, ranks: int = 1
+) -> Reference:
+    """Return the results of a job without the collector; they are stored for later test runs."""
+    environment = TRACEML[version]
+    files = [program, Path(__file__), environment.pins]
+    key = references.key_of(files, "TraceML alone", version, str(ranks), *arguments)
+    result = references.load(key)
+    if result is None:
+        port = free_port()
+        with RecordingProxy(folder / "recorded", (AGGREGATOR_HOST, port), port=port):
+            job = RunningJob(environment, folder, port, program, *arguments, ranks=ranks).wait()
+        assert job.code == 0, job.output
+        result = [job.losses, sorted(files_of(job.folder)), job.summary["step_time"]]
+        references.store(key, result)
+    return Reference(*result)
+
+
+def losses_without_traceml(folder: Path, steps: int) -> list[float]:
+    """Return the losses of `PROGRAM` with TraceML off; they are stored for later test runs."""
+    key = references.key_of([PROGRAM, TRACEML_050.pins], "without TraceML", str(steps))
+    losses: list[float] | None = references.load(key)
+    if losses is None:
+        folder.mkdir()
+        done = subprocess.run(
+            [TRACEML_050.make(), PROGRAM, str(steps)], cwd=folder, capture_output=True, text=True,
+            env=variables_of(folder, {"TRACEML_DISABLED": "1"}), timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        losses = json.loads((folder / "losses.json").read_bytes())
+        references.store(key, losses)
+    return losses
+
+
+def files_of(folder: Path) -> set[str]:
+    """Return the names of the files of TraceML's run, except those of SQLite's log."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+    }
 
 
 def variables_of(folder: Path, variables: dict[str, str] | None = None) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 The rank SLOW_RANK sleeps 4 ms in each forward pass. With `BOTH=1` the job is also recorded by this
 package. Rank 0 writes the losses of all steps to the file LOSSES, as a JSON list. If GATES is a
-directory, the steps whose numbers are the names of files there wait until these are removed.
+directory, the steps whose numbers are the names of files there wait until these are removed, and
+create a file `reached NUMBER`.
 """
 
 import json
@@ -53,6 +54,7 @@ def main() -> None:
     gates = os.environ.get("GATES")
     for number, (inputs, targets) in enumerate(torch.utils.data.DataLoader(items, batch_size=4)):
         while gates and Path(gates, str(number)).exists():
+            Path(gates, f"reached {number}").touch()
             time.sleep(0.05)
         with traceml.trace_step(trained):
             optimizer.zero_grad()
