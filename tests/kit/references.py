@@ -1,7 +1,8 @@
 """Results of untraced programs, which those of traced programs are compared with.
 
 An untraced run of a program gives the same result until the program, a package, Python or the
-processor changes, so it is computed once. Results are stored by the hash of these, in
+processor changes, so it is computed once. The same applies to the files that another package
+records, such as cirron-sdk or Stormlog. Results are stored by the hash of these, in
 `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/references/`; those that have not been used for 30 days are
 removed. `CIRRON_OTEL_REFERENCES=no` computes every result anew.
 """
@@ -14,9 +15,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import sys
+import tarfile
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,12 +91,42 @@ def load(key: str) -> Any:
 
 def store(key: str, result: Any) -> None:
     """Store a result, a JSON value, for later runs, if the directory can be written."""
+    _write(f"{key}.json", lambda path: path.write_text(json.dumps(result)))
+
+
+def fill(folder: Path, key: str, make: Callable[[Path], object]) -> None:
+    """Fill a new directory with stored files, or by `make`, whose files are stored for later runs.
+
+    The files must not depend on the path of the directory.
+    """
+    archive = directory() / f"{key}.tar.gz"
+    if os.environ.get(SWITCH) != "no" and archive.exists():
+        try:
+            with tarfile.open(archive) as stored:
+                stored.extractall(folder, filter="fully_trusted")
+            os.utime(archive)
+        except (EOFError, OSError, tarfile.TarError, zlib.error):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            return
+    folder.mkdir(parents=True)
+    make(folder)
+
+    def pack(path: Path) -> None:
+        with tarfile.open(path, "w:gz") as stored:
+            stored.add(folder, ".")
+
+    _write(archive.name, pack)
+
+
+def _write(name: str, write: Callable[[Path], object]) -> None:
+    """Write a file of the directory atomically, if possible, and remove the unused ones."""
     folder = directory()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{key}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(result))
-        temporary.replace(folder / f"{key}.json")
+        temporary = folder / f"{name}.{os.getpid()}.tmp"
+        write(temporary)
+        temporary.replace(folder / name)
         for path in folder.iterdir():
             if path.stat().st_mtime < time.time() - _UNUSED_S:
                 path.unlink(missing_ok=True)

@@ -79,3 +79,44 @@ def test_a_torn_file_is_computed_anew(file: Path) -> None:
     references.store(key, 1)
     (references.directory() / f"{key}.json").write_text("[1, ")
     assert references.load(key) is None
+
+
+def recorded(folder: Path) -> None:
+    """Record with a random content."""
+    (folder / "inner").mkdir()
+    (folder / "inner" / "file").write_bytes(os.urandom(8))
+
+
+def test_a_directory_is_filled_with_the_stored_files(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = references.key_of([file])
+    contents = []
+    for name in ("first", "second", "other", "anew"):
+        if name == "anew":
+            monkeypatch.setenv(references.SWITCH, "no")
+        references.fill(tmp_path / name, f"{key}-{name == 'other'}", recorded)
+        contents.append((tmp_path / name / "inner" / "file").read_bytes())
+    assert contents[0] == contents[1]
+    assert len(set(contents)) == 3
+
+
+def test_a_torn_archive_is_recorded_anew(file: Path, tmp_path: Path) -> None:
+    key = references.key_of([file])
+    references.fill(tmp_path / "first", key, recorded)
+    archive = references.directory() / f"{key}.tar.gz"
+    os.truncate(archive, archive.stat().st_size // 3)
+    references.fill(tmp_path / "second", key, recorded)
+    assert (tmp_path / "second" / "inner" / "file").stat().st_size == 8
+
+
+def test_a_recording_that_fails_is_not_stored(file: Path, tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "file").touch()
+        raise ValueError("the program ended")
+
+    key = references.key_of([file])
+    with pytest.raises(ValueError, match="the program ended"):
+        references.fill(tmp_path / "first", key, fail)
+    references.fill(tmp_path / "second", key, recorded)
+    assert not (tmp_path / "second" / "file").exists()

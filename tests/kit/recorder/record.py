@@ -1,4 +1,6 @@
-"""Record spools on the spot with the real cirron-sdk, each version in an environment of its own.
+"""Record spools with the real cirron-sdk, each version in an environment of its own.
+
+They are recorded once, until a script, a pin or Python changes (tests/kit/references.py).
 
 cirron-sdk never enters the environment of the tests: it is a neighbour whose files are read.
 """
@@ -11,6 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kit import references
 from tests.kit.environments import Environment
 
 HERE = Path(__file__).parent
@@ -55,17 +58,24 @@ class Recording:
 
 
 def record_all(directory: Path) -> list[Recording]:
-    """Every script with every version, below `directory`; what is there already is kept."""
-    recordings = []
+    """Every script with every version, below `directory`, which is not changed if it exists."""
+    if not directory.exists():
+        files = [*(HERE / "scripts").glob("*.py"), CONSTRAINTS, Path(__file__)]
+        temporary = directory.with_name(f"{directory.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        references.fill(temporary, references.key_of(files, "recordings"), _record_into)
+        temporary.rename(directory)
+    return [
+        Recording(version, script, directory / f"{version}-{script}")
+        for version in VERSIONS
+        for script in SCRIPTS
+    ]
+
+
+def _record_into(directory: Path) -> None:
     for version in VERSIONS:
         for script in SCRIPTS:
-            recording = Recording(version, script, directory / f"{version}-{script}")
-            if not (recording.directory / ".recorded").exists():
-                shutil.rmtree(recording.directory, ignore_errors=True)
-                record(version, script, recording.directory)
-                (recording.directory / ".recorded").touch()
-            recordings.append(recording)
-    return recordings
+            record(version, script, directory / f"{version}-{script}")
 
 
 def record(version: str, script: str | Path, directory: Path, timeout: float = 120.0) -> Path:
