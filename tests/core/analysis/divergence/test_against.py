@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,18 @@ from tests.tools.cli.run.running import command, run
 PROGRAM = [sys.executable, str(Path(__file__).parent / "programs" / "digesting.py")]
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run."""
+    folder = tmp_path_factory.mktemp("reference")
+    assert run(folder, "--output", "first", "--quiet", "--", *PROGRAM).returncode == 0
+    return folder / "first"
+
+
 @pytest.fixture
-def reference(tmp_path: Path) -> Path:
-    assert run(tmp_path, "--output", "first", "--quiet", "--", *PROGRAM).returncode == 0
-    return tmp_path / "first"
+def reference(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(recorded, tmp_path / "first"))
 
 
 def test_the_first_difference_is_reported_at_once(reference: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cirron_otel.tools.cli.main import run as run_command
 from tests.kit.sessions.processes import ROOT, environment
 
 pytestmark = pytest.mark.torch
-PROGRAM = "tests/core/analysis/verdicts/programs/slowed.py"
+PROGRAM = "tests.core.analysis.verdicts.programs.slowed"
 # (the primary verdict, its phase, and its ranks) by the place that is slow; _straggler: in rank 1.
 CASES: dict[str, tuple[str, str, set[int]]] = {
     "input": ("INPUT_BOUND", "input", {0, 1}),
@@ -35,12 +35,11 @@ BUSY = {"HIGH_CPU"}
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of all cases, which one pair of processes trains in turn."""
     directory = tmp_path_factory.mktemp("jobs")
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     cases = [*CASES, "healthy", "scope", "outside", "non_finite"]
     done = subprocess.run(
-        [sys.executable, *launcher, PROGRAM, str(directory), *cases],
+        [sys.executable, "-m", PROGRAM, str(directory), *cases],
         cwd=ROOT, env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return directory

@@ -11,6 +11,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,27 +120,44 @@ def is_stored(database: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("place", ["spool", "storage"])
-def test_a_run_that_a_collector_receives(tmp_path: Path, place: str) -> None:
-    """The spool of the collector has no journal of the job, so open scopes are unknown."""
-    database = f"sqlite:///{tmp_path / 'traces.db'}"
-    with serving(tmp_path / "received", "--storage", database) as collector:
-        source = database if place == "storage" else str(collector.folder)
+@pytest.fixture(scope="module")
+def received(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[int, list[dict[str, Any]]]]:
+    """The exit codes and the events of two followers of a job that a collector receives."""
+    folder = tmp_path_factory.mktemp("received")
+    database = folder / "traces.db"
+    with serving(folder / "received", "--storage", f"sqlite:///{database}") as collector:
+        sources = {"storage": f"sqlite:///{database}", "spool": str(collector.folder)}
         variables = environment(
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.http, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
             CIRRON_EXPORTERS="otlp",
         )  # fmt: skip
-        seen = tmp_path / "seen"
-        seen.mkdir()
-        job = [*PROGRAM, str(tmp_path / "job"), str(seen), "stall"]
-        with subprocess.Popen(job, cwd=ROOT, env=variables) as training:
-            spool = collector.folder / "spool"
-            while not list(spool.glob("*.json")) and training.poll() is None:
+        for place in sources:
+            (folder / place).mkdir()
+        job = [*PROGRAM, str(folder / "job"), *(str(folder / place) for place in sources), "stall"]
+        with (
+            subprocess.Popen(job, cwd=ROOT, env=variables) as training,
+            ThreadPoolExecutor() as pool,
+        ):
+            while not is_stored(database) and training.poll() is None:
                 time.sleep(0.05)
-            while place == "storage" and not is_stored(tmp_path / "traces.db"):
-                time.sleep(0.05)
-            code, found = watch(source, seen)
-            assert (code, training.wait(180)) == (0, 0)
+            followers = {
+                place: pool.submit(watch, source, folder / place)
+                for place, source in sources.items()
+            }
+            events = {place: follower.result() for place, follower in followers.items()}
+            assert training.wait(180) == 0
+    return events
+
+
+@pytest.mark.parametrize("place", ["spool", "storage"])
+def test_a_run_that_a_collector_receives(
+    received: dict[str, tuple[int, list[dict[str, Any]]]], place: str
+) -> None:
+    """The spool of the collector has no journal of the job, so open scopes are unknown."""
+    code, found = received[place]
+    assert code == 0
     assert "INPUT_BOUND" in kinds(found, "gone")
     stall = next(each["verdict"] for each in found if "STALLED" in str(each))
     assert (stall["phase"], stall["evidence"]["open_scopes"]) == (None, [])

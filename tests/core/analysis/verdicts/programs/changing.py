@@ -1,7 +1,8 @@
-"""A job whose loading is slow for a while: `changing.py DIRECTORY [SEEN [stall]]`.
+"""A job whose loading is slow for a while: `changing.py DIRECTORY [SEEN... [stall]]`.
 
-With the directory SEEN, each state lasts until a file there says that the follower has reported it,
-such as `appeared INPUT_BOUND`. With `stall`, it then stalls in a scope `exchange`, and goes on.
+There is a directory SEEN for each follower. Each state lasts until a file in each of them shows
+that the follower has reported it, such as `appeared INPUT_BOUND`. With `stall`, it then stalls in a
+scope `exchange`, and goes on.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import cirron_otel as ci
 
-WORK, SLOW = 0.03, 0.05
-STEPS = 50
+WORK, SLOW = 0.015, 0.025
+STEPS = 25
 
 
 def steps(count: int, loading: float) -> None:
@@ -26,9 +27,10 @@ def steps(count: int, loading: float) -> None:
 
 def main() -> None:
     directory, *words = sys.argv[1:]
+    followers = [word for word in words if word != "stall"]
 
     def is_seen(event: str) -> bool:
-        return not words or Path(words[0], event).exists()
+        return all(Path(seen, event).exists() for seen in followers)
 
     ci.profile(output_dir=directory, frameworks="none")
     steps(STEPS, 0)

@@ -1,17 +1,20 @@
 """Two ranks with DistributedDataParallel, slowed in one place.
 
-Run it as `torchrun slowed.py DIRECTORY CASE...`.
+Run it as `python -m tests.core.analysis.verdicts.programs.slowed DIRECTORY CASE...`.
 
-Each case is a run of its own, in the spool DIRECTORY/CASE. The work of a step is mostly sleep, so
-that other load on the machine changes its times little.
+It imports torch once, and forks both ranks, with the variables that torchrun sets. Each case is a
+run of its own, in the spool DIRECTORY/CASE. The work of a step is mostly sleep, so that other load
+on the machine changes its times little.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import distributed, nn
@@ -19,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import cirron_otel as ci
+from tests.kit.program_server import run_ranks
 
 STEPS = 60
 WORK = 0.008
@@ -96,15 +100,27 @@ def train(case: str, is_slow: bool) -> None:
             ci.mark("loss", float("nan"))
 
 
-def main() -> None:
+def train_all(directory: Path, cases: list[str]) -> dict[str, Any]:
+    """Train all cases as one rank."""
     distributed.init_process_group("gloo")
     torch.set_num_threads(1)
-    for case in sys.argv[2:]:
+    for case in cases:
         distributed.barrier()
-        ci.profile(output_dir=str(Path(sys.argv[1]) / case), frameworks="torch")
+        ci.profile(output_dir=str(directory / case), frameworks="torch")
         train(case, is_slow=distributed.get_rank() == 1)
         ci.shutdown()
     distributed.destroy_process_group()
+    return {}
 
 
-main()
+def main() -> None:
+    directory, cases = Path(sys.argv[1]).absolute(), sys.argv[2:]
+    os.environ["TORCHELASTIC_RUN_ID"] = uuid4().hex
+    folder = directory / "ranks"
+    folder.mkdir(parents=True)
+    if run_ranks(lambda: train_all(directory, cases), 2, folder) != [0, 0]:
+        sys.exit("".join(path.read_text() for path in folder.glob("output-*.txt")))
+
+
+if __name__ == "__main__":
+    main()
