@@ -28,6 +28,18 @@ def frames_folder(case: str) -> Path:
     return RECORDINGS / case / "frames"
 
 
+def beginning(case: str, folder: Path, size: int = 30_000) -> Path:
+    """A folder with the first frames of each rank, about `size` bytes of each."""
+    target = folder / "beginning"
+    target.mkdir()
+    for path in frames_folder(case).iterdir():
+        data, at = path.read_bytes(), 0
+        while at < min(size, len(data)):
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+        (target / path.name).write_bytes(data[:at])
+    return target
+
+
 def run_folder(case: str, folder: Path, *, with_frames: bool = False) -> Path:
     """A run's folder as TraceML leaves it; the frames of the wire are not part of it."""
     source, target = RECORDINGS / case, folder / Path(case).name

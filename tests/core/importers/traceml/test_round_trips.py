@@ -40,9 +40,15 @@ def test_a_recording_comes_back_byte_for_byte(case: str, tmp_path: Path) -> None
     assert files == files_of(frames_folder(case))
 
 
-@pytest.mark.parametrize("layout", ["segmented", "session"])
-@pytest.mark.parametrize("suffix", [".jsonl", ".binpb"])
-@pytest.mark.parametrize("case", CASES)
+FORMS = [
+    (case, suffix, ("segmented", "session")[(number + offset) % 2])
+    for number, case in enumerate(CASES)
+    for offset, suffix in enumerate((".jsonl", ".binpb"))
+]
+"""Rows with every pair of a case and a suffix, a case and a layout, a suffix and a layout."""
+
+
+@pytest.mark.parametrize(("case", "suffix", "layout"), FORMS)
 def test_a_recording_comes_back_through_otlp(
     case: str, suffix: str, layout: str, tmp_path: Path
 ) -> None:
