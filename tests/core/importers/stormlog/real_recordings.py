@@ -1,4 +1,7 @@
-"""Recordings that the real releases of Stormlog make in the test."""
+"""Recordings of the real releases of Stormlog, and of our own SDK.
+
+Stormlog records once, until a program, a pin or Python changes (tests/kit/references.py).
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,37 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.conftest import leave_out
+from tests.kit import references
 from tests.kit.environments import EnvironmentUnavailableError
 
 from .peers import STORMLOG
 
 PROGRAM = Path(__file__).parent / "programs" / "recording.py"
+SESSION_PROGRAM = PROGRAM.with_name("record_session.py")
 KINDS = ("cpu", "killed", "recovered", "torchrun", "oom", "diagnose")
 _KILLED = -9
 
 
 def record(version: str, folder: Path) -> dict[str, Path]:
-    """Record everything with one release; return the recordings by kind."""
+    """Record everything with one release into a new folder; return the recordings by kind."""
     python = _python(version)
+    files = [PROGRAM, Path(__file__), STORMLOG[f"stormlog-{version}"].pins]
+    key = references.key_of(files, "kinds", version)
+    references.fill(folder, key, lambda place: _record(python, place))
+    places = {kind: folder / kind for kind in KINDS}
+    places["diagnose"] = next(
+        path.parent for path in places["diagnose"].rglob("telemetry_timeline.json")
+    )
+    return places
+
+
+def _record(python: Path, folder: Path) -> None:
     places = {kind: folder / kind for kind in KINDS}
     for kind in ("cpu", "killed", "oom"):
-        places[kind].mkdir(parents=True)
+        places[kind].mkdir()
         _run(python, PROGRAM, kind, places[kind], expected=_KILLED if kind == "killed" else 0)
     shutil.copytree(places["killed"], places["recovered"])
     _run(python, PROGRAM, "again", places["recovered"])
@@ -35,10 +49,34 @@ def record(version: str, folder: Path) -> dict[str, Path]:
     command = ("diagnose", "--duration", "0.5", "--interval", "0.1", "--output", "bundle")
     places["diagnose"].mkdir()
     _run(python.with_name("gpumemprof"), *command, folder=places["diagnose"])
-    places["diagnose"] = next(
-        path.parent for path in places["diagnose"].rglob("telemetry_timeline.json")
-    )
-    return places
+
+
+def record_sessions(version: str, folder: Path) -> Path:
+    """Record sessions of one release into a new folder, by the names of the tests of them."""
+    python = _python(version)
+    files = [SESSION_PROGRAM, Path(__file__), STORMLOG[f"stormlog-{version}"].pins]
+    key = references.key_of(files, "sessions", version)
+    references.fill(folder, key, lambda place: _record_sessions(python, place))
+    return folder
+
+
+def _record_sessions(python: Path, folder: Path) -> None:
+    _run(python, SESSION_PROGRAM, folder / "complete", "10")
+    command = [python, SESSION_PROGRAM, folder / "killed", "3", "forever"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+    shutil.copytree(folder / "killed", folder / "recovered")
+    _run(python, SESSION_PROGRAM, folder / "recovered", "10")
+    program, export = python.with_name("gpumemprof"), folder / "export"
+    export.mkdir()
+    _run(
+        program, "track", "--duration", "1", "--interval", "0.1", "--format", "json",
+        "--output", "track.json", "--telemetry-sink-dir", "sink", folder=export,
+    )  # fmt: skip
+    command = ["diagnose", "--duration", "1", "--interval", "0.2", "--output", "bundle"]
+    _run(program, *command, folder=folder)
 
 
 def _python(version: str) -> Path:
@@ -57,9 +95,8 @@ def _run(*command: object, expected: int = 0, folder: Path | None = None) -> Non
     assert done.returncode == expected, done.stderr
 
 
-@contextmanager
-def own_run(folder: Path, mode: str = "sampled") -> Iterator[Path]:
-    """A spool of our own SDK, with or without samples of memory."""
+def own_runs(folder: Path) -> tuple[Path, Path]:
+    """Two spools of our own SDK, with and without samples of memory."""
     program = Path(__file__).parent / "programs" / "remembering.py"
-    _run(sys.executable, program, folder, mode)
-    yield folder
+    _run(sys.executable, program, folder)
+    return folder / "sampled", folder / "unsampled"

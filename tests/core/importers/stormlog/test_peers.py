@@ -34,7 +34,7 @@ from .peers import Peer
 
 pytestmark = pytest.mark.slow
 
-CAPTURES = 750
+CAPTURES = 240
 RECORDS = 1500
 FILES = ("cli_track/sink", "cli_track/track.json", "sim_gpu/sink", "legacy_records.json",
          "v2_records.json", "sim_gpu/sink/segment-000001.jsonl")  # fmt: skip

@@ -23,7 +23,7 @@ from tests.system.backends.test_round_trips import through
 
 from .peers import RELEASES, STORMLOG, Peer
 from .programs.remembering import INTERVAL_S, REQUESTED
-from .real_recordings import KINDS, own_run, record
+from .real_recordings import KINDS, own_runs, record
 from .returning import (
     batches_in,
     files_of,
@@ -44,7 +44,7 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def recordings(version: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The recordings of a release."""
-    return record(version, tmp_path_factory.mktemp(f"stormlog-{version}"))
+    return record(version, tmp_path_factory.mktemp(f"stormlog-{version}") / "kinds")
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +121,16 @@ def test_an_error_for_lack_of_memory_is_on_its_phase(
 
 
 @pytest.fixture(scope="module")
-def sdk_spool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run of our own SDK with its sampler and its flight recorder."""
+def sdk_spools(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of our own SDK with its flight recorder, with and without its sampler."""
     pytest.importorskip("torch")
-    with own_run(tmp_path_factory.mktemp("own")) as spool:
-        yield spool
+    return own_runs(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def sdk_spool(sdk_spools: tuple[Path, Path]) -> Path:
+    """The run with the sampler."""
+    return sdk_spools[0]
 
 
 @pytest.fixture
@@ -290,15 +295,15 @@ def test_our_run_comes_back_from_stormlogs_form(
 
 
 def test_a_run_without_a_sample_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sdk_spools: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with own_run(tmp_path / "run", "unsampled") as spool:
-        for name in ("out", "out.json", "out.jsonl"):
-            target = tmp_path / name
-            assert run_command(["convert", str(spool), f"stormlog:{target}"]) == 3
-            assert not target.exists()
-            with pytest.raises(InputError, match="no sample of its memory"):
-                convert(ConvertRequest(str(spool), f"stormlog:{target}"))
+    spool = sdk_spools[1]
+    for name in ("out", "out.json", "out.jsonl"):
+        target = tmp_path / name
+        assert run_command(["convert", str(spool), f"stormlog:{target}"]) == 3
+        assert not target.exists()
+        with pytest.raises(InputError, match="no sample of its memory"):
+            convert(ConvertRequest(str(spool), f"stormlog:{target}"))
     (line,) = {line for line in capsys.readouterr().err.splitlines() if line}
     assert "sample_interval" in line
-    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert not list(tmp_path.iterdir())

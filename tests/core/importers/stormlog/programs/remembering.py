@@ -1,6 +1,6 @@
-"""A run of our own: `remembering.py DIRECTORY [MODE]`.
+"""Two runs of our own: `remembering.py DIRECTORY`.
 
-In the mode `sampled`, the sampler takes samples, and memory runs out twice; `unsampled` is the same
+In the run `sampled`, the sampler takes samples, and memory runs out twice; `unsampled` is the same
 without the sampler.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 
 import cirron_otel as ci
 
@@ -27,12 +28,13 @@ def wait_for_a_sample() -> None:
         time.sleep(INTERVAL_S / 4)
 
 
-def main(directory: str, mode: str) -> None:
+def record(directory: Path, is_sampled: bool) -> None:
     import torch
 
-    is_sampled = mode == "sampled"
     interval = INTERVAL_S if is_sampled else None
-    ci.profile(frameworks=[], output_dir=directory, flush_interval=3600, sample_interval=interval)
+    ci.profile(
+        frameworks=[], output_dir=str(directory), flush_interval=3600, sample_interval=interval
+    )
     for epoch in ci.epochs(range(2)):
         for _ in ci.batches(range(3)):
             with ci.scope("forward", layers=2):
@@ -59,4 +61,5 @@ def _other() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "sampled")
+    for name in ("unsampled", "sampled"):
+        record(Path(sys.argv[1]) / name, name == "sampled")
