@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -51,18 +51,36 @@ def namesakes(span_id: str, name: str) -> dict[str, Any]:
 
 def rejoined(pieces: list[ResourceSpans], owners: tuple[int, ...]) -> list[ResourceSpans]:
     """Decode and store the pieces of each owner as a part, and encode the parts again."""
-    joined: list[ResourceSpans] = []
-    for owner in set(owners):
-        own = [piece for piece, each in zip(pieces, owners, strict=True) if each == owner]
-        for part in back(own):
-            stored = exactjson.loads(exactjson.dumps(part.batch))
-            joined += wire(to_otlp(stored, plan_for(stored), part.name))
-    return joined
+    groups = [
+        [piece for piece, each in zip(pieces, owners, strict=True) if each == owner]
+        for owner in set(owners)
+    ]
+    return [message for group in groups for message in of_part(group)]
 
 
-@pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
-@pytest.mark.parametrize("name", ["step", "cirron.session"])
-@pytest.mark.parametrize("span_id", [ODD, DERIVED, "root"], ids=["odd", "derived", "root"])
+def of_part(pieces: list[ResourceSpans]) -> list[ResourceSpans]:
+    """Decode and store pieces as a part, and encode it again."""
+    messages: list[ResourceSpans] = []
+    for part in back(pieces):
+        stored = exactjson.loads(exactjson.dumps(part.batch))
+        messages += wire(to_otlp(stored, plan_for(stored), part.name))
+    return messages
+
+
+SEGMENTED, SESSION = LAYOUTS
+
+
+@pytest.mark.parametrize(
+    ("span_id", "name", "options"),
+    [
+        pytest.param(ODD, "step", SEGMENTED, id="odd-step-segmented"),
+        pytest.param(ODD, "cirron.session", SESSION, id="odd-session-session"),
+        pytest.param(DERIVED, "step", SESSION, id="derived-step-session"),
+        pytest.param(DERIVED, "cirron.session", SEGMENTED, id="derived-session-segmented"),
+        pytest.param("root", "step", SEGMENTED, id="root-step-segmented"),
+        pytest.param("root", "cirron.session", SESSION, id="root-session-session"),
+    ],
+)
 def test_parts_of_any_division_are_the_batch_again(
     span_id: str, name: str, options: Options
 ) -> None:
@@ -75,8 +93,15 @@ def test_parts_of_any_division_are_the_batch_again(
         messages = wire(encode_batch(made, PLAN, "odd name.json", options))
         pieces = split(messages, 1, random.Random(0))
         assert len(pieces) >= 4
+        numbers = range(len(pieces))
+        parts = {
+            group: of_part([pieces[number] for number in group])
+            for size in range(1, len(pieces) + 1)
+            for group in combinations(numbers, size)
+        }
         for owners in product(range(3), repeat=len(pieces)):
-            (found,) = back(rejoined(pieces, owners))
+            groups = [tuple(n for n in numbers if owners[n] == each) for each in set(owners)]
+            (found,) = back(wire([message for group in groups for message in parts[group]]))
             assert exactjson.equal(found.batch, made), owners
 
 

@@ -28,8 +28,8 @@ from tests.perf.bench.shapes import SHAPES
 
 from .shapes import Shapes, mutated
 
-BATCHES = 400
-PIECES = 4
+BATCHES = 160
+PIECES = 2
 EXACT = {"read_span", "read_mark", "read_snapshot", "write_span", "write_mark", "write_snapshot"}
 
 

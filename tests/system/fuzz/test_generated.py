@@ -9,10 +9,11 @@ import pytest
 
 from tests.kit.generators import conversions as generated
 
-COUNT = 400
+COUNT = 120
 
 
-def test_a_fixed_part_comes_back() -> None:
+def test_a_fixed_part_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "_CASES_AT_ONCE", 25)
     counts = generated.run(COUNT, 17)
     assert counts["batches"] + counts["messages"] >= COUNT
     assert counts["small"] >= counts["cases"] * 0.6
