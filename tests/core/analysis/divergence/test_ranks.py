@@ -28,12 +28,7 @@ RUNS = (
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of both ranks, by the kind of the training and the fault of rank 1."""
     folder = tmp_path_factory.mktemp("ranks")
-    both = [
-        start("ranks", folder, *RUNS, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-        for rank in range(2)
-    ]
-    for process in both:
-        finish(process)
+    finish(start("ranks", folder, *RUNS))
     return folder
 
 

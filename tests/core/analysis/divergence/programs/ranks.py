@@ -1,4 +1,4 @@
-"""One rank of two that trains in several ways; faults occur on rank 1 alone, at step 14.
+"""Two ranks that train in several ways; faults occur on rank 1 alone, at step 14.
 
     python -m tests.core.analysis.divergence.programs.ranks DIRECTORY NAME...
 
@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import cirron_otel as ci
+from tests.kit.program_server import run_ranks
 
 from .training import LENGTH
 
@@ -189,7 +191,8 @@ def fingerprint(training: Replicas) -> str:
     return found.hexdigest()
 
 
-def main(folder: Path, names: list[str]) -> None:
+def train(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Train all as one rank."""
     torch.set_num_threads(1)
     rank, store = int(os.environ["RANK"]), f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
@@ -206,6 +209,16 @@ def main(folder: Path, names: list[str]) -> None:
             ci.shutdown()
         (folder / f"{name}.{rank}").write_text(fingerprint(training))
     dist.destroy_process_group()
+    return {}
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Fork both ranks, with the variables that torchrun sets."""
+    outputs = folder / "outputs"
+    outputs.mkdir()
+    statuses = run_ranks(lambda: train(folder, names), 2, outputs)
+    print(*(path.read_text() for path in outputs.glob("output-*.txt")), file=sys.stderr)
+    sys.exit(statuses != [0, 0])
 
 
 if __name__ == "__main__":
