@@ -25,6 +25,7 @@ from .members import (
     Compactions,
     Otelcol,
     Topics,
+    without_long_waits,
 )
 from .stored import Rows, TableRows
 
@@ -54,7 +55,7 @@ class Chain:
         self.collectors.append(self.new_collector(f"collector-{number}"))
         self.consumers.append(
             Otelcol(
-                CONSUMER,
+                without_long_waits(CONSUMER),
                 self.directory / f"consumer-{number}",
                 self.topics.settings(COLLECTOR=self.collectors[-1].endpoint),
             )
@@ -100,7 +101,8 @@ def chain(
 ) -> Iterator[Chain]:
     """Two agents and two collectors, each with a consumer; `tables` is a directory or a bucket."""
     topics = Topics(broker, directory.name, PARTITIONS)
-    agents = [Otelcol(AGENT, directory / f"agent-{n}", topics.settings()) for n in range(2)]
+    config = without_long_waits(AGENT)
+    agents = [Otelcol(config, directory / f"agent-{n}", topics.settings()) for n in range(2)]
     urls = [lambda agent=agent: agent.backend.otlp_http for agent in agents]
     load = Load(spans // SPANS, urls)
     count = spans // SPANS * SPANS
@@ -222,7 +224,8 @@ def replay(running: Chain) -> dict[str, bytearray]:
     running.collectors.append(again)
     group = f"{running.topics.group}-replay"
     settings = running.topics.settings(COLLECTOR=again.endpoint, GROUP=group)
-    running.consumers.append(Otelcol(CONSUMER, running.directory / "consumer-replay", settings))
+    folder = running.directory / "consumer-replay"
+    running.consumers.append(Otelcol(without_long_waits(CONSUMER), folder, settings))
     running.until(lambda: running.topics.is_consumed(group))
     again.drain()
     return stored(running)

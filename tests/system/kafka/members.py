@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from tests.kit.backends import run
 from tests.kit.backends.build import PINS
 from tests.kit.backends.kafka import Kafka
@@ -40,6 +42,20 @@ while True:
         print("away", flush=True)
     time.sleep(1)
 """
+
+
+def without_long_waits(config: Path) -> str:
+    """Return a pinned configuration whose pauses between attempts, and session, are short."""
+    settings = yaml.safe_load(config.read_text())
+    pauses = {"initial_interval": "500ms", "max_interval": "1s"}
+    if config == AGENT:
+        settings["exporters"]["kafka"]["retry_on_failure"] |= pauses
+    else:
+        consumer = settings["receivers"]["kafka"]
+        consumer["error_backoff"] |= pauses
+        # The shortest session of a consumer that Kafka's defaults allow.
+        consumer |= {"session_timeout": "6s", "heartbeat_interval": "1s"}
+    return yaml.safe_dump(settings)
 
 
 class Otelcol:

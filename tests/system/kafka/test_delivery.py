@@ -31,6 +31,7 @@ from .members import (
     Collector,
     Otelcol,
     Topics,
+    without_long_waits,
 )
 from .stored import Rows, TableRows
 
@@ -105,7 +106,7 @@ def send(http: str, body: bytes, signal: str = "traces") -> None:
 
 def marked_before() -> str:
     """The consumer as it would be by default: a message is marked before it is sent."""
-    config = yaml.safe_load(CONSUMER.read_text())
+    config = yaml.safe_load(without_long_waits(CONSUMER))
     config["receivers"]["kafka"]["message_marking"]["after"] = False
     return yaml.safe_dump(config)
 
@@ -118,10 +119,10 @@ def test_an_offset_is_committed_after_the_collector_acknowledged(
     collector.kill()
     send(agent.backend.otlp_http, request(0))
     until(lambda: topics.end() > 0)
-    config = CONSUMER if marked == "after" else marked_before()
+    config = without_long_waits(CONSUMER) if marked == "after" else marked_before()
     first = parts.consumer(collector.endpoint, config)
-    # Offsets are committed once a second, and the pauses between attempts are longer than that.
-    until(lambda: first.log().count("Backing off due to error") >= 4)
+    # Offsets are committed once a second, and six attempts take longer than that.
+    until(lambda: first.log().count("Backing off due to error") >= 6)
     if marked == "before":
         until(lambda: topics.committed() > 0)  # the reason for `after: true`
         return

@@ -20,7 +20,7 @@ from .faults import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(1800)]
 
-SPANS = 50_000
+SPANS = 20_000
 SECONDS = 300.0
 BUCKET = "tables"
 
