@@ -26,7 +26,7 @@ from .helpers import (
 
 pytestmark = pytest.mark.timeout(1800)
 
-BATCHES = 3
+BATCHES = 2
 
 # For each time that a file is about to be written, synced or renamed: a process that is killed.
 _KILLED_AT_EACH_STEP = """
@@ -99,7 +99,7 @@ if __name__ == "__main__":
 
 
 def files() -> list[tuple[str, bytes]]:
-    """Batches of two runs and some days."""
+    """Batches of two runs and two days."""
     return [
         of_run(number % 3, str(number % 2), batch_id=f"{number:032x}") for number in range(BATCHES)
     ]
