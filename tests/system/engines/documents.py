@@ -31,6 +31,16 @@ def some(number: int) -> tuple[str, ...]:
     return "report", ("comparison", "diagnosis")[number % 2]
 
 
+def of_postgres(number: int) -> tuple[str, ...]:
+    """The document of a numbered recording that PostgreSQL computes."""
+    return (ALL[number % len(ALL)],)
+
+
+def of_duckdb(number: int) -> tuple[str, ...]:
+    """The other documents: each recording has all of them by one of the two engines."""
+    return tuple(name for name in ALL if name not in of_postgres(number))
+
+
 def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[str, Any]:
     """Write the files into a spool, and return its documents."""
     (folder / "spool").mkdir(parents=True)

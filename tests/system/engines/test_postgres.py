@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
-from cirron_otel.tools.cli.demo import RECORDING
 from tests.core.columns.helpers import add, add_with_killed_compaction
 from tests.kit.backends.postgres import PASSWORD, Postgres
 from tests.kit.backends.process import free_endpoints
 from tests.kit.generators.trees import hostile, random_spool, training
-from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.kit.spools.recorded import SPOOLS
 from tests.tools.conftest import environment
 
 from . import documents
 from .documents import Files, in_engine, in_python
 from .test_command import command
-from .test_report import files_of
+from .test_report import RECORDINGS, files_of
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -68,12 +67,10 @@ def test_postgres_reports_equal_python_and_leave_no_relations(
     postgres_url: str, tmp_path: Path
 ) -> None:
     before = relations(postgres_url)
-    recordings = [(name, files_of(SPOOLS / name)) for name in NAMES]
-    for name, files in (*recordings, ("demo", files_of(RECORDING))):
-        folder = tmp_path / name
-        assert in_postgres(files, folder / "c", postgres_url) == in_python(files, folder / "s"), (
-            name
-        )
+    for number, (name, spool) in enumerate(RECORDINGS.items()):
+        files, names, folder = files_of(spool), documents.of_postgres(number), tmp_path / name
+        expected = in_python(files, folder / "s", names)
+        assert in_postgres(files, folder / "c", postgres_url, names) == expected, name
     assert relations(postgres_url) == before
 
 

@@ -35,15 +35,14 @@ def files_of(spool: Path) -> Files:
     return [(batch.name, batch.data) for batch in SpoolReader(spool)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recordings(name: str, tmp_path: Path) -> None:
-    files = files_of(SPOOLS / name)
-    assert in_duckdb(files, tmp_path / "c") == in_python(files, tmp_path / "s")
+RECORDINGS = {name: SPOOLS / name for name in NAMES} | {"demo": RECORDING}
 
 
-def test_the_recording_of_the_demo(tmp_path: Path) -> None:
-    files = files_of(RECORDING)
-    assert in_duckdb(files, tmp_path / "c") == in_python(files, tmp_path / "s")
+@pytest.mark.parametrize(("number", "name"), [*enumerate(RECORDINGS)], ids=RECORDINGS)
+def test_recordings(number: int, name: str, tmp_path: Path) -> None:
+    files, names = files_of(RECORDINGS[name]), documents.of_duckdb(number)
+    expected = in_python(files, tmp_path / "s", names)
+    assert in_duckdb(files, tmp_path / "c", names=names) == expected
 
 
 @pytest.mark.parametrize("seed", [*range(10), 13, 21])
