@@ -22,6 +22,7 @@ from cirron_otel.core.analysis.verify import verify_spool
 from cirron_otel.core.config.options import OPTIONS
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
+from cirron_otel.sdk.flush import json_attributes
 from cirron_otel.sdk.session.api import Cirron, CirronSpanProcessor, Profiler
 from cirron_otel.sdk.tracing import buffers
 from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
@@ -32,11 +33,14 @@ from . import hostile
 from .hostile import HostileError
 
 VALUES = list(hostile.values())
+ITEMS = 1000
+"""The maximum number of items of an attribute in these tests; one test has the real maximum."""
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(json_attributes, "_MAX_ITEMS", ITEMS)
     logging.getLogger("cirron_otel").setLevel(logging.CRITICAL)
     yield
     logging.getLogger("cirron_otel").setLevel(logging.NOTSET)
@@ -225,6 +229,23 @@ def test_scope_accepts_hostile_arguments(what: str, tmp_path: Path) -> None:
     closed(tmp_path, 1)
 
 
+@pytest.mark.parametrize("what", ["endless list", "endless dict"])
+def test_endless_attributes_reach_the_real_maximum(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    value = hostile.values()[what]
+    opened(tmp_path)
+    with ci.scope("x", a=value) as scope:
+        ci.mark("inside", 1, a=value)
+    assert json.loads(scope.to_json())["attributes"]["a"]
+    sentinel()
+    assert isinstance(ci.trace("dict"), dict)
+    closed(tmp_path, 1)
+    (span,) = recorded(tmp_path).named("x")
+    assert len(json.dumps(span["attrs"]["a"])) > ITEMS * 100
+
+
 @pytest.mark.parametrize("what", VALUES)
 def test_foreign_span_with_hostile_attributes_is_tolerated(what: str, tmp_path: Path) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
@@ -255,10 +276,10 @@ OPENERS = [p for p in inspect.signature(Cirron.profile).parameters if p not in (
 
 @pytest.mark.parametrize("what", WORST)
 def test_opening_with_one_hostile_argument(what: str, tmp_path: Path) -> None:
+    value = hostile.values()[what]
     for name in [*OPENERS, *(option.name for option in OPTIONS)]:
         if name in ("api_endpoint", "output_dir"):
             continue
-        value = hostile.values()[what]
         options: dict[str, Any] = {"frameworks": [], "output_dir": tmp_path, name: value}
         if name != "provider":
             options["provider"] = TracerProvider(shutdown_on_exit=False)
@@ -274,8 +295,8 @@ def test_opening_with_one_hostile_argument(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", VALUES)
 def test_opening_with_nothing_but_hostile_arguments(what: str, tmp_path: Path) -> None:
-    everything: dict[str, Any] = {option.name: hostile.values()[what] for option in OPTIONS}
-    everything |= {name: hostile.values()[what] for name in OPENERS}
+    value = hostile.values()[what]
+    everything: dict[str, Any] = dict.fromkeys([*(o.name for o in OPTIONS), *OPENERS], value)
     for start in (
         lambda: ci.profile(**everything),
         lambda: Cirron(**everything).profile(),
