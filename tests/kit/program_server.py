@@ -23,7 +23,7 @@ from typing import Any, Self
 from .backends.process import free_port
 from .sessions.processes import ROOT, environment
 
-_LIMIT_S = 240.0
+LIMIT_S = 240.0
 
 
 class ProgramError(Exception):
@@ -103,8 +103,8 @@ def run_ranks(act: Callable[[], dict[str, Any]], ranks: int, directory: Path) ->
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     job |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     pids = [_rank(act, job if ranks > 1 else {}, directory, rank) for rank in range(ranks)]
-    end = time.monotonic() + _LIMIT_S
-    return [_wait(pid, end) for pid in pids]
+    end = time.monotonic() + LIMIT_S
+    return [exit_status(pid, end) for pid in pids]
 
 
 def _rank(
@@ -135,7 +135,8 @@ def _rank(
         os._exit(status)
 
 
-def _wait(pid: int, end: float) -> int:
+def exit_status(pid: int, end: float) -> int:
+    """Wait for a child, which is killed when the monotonic clock reaches `end`."""
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

@@ -1,0 +1,97 @@
+"""Scripts that run in forks of one interpreter, which has imported torch already.
+
+A fork runs a script as `python SCRIPT ARGUMENT...` does: an uncaught error and the end of the
+interpreter are Python's own. Only the import of torch, which takes seconds, is shared.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .program_server import LIMIT_S, ProgramError, ProgramServer, exit_status, serve
+from .sessions.processes import environment
+
+_IMPORTED = ("torch", "torch._dynamo", "torch.utils.data", "opentelemetry.sdk.trace")
+"""Every optimizer imports `torch._dynamo`. The scripts import cirron_otel themselves."""
+
+
+class ForkedScripts(ProgramServer):
+    """The interpreter, started when first needed; its scripts have one thread and no GPU."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.kit.forked_scripts"]
+        super().__init__(command, {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+
+    def script(
+        self, path: Path, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end; raise ProgramError if the interpreter has ended."""
+        words = [str(path), *map(str, arguments)]
+        variables = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **(env or {}))
+        with tempfile.TemporaryDirectory() as folder:
+            outputs = [Path(folder, name) for name in ("stdout", "stderr")]
+            request: dict[str, Any] = {"words": words, "environment": variables}
+            statuses = self._ask(request | {"outputs": [*map(str, outputs)]})
+            if not statuses:
+                raise ProgramError("the interpreter has ended")
+            out, err = (each.read_text() for each in outputs)
+        return subprocess.CompletedProcess(words, statuses[0], out, err)
+
+
+class _InFork(Exception):  # noqa: N818 (not an error)
+    """Raised in a fork, so that its script does not run inside of `serve`."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__()
+        self.request = request
+
+
+def _answer(request: dict[str, Any]) -> list[int]:
+    pid = os.fork()
+    if not pid:
+        raise _InFork(request)
+    return [exit_status(pid, time.monotonic() + LIMIT_S)]
+
+
+def _prepared(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Make this process like a new one that runs a script; return its code and its globals."""
+    for stream, path in enumerate((os.devnull, *request["outputs"])):
+        flags = os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_CREAT
+        os.dup2(os.open(path, flags, 0o600), stream)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    script = request["words"][0]
+    sys.argv = request["words"]
+    sys.path[0] = str(Path(script).parent)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = script
+    return compile(Path(script).read_text(), script, "exec"), vars(main)
+
+
+def main() -> dict[str, Any] | None:
+    """Serve until the end of the input; in a fork, return the request."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    atexit.register(gc.unfreeze)  # the end of the interpreter frees what `serve` has frozen
+    try:
+        serve(_answer)
+    except _InFork as fork:
+        return fork.request
+    return None
+
+
+if __name__ == "__main__":
+    asked = main()
+    if asked is not None:
+        exec(*_prepared(asked))
