@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.backends import run
-from tests.kit.sessions.processes import environment
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import read_spool
 
 from .reading import ERROR, REQUESTED, oom_nodes
@@ -24,15 +22,15 @@ def values_of(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["step", "forward"])
-def test_the_error_is_on_its_scope(where: str, jaeger: run.Jaeger, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "training.py"), str(tmp_path), where, "uncaught"],
-        env=environment(
-            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{jaeger.otlp_grpc}",
-            OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OMP_NUM_THREADS="1", CIRRON_EXIT_TIMEOUT="120",
-        ),
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+def test_the_error_is_on_its_scope(
+    where: str, jaeger: run.Jaeger, scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{jaeger.otlp_grpc}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "CIRRON_EXIT_TIMEOUT": "120",
+    }
+    done = scripts.script(PROGRAMS / "training.py", tmp_path, where, "uncaught", env=variables)
     assert done.returncode == 1
     spool = read_spool(tmp_path)
     (node,) = oom_nodes(spool)

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import environment
 from tests.kit.sessions.spool_trees import Spool, read_spool
 
@@ -59,26 +59,26 @@ CAUGHT = {
 Ended = dict[tuple[str, ...], tuple[Path, subprocess.CompletedProcess[str]]]
 
 
-def ended(folder: Path, ways: Iterable[tuple[str, ...]], ending: str) -> Ended:
-    """Run a training for each way, a few at a time."""
+def ended(
+    scripts: ForkedScripts, folder: Path, ways: Iterable[tuple[str, ...]], ending: str
+) -> Ended:
+    """Run a training for each way."""
     pytest.importorskip("torch")
-
-    def train(way: tuple[str, ...]) -> tuple[Path, subprocess.CompletedProcess[str]]:
-        directory = folder / "-".join(way)
-        return directory, run("training", directory, way[0], ending, *way[1:])
-
-    with ThreadPoolExecutor(3) as pool:
-        return dict(zip(ways, pool.map(train, ways), strict=True))
+    directories = {way: folder / "-".join(way) for way in ways}
+    return {
+        way: (each, scripts.script(PROGRAMS / "training.py", each, way[0], ending, *way[1:]))
+        for way, each in directories.items()
+    }
 
 
 @pytest.fixture(scope="module")
-def uncaught(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return ended(tmp_path_factory.mktemp("uncaught"), UNCAUGHT, "uncaught")
+def uncaught(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return ended(scripts, tmp_path_factory.mktemp("uncaught"), UNCAUGHT, "uncaught")
 
 
 @pytest.fixture(scope="module")
-def caught(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return ended(tmp_path_factory.mktemp("caught"), CAUGHT, "caught")
+def caught(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return ended(scripts, tmp_path_factory.mktemp("caught"), CAUGHT, "caught")
 
 
 @pytest.mark.parametrize("way", UNCAUGHT, ids=" ".join)

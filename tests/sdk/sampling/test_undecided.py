@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from cirron_otel.sdk.tracing.mark import POINT, SampleAttributes
 from cirron_otel.sdk.tracing.phase import LoaderPassSpan, Phase, Step, begin
 from cirron_otel.sdk.tracing.state import CONTEXT, state
 from tests.conftest import need_torch
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import read_spool
 
 PROGRAM = Path(__file__).parent / "programs" / "slow_end.py"
@@ -29,14 +27,13 @@ PROGRAM = Path(__file__).parent / "programs" / "slow_end.py"
 
 @pytest.mark.torch
 @pytest.mark.parametrize("words", [(), ("every",)])
-def test_a_loader_that_ends_slowly(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_loader_that_ends_slowly(
+    tmp_path: Path, words: tuple[str, ...], scripts: ForkedScripts
+) -> None:
     """Its last fetch and the step begun for it are discarded, and flushes came in between."""
     need_torch()
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path), *words],
-        cwd=ROOT, env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = scripts.script(PROGRAM, tmp_path, *words)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["marks_without_value_or_scope"] == 0
     spool = read_spool(tmp_path)
     spans = {span["id"]: span for span in spool.spans}

@@ -15,9 +15,20 @@ import time
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import cirron_otel as ci
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Slow, so that the training takes time without using the processor."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.005)
+        return torch.ones(64)
 
 
 def train(seconds: float) -> None:
@@ -31,7 +42,7 @@ def train(seconds: float) -> None:
         return bool(sampling["interval"]) and sampling["samples"] < before + 2
 
     while time.monotonic() < until or is_to_be_sampled():
-        for x in DataLoader(torch.ones(16, 64), 1):
+        for x in DataLoader(Rows(), 1):
             optimizer.zero_grad()
             net(x).mean().backward()
             optimizer.step()
