@@ -13,21 +13,24 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import secrets
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
 from tests.kit.program_server import ProgramServer
 from tests.kit.sessions.processes import ROOT, environment
 
-from . import Program, programs_of
+from . import Program, programs_of, ray_setup
 from .running import Worker
 
 _MODULE = "tests.system.frameworks.ray_cluster"
@@ -53,6 +56,9 @@ def cluster(python: Path) -> Iterator[dict[str, str]]:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_TMPDIR": home, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0",
             "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_TRAIN_METRICS_ENABLED": "0",
+            # No process that no program needs: each imports Ray.
+            "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
             "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         }  # fmt: skip
         process = _process([str(python), "-m", _MODULE], variables)
@@ -72,13 +78,57 @@ def _process(command: list[str], variables: Mapping[str, str]) -> subprocess.Pop
 def _serve_cluster() -> None:
     ray = importlib.import_module("ray")
     answers = _answers()
+    setups = _start_setups(Path(os.environ[ray_setup.VARIABLE], ray_setup.NAME))
     found = ray.init(
-        num_cpus=6, include_dashboard=False, object_store_memory=80 * 1024 * 1024,
+        num_cpus=4, include_dashboard=False, object_store_memory=80 * 1024 * 1024,
         logging_level="error", log_to_driver=False, _temp_dir=os.environ["RAY_TMPDIR"],
     )  # fmt: skip
     print(found.address_info["address"], file=answers, flush=True)
     sys.stdin.read()
     ray.shutdown()
+    os.kill(setups, signal.SIGKILL)
+    os.waitpid(setups, 0)
+
+
+def _start_setups(path: Path) -> int:
+    """Let Ray start each worker through `ray_setup`; return the id of its server's process."""
+    program = importlib.import_module("ray._private.workers.setup_worker").__file__
+    parameters = importlib.import_module("ray._private.parameter").RayParams
+    assert program is not None
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    if pid := os.fork():
+        listener.close()
+        # No driver of the tests gets the logs of workers.
+        parameters.__init__ = partialmethod(
+            parameters.__init__, setup_worker_path=ray_setup.__file__, include_log_monitor=False
+        )
+        return pid
+    try:
+        _serve_setups(listener, program)
+    finally:
+        os._exit(1)
+
+
+def _serve_setups(listener: socket.socket, program: str) -> None:
+    """Run Ray's program for each request; answer with the command and its variables."""
+    parent, replaced = os.getppid(), []
+    os.execvp = lambda _, args: replaced.append(args)  # type: ignore[assignment, return-value]
+    listener.settimeout(5)
+    while os.getppid() == parent:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        # Ray may have ended the process that asks.
+        with suppress(OSError, ValueError), connection, connection.makefile("rw") as stream:
+            request = json.loads(stream.readline())
+            os.environ.clear()
+            os.environ.update(request["variables"])
+            sys.argv = [program, *request["arguments"]]
+            runpy.run_path(program, run_name="__main__")
+            stream.write(json.dumps([replaced.pop(), dict(os.environ)]) + "\n")
 
 
 def _serve(framework: str, tool: str) -> None:

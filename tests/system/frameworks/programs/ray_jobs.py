@@ -444,24 +444,6 @@ def stops_trials_early() -> dict[str, Any]:
     return {"logs": _values(grid, "score")}
 
 
-def _nested_objective(config: dict[str, Any]) -> None:
-    from ray import tune
-
-    result = _fit(_saving_loop, config={"lr": config["lr"], "epochs": 1})
-    tune.report({"final": result.metrics["loss"]})
-
-
-@program(
-    "cirron.session\n  tune\n    trial\n      cirron.session\n        fit{trainer=TorchTrainer}\n"
-    "          cirron.session{rank=0}\n" + _epochs(6, 1, "checkpoint{operation=save}"),
-    slow=True,
-)
-def tunes_a_trainer() -> dict[str, Any]:
-    """A trial that runs a TorchTrainer."""
-    grid = _tune(_nested_objective, {"lr": 0.1})
-    return {"logs": _values(grid, "final")}
-
-
 @program(
     "cirron.session\n  search\n    prepare\n    tune\n      trial\n        cirron.session\n"
     "          attempt\n          attempt\n          attempt\n",
@@ -549,30 +531,20 @@ def _trainer_loop(config: dict[str, Any]) -> None:
 
 
 TRAINER_EPOCH = """\
-      epoch[{0}]
-        step[0]
-          data_load
-          forward
-          backward
-          optimizer_step
-        step[1]{{global_step={1}}}
-          data_load
-          forward
-          backward
-          optimizer_step
-        checkpoint{{operation=save}}
-        checkpoint{{operation=save}}
+            epoch[{0}]
+              step[0]
+                data_load
+                forward
+                backward
+                optimizer_step
+              step[1]{{global_step={1}}}
+                data_load
+                forward
+                backward
+                optimizer_step
+              checkpoint{{operation=save}}
+              checkpoint{{operation=save}}
 """
-
-
-@program(
-    "cirron.session\n  fit\n    cirron.session{rank=0}\n"
-    + "".join(TRAINER_EPOCH.format(n, 2 * n + 2) for n in range(2)),
-    slow=True,
-)
-def trains_with_a_trainer_of_transformers() -> dict[str, Any]:
-    """The Trainer of transformers in a worker, with Ray's callback, which reports checkpoints."""
-    return {"loss": _fit(_trainer_loop).metrics["loss"]}
 
 
 def _lightning_loop(config: dict[str, Any]) -> None:
@@ -620,22 +592,43 @@ def _lightning_loop(config: dict[str, Any]) -> None:
 
 
 LIGHTNING_EPOCH = """\
-      epoch[{0}]
-        step[0-1]
-          data_load
-          optimizer_step
-            forward
-            backward
-        checkpoint{{operation=save}}
-        checkpoint{{operation=save}}
+            epoch[{0}]
+              step[0-1]
+                data_load
+                optimizer_step
+                  forward
+                  backward
+              checkpoint{{operation=save}}
+              checkpoint{{operation=save}}
 """
 
 
+def _nested_loop(config: dict[str, Any]) -> None:
+    _saving_loop(config)
+    _trainer_loop(config)
+    _lightning_loop(config)
+
+
+def _nested_objective(config: dict[str, Any]) -> None:
+    from ray import tune
+
+    result = _fit(_nested_loop, config={"lr": config["lr"], "epochs": 1})
+    losses = {str(n): row["loss"] for n, (_, row) in enumerate(result.best_checkpoints)}
+    tune.report({"final": result.metrics["loss"], "losses": losses})
+
+
 @program(
-    "cirron.session\n  fit\n    cirron.session{rank=0}\n"
+    "cirron.session\n  tune\n    trial\n      cirron.session\n        fit{trainer=TorchTrainer}\n"
+    "          cirron.session{rank=0}\n" + _epochs(6, 1, "checkpoint{operation=save}")
+    + "".join(TRAINER_EPOCH.format(n, 2 * n + 2) for n in range(2))
     + "".join(LIGHTNING_EPOCH.format(n) for n in range(2)),
     slow=True,
-)
-def trains_with_lightning() -> dict[str, Any]:
-    """Lightning's Trainer in a worker, with Ray's callback, which reports checkpoints."""
-    return {"loss": _fit(_lightning_loop).metrics["loss"]}
+)  # fmt: skip
+def tunes_a_trainer() -> dict[str, Any]:
+    """A trial that runs a TorchTrainer, whose worker trains in PyTorch and with other trainers.
+
+    These are the Trainers of transformers and Lightning, each with Ray's callback, which reports
+    checkpoints.
+    """
+    grid = _tune(_nested_objective, {"lr": 0.1})
+    return {"logs": _values(grid, "final", *(f"losses/{n}" for n in range(5)))}
