@@ -1,7 +1,6 @@
 """The number of examples that a property test draws.
 
-`make test` draws the same examples each time, at most `FIXED` for each test, or `FEW` if an example
-takes long. `make fuzz` selects
+`make test` draws the same examples each time, at most `FIXED` for each test. `make fuzz` selects
 the profile `drawn`, with which each test draws new examples, and as many as it asks for.
 """
 
@@ -10,11 +9,10 @@ from __future__ import annotations
 from hypothesis import settings
 
 FIXED = 100
-FEW = 30
 DRAWN = "drawn"
 """The name of Hypothesis' profile with which `make fuzz` runs."""
 
 
-def examples(count: int, fixed: int = FIXED) -> int:
-    """Return `count` if new examples are drawn, else at most `fixed`."""
-    return count if settings.get_current_profile_name() == DRAWN else min(count, fixed)
+def examples(count: int) -> int:
+    """Return `count` if new examples are drawn, else at most `FIXED`."""
+    return count if settings.get_current_profile_name() == DRAWN else min(count, FIXED)

@@ -21,7 +21,7 @@ from cirron_otel.core.translator.own.fast_decode import fast_decode
 from cirron_otel.core.translator.own.fast_encode import fast_encode, typed_batch
 from cirron_otel.core.translator.translate import FromOtlp
 from cirron_otel.core.translator.typed import NotCanonicalError
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 from .test_lossless import PHASES, SLOW, tampered
@@ -120,9 +120,7 @@ def plain_batches() -> st.SearchStrategy[dict[str, Any]]:
     return batch()
 
 
-@settings(
-    max_examples=examples(1500, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES
-)
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered() | tampered(plain_batches))
 def test_fast_decoder_accepts_only_data_the_exact_decoder_accepts(
     messages: list[ResourceSpans],

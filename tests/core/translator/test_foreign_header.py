@@ -18,7 +18,7 @@ from cirron_otel.core.translator.foreign.messages import decode_foreign
 from cirron_otel.core.translator.own.decode import Decoded
 from cirron_otel.core.translator.own.encode import encode_batch
 from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 from tests.system.fuzz import corpus
 from tests.tools.convert.test_deep_chains import calls_of
@@ -225,7 +225,7 @@ def test_any_value_replaced_in_a_batch_born_in_otlp() -> None:
             assert exactjson.equal(back.batch, batch)
 
 
-@settings(max_examples=examples(80, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=born_in_otlp(), data=st.data())
 def test_several_batches_in_one_message(batch: dict[str, Any], data: st.DataObject) -> None:
     """As a collector merges them; those without a header become one batch."""

@@ -16,7 +16,7 @@ from cirron_otel.core.records.validate import validate_batch
 from cirron_otel.core.translator.logs.log_marks import LogMarks, is_mark, keep_marks, logs_of
 from cirron_otel.core.translator.own.encode import SEGMENTED, Options
 from cirron_otel.core.translator.translate import FromOtlp, encode_own
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 from .test_lossless import PHASES, SLOW, split
@@ -70,7 +70,7 @@ def told(messages: list[ResourceLogs]) -> list[tuple[bytes, bytes, bytes]]:
     return sorted(found)
 
 
-@settings(max_examples=examples(150, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(requests(), st.randoms(use_true_random=False))
 def test_nothing_is_lost(request: LogsData, shuffler: random.Random) -> None:
     truth = [

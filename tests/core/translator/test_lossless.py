@@ -21,7 +21,7 @@ from cirron_otel.core.translator.own.encode import Options, encode_batch
 from cirron_otel.core.translator.own.own import plan_of
 from cirron_otel.core.translator.own.parts import whole_of
 from cirron_otel.core.translator.translate import FromOtlp, encode_foreign, to_otlp
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -81,9 +81,7 @@ SHUFFLERS = st.randoms(use_true_random=False)
 
 
 @pytest.mark.parametrize("options", LAYOUTS, ids=lambda o: o.layout)
-@settings(
-    max_examples=examples(1100, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES
-)
+@settings(max_examples=examples(1100), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=BATCHES, name=NAMES, limits=gen.limits, plan=gen.plans())
 def test_batch_to_otlp_and_back(
     options: Options, batch: Any, name: str | None, limits: Any, plan: Plan
@@ -114,7 +112,7 @@ def test_batch_through_a_splitting_collector(
     assert decoded.complete
 
 
-@settings(max_examples=examples(350, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(350), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=BATCHES, shuffler=SHUFFLERS, limits=gen.limits)
 def test_everything_twice_counts_once(batch: Any, shuffler: random.Random, limits: Any) -> None:
     with gen.cut(limits):
@@ -127,7 +125,7 @@ def test_everything_twice_counts_once(batch: Any, shuffler: random.Random, limit
         assert exactjson.equal(decoded.batch, batch)
 
 
-@settings(max_examples=examples(350, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(350), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=BATCHES, shuffler=SHUFFLERS, data=st.data(), limits=gen.limits)
 def test_partial_batch_round_trips_unchanged(
     batch: Any, shuffler: random.Random, data: st.DataObject, limits: Any
@@ -180,7 +178,7 @@ PART_OF_ITS_OWN = {
 """A batch with a member that parts have, ahead of another member."""
 
 
-@settings(max_examples=examples(450, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(450), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @example(
     batch=PART_OF_ITS_OWN,
     shuffler=random.Random(0),
@@ -226,9 +224,7 @@ def test_parts_converted_alone_and_joined_later_are_the_batch(
     assert exactjson.equal(decoded.batch, batch)
 
 
-@settings(
-    max_examples=examples(1500, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES
-)
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(message=gen.traces)
 def test_otlp_to_batch_and_back(message: TracesData) -> None:
     messages = list(message.resource_spans)
@@ -312,9 +308,7 @@ def _tamper(draw: st.DrawFn, span: Any, other: Callable[[], ResourceSpans]) -> N
         pair.value.double_value = draw(st.sampled_from([1.0, math.nan, math.inf]))
 
 
-@settings(
-    max_examples=examples(1500, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES
-)
+@settings(max_examples=examples(1500), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(messages=tampered())
 def test_tampered_output_gives_its_messages_or_its_records(messages: list[ResourceSpans]) -> None:
     messages = wire(messages)

@@ -25,7 +25,7 @@ from cirron_otel.core.translator.translate import FromOtlp, encode_own, to_otlp
 from cirron_otel.core.translator.typed import NotCanonicalError
 from cirron_otel.errors import InputError
 from cirron_otel.ids import digest, span_id_for
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 from .sdk_batches import ADOPTED, sdk_batches
@@ -86,7 +86,7 @@ def is_plain(made: dict[str, Any]) -> bool:
 # --- fast and exact, live and offline -----------------------------------------------------------
 
 
-@settings(max_examples=examples(700, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(700), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(made=sdk_batches(), options=st.sampled_from(LAYOUTS), limits=gen.limits)
 def test_fast_and_exact_codecs_give_the_same_result(
     made: Any, options: Options, limits: Any
@@ -127,7 +127,7 @@ def compare_fast_and_exact(made: Any, options: Options, *, is_cut: bool) -> None
     assert whole.name == decoded.name
 
 
-@settings(max_examples=examples(250, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(made=gen.batches | sdk_batches(), options=st.sampled_from(LAYOUTS))
 def test_live_export_gives_the_bytes_of_a_conversion(made: Any, options: Options) -> None:
     data, name = exactjson.dumps(made), "00000000000000000007-x.json"
@@ -145,7 +145,7 @@ def test_live_export_gives_the_bytes_of_a_conversion(made: Any, options: Options
     index.close()
 
 
-@settings(max_examples=examples(150, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     made=st.lists(sdk_batches(), min_size=2, max_size=3),
     size=st.integers(1, 3),
@@ -165,7 +165,7 @@ def test_batches_split_shuffled_and_merged(made: list[Any], size: int, shuffler:
         assert exactjson.equal(decoded.batch, made[int(decoded.batch["batch_id"], 16)])
 
 
-@settings(max_examples=examples(200, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(made=sdk_batches(), data=st.data())
 def test_parts_that_meet_again_are_one_batch(made: Any, data: st.DataObject) -> None:
     made["marks"] = [m for m in made["marks"] if m["span_id"] not in (ADOPTED, "root")]

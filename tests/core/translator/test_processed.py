@@ -15,7 +15,7 @@ from cirron_otel.core.placement.batch_placement import Plan
 from cirron_otel.core.translator.events import FOREIGN, kind_of
 from cirron_otel.core.translator.own.encode import Options, encode_batch
 from cirron_otel.core.translator.own.own import plan_of
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 
 from .test_lossless import (
@@ -74,7 +74,7 @@ def without_added(batch: Any, truth: Any) -> tuple[Any, int]:
     return batch, held
 
 
-@settings(max_examples=examples(150, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     batch=BATCHES,
     limits=gen.limits,

@@ -16,7 +16,6 @@ from cirron_otel.core.records.step_summaries import INSIDE, STEPS, listed
 from cirron_otel.core.targets.exported_part import exported_part
 from cirron_otel.core.translator.translate import encode_own
 from cirron_otel.sdk.flush.export_budget import BURST_S, ExportBudget
-from tests.kit.examples import FEW, examples
 
 from .batches import GeneratedRank, stated
 from .ranks import Job, SimulatedRank
@@ -60,7 +59,7 @@ def wire_spans(batch: SealedBatch) -> int:
     )
 
 
-@settings(max_examples=examples(100, FEW), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_ARRIVALS, st.sampled_from([0.4, 1, 5, 20, 200]), st.integers(0, 10**6))
 def test_it_holds_over_every_window(
     arrivals: list[tuple[int, int, int, int]], rate: float, seed: int
@@ -75,7 +74,7 @@ def test_it_holds_over_every_window(
     assert sum(size for _, size, _ in sizes) <= budget.counts.spans
 
 
-@settings(max_examples=examples(100, FEW), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_ARRIVALS, st.sampled_from([1, 5, 20, 200]), st.integers(0, 10**6))
 def test_only_steps_that_cannot_be_summarised_exceed_the_budget(
     arrivals: list[tuple[int, int, int, int]], rate: int, seed: int
@@ -112,7 +111,7 @@ def scope_above(spans: Sequence[Record], span: Record) -> Record | None:
     return next((each for each in spans if each["id"] == span["parent_id"]), None)
 
 
-@settings(max_examples=examples(100, FEW), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_ARRIVALS, st.sampled_from([1, 5, 20, 200]), st.integers(0, 10**6))
 def test_no_step_is_lost_and_no_parent_dangles(
     arrivals: list[tuple[int, int, int, int]], rate: int, seed: int
@@ -162,7 +161,7 @@ def test_no_step_is_lost_and_no_parent_dangles(
                 assert mark["id"] in kept[mark["span_id"]]["mark_ids"]
 
 
-@settings(max_examples=examples(100, FEW), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_ARRIVALS, st.sampled_from([1, 5, 20]), st.integers(0, 10**6))
 def test_the_export_is_a_function_of_the_batch(
     arrivals: list[tuple[int, int, int, int]], rate: int, seed: int

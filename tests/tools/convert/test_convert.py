@@ -27,7 +27,7 @@ from cirron_otel.tools.convert.messages import SizeLimits
 from cirron_otel.tools.convert.report import Report
 from cirron_otel.tools.convert.select import Selection
 from tests.core.translator.test_lossless import PHASES, SLOW
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 from tests.kit.spools.comparing import (
     RECORDED,
@@ -47,7 +47,7 @@ def spool_of(folder: Path, *contents: bytes) -> Path:
     return folder
 
 
-@settings(max_examples=examples(150, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(
     made=st.lists(gen.batches, min_size=1, max_size=3),
     layout=st.booleans(),

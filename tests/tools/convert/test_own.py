@@ -21,7 +21,7 @@ from cirron_otel.tools.convert.convert import ConvertRequest, convert
 from cirron_otel.tools.convert.select import Selection
 from cirron_otel.tools.convert.selecting import Selector
 from tests.core.translator.test_lossless import PHASES, SLOW
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 from tests.kit.spools.comparing import assert_same, batches, spans_of
 from tests.perf.bench import workload
@@ -105,7 +105,7 @@ def test_scopes_that_are_open_are_selected_like_others() -> None:
     index.close()
 
 
-@settings(max_examples=examples(300, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(made=gen.batches, otel=gen.own_otel)
 def test_the_quick_look_and_the_translation_agree_on_the_session(made: Any, otel: Any) -> None:
     data = exactjson.dumps(made | {"otel": otel})

@@ -26,7 +26,7 @@ from cirron_otel.tools.convert.export import ExportRequest, export
 from cirron_otel.tools.convert.messages import SizeLimits
 from cirron_otel.tools.convert.report import Report
 from tests.core.translator.test_lossless import PHASES, SLOW
-from tests.kit.examples import FEW, examples
+from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
 from tests.kit.servers.servers import http_receiver
 from tests.kit.spools.comparing import RECORDED, assert_same, batches
@@ -68,7 +68,7 @@ def test_a_recording_comes_back(name: str, suffix: str, tmp_path: Path) -> None:
     assert_same(batches(tmp_path / "back"), batches(RECORDED / name))
 
 
-@settings(max_examples=examples(150, FEW), deadline=None, suppress_health_check=SLOW, phases=PHASES)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW, phases=PHASES)
 @given(batch=gen.batches | gen.crowded_batches() | changed(), is_odd=st.booleans())
 def test_any_batch_comes_back_or_its_name_is_reported(batch: Any, is_odd: bool) -> None:
     assume(check_batch(exactjson.dumps(batch)) is None)  # a file without a batch is skipped
