@@ -128,7 +128,7 @@ def test_the_collector_is_killed_and_comes_back(
         assert len(job.losses()) == back
         until(lambda: GIVEN_UP in service.tail(1000))
         time.sleep(2)  # the spans that waited behind that batch are given up, too
-        stack.enter_context(made.collector())
+        collector = stack.enter_context(made.collector())
         stops.go_on(back)
         trace_id = job.trace_id()
         service.stop()
@@ -140,6 +140,7 @@ def test_the_collector_is_killed_and_comes_back(
         assert lost(found)
         assert lost(found) <= set(range(gone, back))
         assert "nightly training" in {span["name"] for span in found.values()}
+        collector.kill()  # a stop waits 30 s for the second backend, which does not run here
 
 
 def test_the_backend_hangs_for_a_while(
