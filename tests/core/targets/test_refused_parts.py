@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel.core.spool.dead_letters import DeadLetters
+from tests.kit.examples import examples
 from tests.kit.servers.servers import grpc_receiver, http_receiver
 
 from .drivers import DRIVERS, GROUPED, Run
@@ -126,11 +127,12 @@ WAYS = [
 
 
 @pytest.mark.slow
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("driver", "protocol"), WAYS)
 def test_longer_orders_of_answers(case: Case, driver: str, protocol: str) -> None:
     """With batches that are sent together, and processes that end in between."""
     draw = random.Random(f"{driver} {protocol}")
-    for _ in range(16):
+    for _ in range(examples(160, 8)):
         kinds = draw.choices(KINDS, k=draw.randint(3, 9))
         case.check(
             driver,
@@ -143,11 +145,12 @@ def test_longer_orders_of_answers(case: Case, driver: str, protocol: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("driver", "protocol"), WAYS)
 def test_the_answers_depend_on_the_spans(case: Case, driver: str, protocol: str) -> None:
     """So it is known exactly which batches are refused, and how many spans are rejected."""
     draw = random.Random(f"{protocol} {driver}")
-    for _ in range(20):
+    for _ in range(examples(200, 10)):
         batches, spans = draw.randint(1, 6), 6
         case.check(
             driver,
