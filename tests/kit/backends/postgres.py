@@ -38,6 +38,7 @@ PASSWORD = "p@ss/word%20:x"
 SETTINGS = {
     "fsync": "off", "full_page_writes": "off", "unix_socket_directories": "", "timezone": "UTC",
     "shared_buffers": "32MB", "max_connections": "40",
+    "jit": "off",  # it takes seconds for a view of a hundred rows
 }  # fmt: skip
 
 
