@@ -16,7 +16,6 @@ from cirron_otel.core.delivery.errors import RefusedError
 from cirron_otel.core.records.check import check_batch, check_value
 from cirron_otel.core.targets.sql.storage import Storage
 from cirron_otel.exactjson import Raw
-from tests.kit.examples import FEW, examples
 from tests.kit.generators import strategies
 from tests.kit.spools import mutations
 from tests.kit.spools.made import (
@@ -40,7 +39,7 @@ OURS = sorted((Path(cirron_otel.tools.cli.__file__).parent / "recording" / "spoo
 VECTORS = Path(__file__).parents[2] / "translator" / "vectors"
 
 SHARED = settings(
-    max_examples=examples(100, FEW),
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
