@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from .program_server import LIMIT_S, ProgramError, ProgramServer, exit_status, serve
-from .sessions.processes import environment
+from .sessions.processes import ROOT, environment
 
 _IMPORTED = ("torch", "torch._dynamo", "torch.utils.data", "opentelemetry.sdk.trace")
 """Every optimizer imports `torch._dynamo`. The scripts import cirron_otel themselves."""
@@ -34,15 +34,20 @@ class ForkedScripts(ProgramServer):
         super().__init__(command, {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
 
     def script(
-        self, path: Path, *arguments: object, env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script to its end; raise ProgramError if the interpreter has ended."""
+        self, path: Path, *arguments: object, env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Run a script to its end; raise ProgramError if the interpreter has ended.
+
+        Its directory is the checkout's by default.
+        """
         words = [str(path), *map(str, arguments)]
         variables = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **(env or {}))
         with tempfile.TemporaryDirectory() as folder:
             outputs = [Path(folder, name) for name in ("stdout", "stderr")]
             request: dict[str, Any] = {"words": words, "environment": variables}
-            statuses = self._ask(request | {"outputs": [*map(str, outputs)]})
+            request |= {"outputs": [*map(str, outputs)], "cwd": str(cwd or ROOT)}
+            statuses = self._ask(request)
             if not statuses:
                 raise ProgramError("the interpreter has ended")
             out, err = (each.read_text() for each in outputs)
@@ -71,6 +76,7 @@ def _prepared(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         os.dup2(os.open(path, flags, 0o600), stream)
     os.environ.clear()
     os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
     script = request["words"][0]
     sys.argv = request["words"]
     sys.path[0] = str(Path(script).parent)
