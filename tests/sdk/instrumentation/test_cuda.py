@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from cirron_otel.sdk.instrumentation.patches import Patches
 from cirron_otel.sdk.instrumentation.torch import cuda
 from cirron_otel.sdk.instrumentation.torch.clock import Clock
 from cirron_otel.sdk.instrumentation.torch.cuda import Cuda
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 
 
 class Graph:
@@ -238,9 +237,10 @@ ci.shutdown()
 """
 
 
-def test_training_on_the_cpu_of_a_machine_with_a_gpu_makes_no_context() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment(CUDA_VISIBLE_DEVICES=""),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def test_training_on_the_cpu_of_a_machine_with_a_gpu_makes_no_context(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = scripts.script(program)
     assert (done.returncode, done.stdout) == (0, "{} False\n"), done.stderr

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from cirron_otel.core.spool import snapshot_files
 from cirron_otel.sdk.snapshots import batched, serial
 from cirron_otel.sdk.snapshots import recorder as sdk
-from tests.kit.sessions.processes import environment
+from tests.kit.forked_scripts import ForkedScripts
 
 from .training import by_epoch
 
 TEXT = (Path(__file__).parents[3] / "docs" / "snapshots.md").read_text()
 
 
-def test_documented_program_records_the_stated_snapshots(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)
-    subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120, env=environment()
-    )
+def test_documented_program_records_the_stated_snapshots(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    (text,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    done = scripts.script(program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found = by_epoch(tmp_path / ".cirron")
     assert [list(records) for records in found] == [
         ["weight", "bias", "weight.grad", "bias.grad"]

@@ -20,6 +20,7 @@ from safetensors import safe_open
 import cirron_otel as ci
 from cirron_otel.sdk.flush import assembly
 from cirron_otel.sdk.snapshots import recorder as sdk
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.opened import opened
 from tests.kit.sessions.processes import environment, until
 from tests.kit.sessions.whole import recovered, whole
@@ -199,14 +200,17 @@ if not child:
 """
 
 
-def test_forked_child_and_parent_snapshot_only_their_epochs(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path)], check=True, timeout=120, env=environment()
-    )
-    see_it_is_right(tmp_path)
-    whole(tmp_path)
+def test_forked_child_and_parent_snapshot_only_their_epochs(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    program, directory = tmp_path / "program.py", tmp_path / "run"
+    program.write_text(FORKING)
+    done = scripts.script(program, directory)
+    assert done.returncode == 0, done.stderr
+    see_it_is_right(directory)
+    whole(directory)
     by_pid: dict[int, int] = {}
-    for span, records in zip(epochs(tmp_path), by_epoch(tmp_path), strict=True):
+    for span, records in zip(epochs(directory), by_epoch(directory), strict=True):
         assert set(records) == {"weight", "bias"}
         assert {record["mode"] for record in records.values()} == {"full"}
         by_pid[span["pid"]] = by_pid.get(span["pid"], 0) + 1

@@ -20,6 +20,7 @@ from safetensors import safe_open
 import cirron_otel as ci
 from cirron_otel.sdk.tracing.state import state
 from tests.core.spool.test_format_text import PROGRAM
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.opened import opened
 
 from .training import (
@@ -193,13 +194,15 @@ class TestFiles:
                     assert file.get_tensor(name).equal(truth[name])
             assert stat.S_IMODE(path_of(record).stat().st_mode) == 0o600
 
-    def test_reading_program_of_the_schemas_page_runs_unchanged(self, tmp_path: Path) -> None:
+    def test_reading_program_of_the_schemas_page_runs_unchanged(
+        self, scripts: ForkedScripts, tmp_path: Path
+    ) -> None:
         with opened(tmp_path / ".cirron", snapshots="full"):
             train(ci.watch(model()))
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM)
+        done = scripts.script(program, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         assert done.stdout.count("epoch ") == 2
 
     @pytest.mark.parametrize(("rate", "mode"), [(0.0, "stats"), (1.0, "sampled")])

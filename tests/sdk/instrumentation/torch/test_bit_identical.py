@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit import references
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import read_spool
 
+from .programs import two_hundred_steps
 from .programs.two_hundred_steps import EPOCHS, STEPS, UNTRACED
 
 MODES = ("sampled", "full")
 
 
-def _start(directory: Path, mode: str) -> subprocess.Popen[str]:
-    program = [
-        sys.executable,
-        "-m",
-        "tests.sdk.instrumentation.torch.programs.two_hundred_steps",
-        str(directory),
-        mode,
-    ]
-    return subprocess.Popen(
-        program,
-        cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES="", CIRRON_SAMPLE_INTERVAL="0.02"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+PROGRAM = Path(two_hundred_steps.__file__)
+
+
+def _run(scripts: ForkedScripts, directory: Path, mode: str) -> str:
+    """Return what the program prints."""
+    done = scripts.script(PROGRAM, directory, mode, env={"CIRRON_SAMPLE_INTERVAL": "0.02"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
-    """By mode: the directory that was traced into, and what the run came to."""
-    directories = {mode: tmp_path_factory.mktemp(mode) for mode in (UNTRACED, *MODES)}
-    processes = {mode: _start(path, mode) for mode, path in directories.items()}
+def runs(
+    scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, str]]:
+    """By mode: the directory of the trace, and what the program printed."""
     found = {}
-    for mode, process in processes.items():
-        out, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-        found[mode] = (directories[mode], out)
+    for mode in (UNTRACED, *MODES):
+        directory = tmp_path_factory.mktemp(mode)
+        key = references.key_of([PROGRAM], mode)
+        printed = references.load(key) if mode == UNTRACED else None
+        if printed is None:
+            printed = _run(scripts, directory, mode)
+            if mode == UNTRACED:
+                references.store(key, printed)
+        found[mode] = directory, printed
     return found
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from cirron_otel.core.spool.recovery import find_recoverable, recover
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import read_spool
 
 PROGRAM = """
@@ -30,14 +28,14 @@ with session(Path(sys.argv[1]), pytest.MonkeyPatch(), device) as profiler:
 """
 
 
-def test_scopes_awaiting_the_device_are_recovered_with_their_end_times(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=ROOT, env=environment(), timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
-    (recovered,) = recover(find_recoverable(tmp_path))
-    session = read_spool(tmp_path).session
+def test_scopes_awaiting_the_device_are_recovered_with_their_end_times(
+    scripts: ForkedScripts, tmp_path: Path
+) -> None:
+    program, directory = tmp_path / "program.py", tmp_path / "run"
+    program.write_text(PROGRAM)
+    assert scripts.script(program, directory).returncode == -signal.SIGKILL
+    (recovered,) = recover(find_recoverable(directory))
+    session = read_spool(directory).session
     incomplete = [
         (node.name, node.record["index"])
         for name in ("cirron.session", "epoch", "step", "forward", "backward", "optimizer_step")

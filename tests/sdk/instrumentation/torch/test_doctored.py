@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.conftest import leave_out
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
+
+from .test_hostile_objects import run
 
 WHOLE = {"cirron.session": 1, "epoch": 2, "step": 6, "data_load": 6, "forward": 12, "loss": 6,
          "backward": 6, "recompute": 12, "zero_grad": 6, "optimizer_step": 6}  # fmt: skip
@@ -37,25 +36,8 @@ do without the internal is no part of the loop."""
 
 
 @pytest.fixture(scope="module")
-def doctored_results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    directory = tmp_path_factory.mktemp("doctored")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.sdk.instrumentation.torch.programs.doctored_torch",
-        str(directory),
-    ]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+def doctored_results(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(scripts, "doctored_torch", tmp_path_factory.mktemp("doctored"))
 
 
 @pytest.mark.parametrize("case", LOST)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 
 from .programs.hostile_objects import CASES
 
@@ -25,29 +23,19 @@ COUNTED = {"NoParameters", "NoHash", "NoMode"}
 """Where hooks are kept from what they need: errors are counted, and some scopes are not there."""
 
 
-def run(program: str, directory: Path) -> Any:
-    """What a program of `programs/` prints."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            f"tests.sdk.instrumentation.torch.programs.{program}",
-            str(directory),
-        ],
-        cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(scripts: ForkedScripts, program: str, *arguments: object, **env: str) -> Any:
+    """Run a program of `programs/` in a fork, and return the JSON that it prints."""
+    done = scripts.script(PROGRAMS / f"{program}.py", *arguments, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def hostile_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run("hostile_objects", tmp_path_factory.mktemp("hostile"))
+def hostile_runs(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(scripts, "hostile_objects", tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -64,9 +52,9 @@ def test_a_hostile_object_trains_as_without_tracing(hostile_runs: Any, case: str
         assert found["names"] == {name: count for name, count in wanted.items() if count}
 
 
-def test_whatever_raises_inside_the_hooks(tmp_path: Path) -> None:
+def test_whatever_raises_inside_the_hooks(scripts: ForkedScripts, tmp_path: Path) -> None:
     """Each of their functions, early and late: counted, and the next loops are right again."""
-    found = run("faulty_hooks", tmp_path)
+    found = run(scripts, "faulty_hooks", tmp_path)
     assert found["wrong"] == {}
     called = set(found["called"])
     assert len(called) > 50

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.servers.metrics_sink import (
     HTTP,
     SINKS,
@@ -16,7 +15,6 @@ from tests.kit.servers.metrics_sink import (
     phases,
     points,
 )
-from tests.kit.sessions.processes import environment
 from tests.kit.sessions.whole import whole
 from tests.sdk.flush.test_metrics import check, check_exemplars, to
 
@@ -43,13 +41,13 @@ ci.shutdown()
 """
 
 
-def test_steps_and_phases_of_the_hooks(tmp_path: Path) -> None:
+def test_steps_and_phases_of_the_hooks(scripts: ForkedScripts, tmp_path: Path) -> None:
+    program = tmp_path / "loop.py"
+    program.write_text(LOOP)
     with SINKS[HTTP](Sink()) as sink:
-        subprocess.run(
-            [sys.executable, "-c", LOOP, tmp_path],
-            env=environment(**to(sink, HTTP)), timeout=120, check=True,
-        )  # fmt: skip
-    found = whole(tmp_path)
+        done = scripts.script(program, tmp_path / "run", env=to(sink, HTTP))
+    assert done.returncode == 0, done.stderr
+    found = whole(tmp_path / "run")
     (request,) = sink.metrics
     check(request, found)
     metrics = by_name(request)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import Node, read_spool
 
 from . import trees
+from .test_hostile_objects import run
 
 CASES = ["forked", "multiprocessed", "grandchild", "spawned", "threads", "side_by_side"]
 STEP = """
@@ -35,24 +32,9 @@ def epochs(last: int) -> str:
 class Ran:
     """What all cases left."""
 
-    def __init__(self, directory: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.sdk.instrumentation.torch.programs.training_processes",
-        ]
-        done = subprocess.run(
-            [*command, str(directory), *CASES],
-            cwd=ROOT,
-            env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+    def __init__(self, scripts: ForkedScripts, directory: Path) -> None:
         self.directory = directory
-        self.told: Any = json.loads(done.stdout)
+        self.told = run(scripts, "training_processes", directory, *CASES)
 
     def sessions(self, case: str) -> dict[int, Node]:
         """By their process."""
@@ -64,8 +46,8 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return Ran(tmp_path_factory.mktemp("processes"))
+def ran(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return Ran(scripts, tmp_path_factory.mktemp("processes"))
 
 
 def check(session: Node, expected: str) -> None:

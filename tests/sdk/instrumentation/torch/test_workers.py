@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,46 +13,27 @@ import pytest
 from cirron_otel.core.spool.paths import target_spool
 from cirron_otel.core.spool.recovery import recover
 from tests.conftest import leave_out
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.servers.backend import Backend
-from tests.kit.sessions.processes import ROOT, environment
+from tests.kit.sessions.processes import environment
 from tests.kit.sessions.spool_trees import Node, Spool, read_spool
 
 from .programs.loading_workers import BATCH, ROWS
+from .test_hostile_objects import run
 
 CASES = ["forked", "forked=off", "spawned", "streamed", "single_rows", "in_this_process",
          "failing", "killed", "stateful"]  # fmt: skip
 LOADED = ["fetch", "collate"]
 
 
-def run(directory: Path, *cases: str, **variables: str) -> Any:
-    """What the program says of the cases."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.sdk.instrumentation.torch.programs.loading_workers",
-            str(directory),
-            *cases,
-        ],
-        cwd=ROOT,
-        env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **variables),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
 class Ran:
     """What all cases left."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, scripts: ForkedScripts, directory: Path) -> None:
         self.directory = directory
         has_torchdata = importlib.util.find_spec("torchdata") is not None
         self.cases = [case for case in CASES if case != "stateful" or has_torchdata]
-        self.told = run(directory, *self.cases)
+        self.told = run(scripts, "loading_workers", directory, *self.cases)
 
     def sessions(self, case: str) -> tuple[Node, list[Node]]:
         """The session of the process, and those of its workers."""
@@ -66,8 +46,8 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return Ran(tmp_path_factory.mktemp("workers"))
+def ran(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return Ran(scripts, tmp_path_factory.mktemp("workers"))
 
 
 def names(node: Node) -> list[Any]:
@@ -187,11 +167,11 @@ def test_the_others_ended_by_themselves(ran: Ran) -> None:
     assert ran.told["said"] == []
 
 
-def test_worker_spans_are_delivered_to_the_backend(tmp_path: Path) -> None:
+def test_worker_spans_are_delivered_to_the_backend(scripts: ForkedScripts, tmp_path: Path) -> None:
     with Backend.running() as backend:
-        run(tmp_path, "forked", **backend.cirron())
+        run(scripts, "loading_workers", tmp_path, "forked", **backend.cirron())
         # Torch gives a worker little time to end: what it could not send is in the spool.
-        flush = [sys.executable, "-m", "cirron_otel", "spool", "flush", tmp_path / "forked"]
+        flush = [sys.executable, "-m", "cirron_otel", "spool", "flush", str(tmp_path / "forked")]
         subprocess.run(flush, env=environment(**backend.cirron()), timeout=180, check=True)
     spool = read_spool(tmp_path / "forked")
     assert len(spool.sessions) == 5

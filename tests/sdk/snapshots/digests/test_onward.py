@@ -13,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 import cirron_otel as ci
 from cirron_otel.core.analysis.verify import verify_spool
 from cirron_otel.core.spool.reader import SpoolReader
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.servers.servers import http_receiver
 from tests.kit.sessions.processes import ROOT, environment
 from tests.kit.spools.comparing import assert_same, cirron_otel
@@ -96,11 +97,12 @@ def test_wrong_values_are_usage_errors(option: str, value: str, expected: str) -
     assert f"{value!a}: expected {expected}" in done.stderr
 
 
-def test_the_program_of_the_page(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```py\n(import torch\n\n.{,40}profile.*?)```", TEXT, re.DOTALL)
-    subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120, env=environment()
-    )
+def test_the_program_of_the_page(scripts: ForkedScripts, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```py\n(import torch\n\n.{,40}profile.*?)```", TEXT, re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    done = scripts.script(program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found = digests(tmp_path / ".cirron")
     assert len(found) == 4 * 6
     assert {each.mark.failed for each in found} == {None}
@@ -125,13 +127,13 @@ print([name for name in sys.modules if ".snapshots.digest_" in name])
 
 @pytest.mark.parametrize(("digest", "hooks"), [(None, 0), ("step", 5)])
 def test_hooks_are_installed_only_on_request(
-    digest: str | None, hooks: int, tmp_path: Path
+    digest: str | None, hooks: int, scripts: ForkedScripts, tmp_path: Path
 ) -> None:
     """Without digests, no instruction of theirs is executed in a step."""
-    done = subprocess.run(
-        [sys.executable, "-c", _HOOKS.format(digest=digest)],
-        capture_output=True, text=True, timeout=120, check=True, env=environment(), cwd=tmp_path,
-    )  # fmt: skip
+    program = tmp_path / "program.py"
+    program.write_text(_HOOKS.format(digest=digest))
+    done = scripts.script(program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     count, modules = done.stdout.splitlines()
     assert int(count) == hooks
     assert (modules == "[]") == (digest is None)
