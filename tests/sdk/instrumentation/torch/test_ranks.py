@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.processes import ROOT, environment
 from tests.kit.sessions.spool_trees import read_spool
 
 from . import trees
 from .test_processes import check
 
-PROGRAM = [sys.executable, "-m", "tests.sdk.instrumentation.torch.programs.spawned_ranks"]
+MODULE = "tests.sdk.instrumentation.torch.programs.spawned_ranks"
+SCRIPT = ROOT / f"{MODULE.replace('.', '/')}.py"
+PROGRAM = [sys.executable, "-m", MODULE]
 RUN = [sys.executable, "-m", "cirron_otel"]
 TREE = """
 cirron.session
@@ -41,8 +44,14 @@ def ran(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_spawned_processes_have_their_ranks(tmp_path: Path, moment: str) -> None:
-    done = ran(*PROGRAM, moment, str(tmp_path))
+def test_spawned_processes_have_their_ranks(
+    scripts: ForkedScripts, tmp_path: Path, moment: str
+) -> None:
+    """Before: the program is a script. After: it is a module."""
+    if moment == "before":
+        name, done = SCRIPT.stem, scripts.script(SCRIPT, moment, tmp_path)
+    else:
+        name, done = MODULE, ran(*PROGRAM, moment, str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     spool = read_spool(tmp_path)
     trained = [each for each in spool.sessions if "worker" not in each.record["attrs"]]
@@ -54,7 +63,7 @@ def test_spawned_processes_have_their_ranks(tmp_path: Path, moment: str) -> None
     assert {span["rank"] for span in spool.spans if span["pid"] == pid_of(trained, 1)} == {1}
     resources = [batch["otel"]["resource"]["attributes"] for batch in spool.batches]
     assert len({each["cirron.run.id"] for each in resources}) == 1
-    assert {each["cirron.run.script"] for each in resources} == {PROGRAM[-1]}
+    assert {each["cirron.run.script"] for each in resources} == {name}
     assert {each["cirron.world_size"] for each in resources if "cirron.world_size" in each} >= {2}
 
 
@@ -74,8 +83,9 @@ def test_ranks_below_the_command_line(tmp_path: Path) -> None:
     assert {each["rank"] for each in report["ranks"]} == {0, 1, None}  # None: the job's own session
 
 
-def test_a_launcher_goes_first(tmp_path: Path) -> None:
+def test_a_launcher_goes_first(scripts: ForkedScripts, tmp_path: Path) -> None:
     """Variables that state a rank are believed, as everywhere else."""
-    done = ran(*PROGRAM, "after", str(tmp_path), RANK="5", WORLD_SIZE="8")
+    variables = {"RANK": "5", "WORLD_SIZE": "8"}
+    done = scripts.script(SCRIPT, "after", tmp_path, "fork", env=variables)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {each.record["rank"] for each in read_spool(tmp_path).sessions} == {5}

@@ -1,7 +1,8 @@
-"""Two ranks of torch.multiprocessing.spawn: their rank is an argument, not a variable.
+"""Two ranks of torch.multiprocessing: their rank is an argument, not a variable.
 
-`spawned_ranks MOMENT DIRECTORY`: profile() is called before or after init_process_group, or, with
-the moment `never`, not at all.
+`spawned_ranks MOMENT DIRECTORY [METHOD]`: profile() is called before or after init_process_group,
+or, with the moment `never`, not at all. METHOD starts the processes: `spawn` (the default) or
+`fork`.
 """
 
 from __future__ import annotations
@@ -39,5 +40,6 @@ def train(rank: int, moment: str, directory: str, meeting: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (*sys.argv[1:], str(Path(folder) / "meeting"))
-        multiprocessing.spawn(train, args=arguments, nprocs=2)
+        moment, output, method = [*sys.argv[1:], "spawn"][:3]
+        arguments = (moment, output, str(Path(folder) / "meeting"))
+        multiprocessing.start_processes(train, arguments, nprocs=2, start_method=method)
