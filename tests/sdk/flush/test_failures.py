@@ -29,6 +29,7 @@ WAYS = {
     "finally": ("failed", NAN, 1),
     "exit code": ("failed", NAN, 3),
     "hook": ("failed", NAN, 1),
+    "reported": ("failed", NAN, 0),
     "SIGTERM": ("killed", TERMINATED, -15),
     "SIGKILL": ("killed", "incomplete: the process ended without closing this scope", -9),
     "caught": ("closed", None, 0),
