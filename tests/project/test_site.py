@@ -1,5 +1,7 @@
 """The documentation's site builds without a warning, has no dead link, and loads nothing from
 other hosts.
+
+The site is built again if a page, another file of docs/, or the name of a file has changed.
 """
 
 from __future__ import annotations
@@ -8,12 +10,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.kit import references
 
 ROOT = Path(__file__).parents[2]
 INDEX = "docs/index.html"
@@ -69,9 +74,33 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site."""
     out = tmp_path_factory.mktemp("site")
-    done = build(ROOT, out)
-    assert (done.returncode, done.stderr) == (0, "")
-    return out / "html"
+
+    def make(folder: Path) -> None:
+        done = build(ROOT, out)
+        assert (done.returncode, done.stderr) == (0, "")
+        shutil.copytree(out / "html", folder, dirs_exist_ok=True)
+
+    references.fill(out / "stored", references.key_of(*read_by_sphinx()), make)
+    return out / "stored"
+
+
+def read_by_sphinx() -> tuple[list[Path], str]:
+    """Return the files that a build reads, and the names of all files, which pages link to."""
+    files = {path.relative_to(ROOT) for path in listed(ROOT)}
+    read = {path for path in files if path.suffix == ".md" or path.parts[0] == "docs"}
+    contents = [ROOT / path for path in read | {Path("pyproject.toml")}]
+    return contents, "\n".join(sorted(map(str, files)))
+
+
+def listed(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, except those that are hidden or generated."""
+    for path in folder.iterdir():
+        if path.name[0] == "." or path.name in ("__pycache__", "build", "dist"):
+            continue
+        if path.is_dir():
+            yield from listed(path)
+        else:
+            yield path
 
 
 @pytest.fixture(scope="module")
