@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ def main(name):
     for line in sys.stdin:
         if line == "fail\\n":
             raise ValueError("as asked")
+        while line == "work\\n" and time.process_time() < 0.5:
+            pass
         if line == "hang\\n":
             print(os.getpid(), flush=True)
             time.sleep(600)
@@ -81,6 +84,22 @@ def test_a_worker_that_does_not_end_is_killed(
     while is_running(pid):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_the_cpu_time_of_a_worker_is_part_of_that_of_the_children(
+    workers: Workers, tmp_path: Path
+) -> None:
+    before = cpu_time_of_children()
+    with workers:
+        process = started(workers, tmp_path, "a")
+        assert process.ask("work").startswith("a work")
+        process.end()
+    assert cpu_time_of_children() - before >= 0.5
+
+
+def cpu_time_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def is_running(pid: int) -> bool:

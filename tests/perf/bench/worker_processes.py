@@ -146,21 +146,39 @@ class Workers:
 
 
 def serve(connection: socket.socket, program: Any) -> None:
-    """Fork a worker for each request, and answer with its pid, until the connection ends."""
+    """Fork a worker for each request, and answer with its pid, until the connection ends.
+
+    Return when all workers have ended, or are killed. Each is waited for, so that its CPU time is
+    part of this process's.
+    """
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    running: set[int] = set()
     while True:
         request, streams, _, _ = socket.recv_fds(connection, _LONGEST, 3)
         if not request:
-            return
+            break
         pid = os.fork()
         if not pid:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             connection.close()
             work(program, json.loads(request), streams)
+        running.add(pid)
         for number in streams:
             os.close(number)
         connection.send(pid.to_bytes(8))
+        _reap(running)
+    end = time.monotonic() + _END_S
+    while running:
+        if time.monotonic() > end:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+        _reap(running)
+
+
+def _reap(running: set[int]) -> None:
+    """Remove the workers that have ended."""
+    while running and (pid := os.waitpid(-1, os.WNOHANG)[0]):
+        running.discard(pid)
 
 
 def work(program: Any, request: dict[str, Any], streams: Sequence[int]) -> None:
