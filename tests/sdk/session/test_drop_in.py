@@ -17,8 +17,9 @@ import pytest
 
 import cirron_otel as ci
 from tests.conftest import leave_out
+from tests.kit import references
 from tests.kit.environments import EnvironmentUnavailableError
-from tests.kit.recorder.record import environment
+from tests.kit.recorder.record import CONSTRAINTS, environment
 from tests.kit.sessions.spool_trees import (
     OVERHEAD,
     SESSION,
@@ -29,6 +30,8 @@ from tests.kit.sessions.spool_trees import (
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "drop_in"
 IMPORT = "import cirron as ci"
+THEIRS = "0.3.0"
+"""The version of cirron-sdk. What it prints and records is stored (tests/kit/references.py)."""
 
 EXIT_STATUS = {"leaving": 3}
 DIRECTORY = {"configured": "elsewhere"}
@@ -140,14 +143,21 @@ def test_a_program_of_cirron_sdk_runs_unchanged(name: str, tmp_path: Path) -> No
     text = (PROGRAMS / f"{name}.py").read_text()
     assert text.count(IMPORT) == 1
     try:
-        theirs = environment("0.3.0")
+        theirs = environment(THEIRS)
     except EnvironmentUnavailableError as error:
         leave_out(str(error))
-    printed = run(theirs, text, tmp_path / "theirs", name)
+    recorded = tmp_path / "recorded"
+
+    def record(folder: Path) -> None:
+        (folder / "printed").write_text(run(theirs, text, folder / "theirs", name))
+
+    files = [PROGRAMS / f"{name}.py", Path(__file__), CONSTRAINTS]
+    references.fill(recorded, references.key_of(files, "drop-in", THEIRS), record)
     ours = text.replace(IMPORT, "import cirron_otel as ci")
-    assert run(Path(sys.executable), ours, tmp_path / "ours", name) == printed
+    printed = run(Path(sys.executable), ours, tmp_path / "ours", name)
+    assert printed == (recorded / "printed").read_text()
     where = DIRECTORY.get(name, ".cirron")
-    expected = shape(read_spool(tmp_path / "theirs" / where))
+    expected = shape(read_spool(recorded / "theirs" / where))
     assert shape(read_spool(tmp_path / "ours" / where)) == expected
     assert has_content(expected) or name == "switched_off"
 
