@@ -27,6 +27,7 @@ from .kit.backends import tempo as tempo_backend
 from .kit.backends.build import BACKENDS, missing
 from .kit.environments import EnvironmentUnavailableError
 from .kit.examples import DRAWN
+from .kit.forked_scripts import ForkedScripts
 from .kit.recorder import record
 from .kit.recorder.record import Recording
 from .kit.times import (
@@ -242,6 +243,13 @@ def tempo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tempo_backend.Te
     """One Tempo for all tests of a worker, at its default limits: trace ids keep them apart."""
     with tempo_backend.tempo(tmp_path_factory.mktemp("tempo")) as backend:
         yield backend
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Iterator[ForkedScripts]:
+    """Runs scripts that use torch; the interpreter starts with the first one."""
+    with ForkedScripts() as interpreter:
+        yield interpreter
 
 
 @pytest.fixture

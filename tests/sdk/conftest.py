@@ -21,7 +21,6 @@ from cirron_otel.sdk.tracing.foreign_spans import ForeignSpans
 from cirron_otel.sdk.tracing.scope import NO_SESSION, Scope
 from cirron_otel.sdk.tracing.state import state
 from cirron_otel.sdk.tracing.traces import Segments
-from tests.kit.forked_scripts import ForkedScripts
 
 _FOREVER = 1 << 62
 
@@ -93,10 +92,3 @@ def session_with() -> Iterator[Callable[..., OpenSession]]:
 def session(session_with: Callable[..., OpenSession]) -> OpenSession:
     """An open session whose scopes and marks can be collected; clean before and afterwards."""
     return session_with()
-
-
-@pytest.fixture(scope="session")
-def scripts() -> Iterator[ForkedScripts]:
-    """Runs scripts that use torch; the interpreter starts with the first one."""
-    with ForkedScripts() as interpreter:
-        yield interpreter

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,17 +10,17 @@ from typing import Any
 import pytest
 
 from tests.kit.backends import run
+from tests.kit.forked_scripts import ForkedScripts
 from tests.sdk.instrumentation.torch.trees import read
-from tests.tools.conftest import environment
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "provider_after.py"
 
 
-def _run(directory: Path, endpoint: str, **variables: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(directory), endpoint],
-        env=environment(**variables), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+def _run(
+    scripts: ForkedScripts, directory: Path, endpoint: str, **variables: str
+) -> dict[str, Any]:
+    done = scripts.script(PROGRAM, directory, endpoint, env=variables)
+    assert done.returncode == 0, done.stderr
     assert "Overriding" not in done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -30,14 +28,15 @@ def _run(directory: Path, endpoint: str, **variables: str) -> dict[str, Any]:
 
 @pytest.mark.backends
 def test_jaeger_nests_phases_under_the_programs_span_inside_each_step(
-    jaeger: run.Jaeger, tmp_path: Path
+    jaeger: run.Jaeger, scripts: ForkedScripts, tmp_path: Path
 ) -> None:
     """The program's exporter has every span, and so has Jaeger, each once.
 
     Our own exporter sends what ended before the provider was set, and nothing after that.
     """
     found = _run(
-        tmp_path, jaeger.otlp_http, OTEL_EXPORTER_OTLP_ENDPOINT=jaeger.otlp_http,
+        scripts, tmp_path, jaeger.otlp_http,
+        OTEL_EXPORTER_OTLP_ENDPOINT=jaeger.otlp_http,
         OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
     )  # fmt: skip
     names = Counter(name for name, _, _ in found["spans"])

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from .processes import finish, start
+from tests.kit.forked_scripts import ForkedScripts
+
 from .test_diff import diff
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of all trainings in one process, by the names of their faults."""
     folder = tmp_path_factory.mktemp("trainings")
-    finish(start("training", folder))
+    done = scripts.script(Path(__file__).parent / "programs" / "training.py", folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     return folder
 
 
