@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.forked_scripts import ForkedScripts
 from tests.tools.conftest import PLUGIN, environment
 
 pytest_plugins = ["pytester"]
@@ -144,11 +145,22 @@ def test_the_next_test_records_its_own(cirron_run):
     check(cirron_run)
 """
 
+RUN = """
+import os, sys
+import pytest
+
+os.chdir(os.path.dirname(sys.argv[1]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", sys.argv[1]]))
+"""
+
 
 @pytest.mark.torch
-def test_it_records_loops_of_torch(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(LOOP)
-    run(pytester).assert_outcomes(passed=2)
+def test_it_records_loops_of_torch(pytester: pytest.Pytester, scripts: ForkedScripts) -> None:
+    program = pytester.makepyfile(program=RUN)
+    test = pytester.makepyfile(LOOP)
+    done = scripts.script(program, test)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pytest.RunResult.parse_summary_nouns(done.stdout.splitlines()) == {"passed": 2}
 
 
 def test_a_session_that_is_open_already_is_named(pytester: pytest.Pytester) -> None:
