@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.backends import run as backends
+from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import Node
 
 from .running import (
@@ -77,12 +78,23 @@ def _check_report(directory: Path) -> None:
         assert row in text
 
 
+PROFILED = f"""
+import os, runpy, sys
+
+os.chdir(sys.argv[1])
+runpy.run_path({program("trainer")[1]!r}, run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def profiled(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The tree of the program with `profile()`."""
     directory = tmp_path_factory.mktemp("profiled")
-    done = start_to_end(program("trainer", "profile"), directory, env=ENVIRONMENT)
+    (directory / "profiled.py").write_text(PROFILED)
+    env = {name: value for name, value in ENVIRONMENT.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = scripts.script(directory / "profiled.py", directory, "profile", env=env)
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     return _tree(directory)
 
 
