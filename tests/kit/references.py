@@ -2,9 +2,9 @@
 
 An untraced run of a program gives the same result until the program, a package, Python or the
 processor changes, so it is computed once. The same applies to the files that another package
-records, such as cirron-sdk or Stormlog. Results are stored by the hash of these, in
-`${XDG_CACHE_HOME:-~/.cache}/cirron-otel/references/`; those that have not been used for 30 days are
-removed. `CIRRON_OTEL_REFERENCES=no` computes every result anew.
+records, such as cirron-sdk or Stormlog, and to the site of the documentation. Results are stored by
+the hash of these, in `${XDG_CACHE_HOME:-~/.cache}/cirron-otel/references/`; those that have not
+been used for 30 days are removed. `CIRRON_OTEL_REFERENCES=no` computes every result anew.
 """
 
 from __future__ import annotations
