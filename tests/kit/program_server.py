@@ -8,17 +8,19 @@ rank leaves `outcome-<rank>.json` and `output-<rank>.txt` in the directory of th
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from .backends.process import free_port
 from .sessions.processes import ROOT, environment
@@ -87,11 +89,51 @@ class ProgramServer:
                 self._process.wait()
 
 
-def serve(answer: Callable[[dict[str, Any]], list[int]]) -> None:
-    """Answer the requests of standard input until its end."""
+def serve(
+    answer: Callable[[dict[str, Any]], list[int]],
+    requests: Iterable[str] | None = None,
+    answers: IO[str] | None = None,
+) -> None:
+    """Answer the requests, those of standard input by default, until their end."""
     gc.freeze()  # a collection in a forked process then copies none of these objects' pages
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+    for line in sys.stdin if requests is None else requests:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+
+
+class ForkedServer:
+    """A second server, forked from a server, which can import more than the first one may."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], list[int]], modules: Sequence[str]):
+        ours, its = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            status = 1
+            try:
+                ours.close()
+                for module in modules:
+                    importlib.import_module(module)
+                with its, its.makefile("r") as requests, its.makefile("w") as answers:
+                    serve(answer, requests, answers)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        its.close()
+        self._stream = ours.makefile("rw")
+        ours.close()
+
+    def answer(self, request: dict[str, Any]) -> list[int]:
+        """Return the exit statuses of the ranks; none if the second server is dead."""
+        self._stream.write(json.dumps(request) + "\n")
+        self._stream.flush()
+        statuses: list[int] = json.loads(self._stream.readline() or "[]")
+        return statuses
+
+    def close(self) -> None:
+        """End the second server, and wait for it."""
+        self._stream.close()
+        os.waitpid(self._pid, 0)
 
 
 def run_ranks(act: Callable[[], dict[str, Any]], ranks: int, directory: Path) -> list[int]:

@@ -7,6 +7,7 @@ program is written before the hooks are run, from docs/frameworks.md and the pag
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,3 +66,13 @@ def programs_of(framework: str) -> dict[str, Program]:
     module = importlib.import_module(f"tests.system.frameworks.programs.{framework}")
     programs: dict[str, Program] = module.PROGRAMS
     return programs
+
+
+def use_one_thread() -> None:
+    """Let torch, if it is imported, compute in one thread; call this in each forked process.
+
+    The first such call after a fork replaces torch's pool of threads. Without it, threads of the
+    backward pass do so, and two at the same time abort the process ("Invalid thread pool!").
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -22,6 +22,8 @@ import cirron_otel as ci
 from tests.kit.sessions.processes import ROOT, environment
 from tests.kit.sessions.spool_trees import read_spool
 
+from . import use_one_thread
+
 
 class Checks:
     """The checks of a module, by name. It is also the decorator that adds one."""
@@ -35,8 +37,6 @@ class Checks:
 
     def main(self) -> None:
         """Run every check, and print the traceback of each, or "", by its name, as JSON."""
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)
         results = {}
         for name, function in self._functions.items():
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
@@ -54,6 +54,7 @@ def _run(function: Callable[[], None], directory: Path) -> str:
             output = os.open("output.txt", os.O_WRONLY | os.O_CREAT, 0o600)
             os.dup2(output, 1)
             os.dup2(output, 2)
+            use_one_thread()
             if "torch" in sys.modules:
                 sys.modules["torch"].manual_seed(0)
             function()

@@ -18,6 +18,8 @@ from typing import Any
 
 from tests.kit.sessions.processes import ROOT, environment
 
+from . import use_one_thread
+
 Check = Callable[[Path], list[str]]
 
 
@@ -41,6 +43,7 @@ def run_all(checks: Sequence[Check], directory: Path) -> None:
         pid = os.fork()
         if pid == 0:
             os.chdir(place)
+            use_one_thread()
             try:
                 found = each(place / "trace")
             except BaseException:

@@ -429,7 +429,7 @@ def leaves_objects_alone(directory: Path) -> list[str]:
 if __name__ == "__main__":
     if IS_TORCH:
         importlib.import_module("tests.system.frameworks.programs.on_torch")
-        importlib.import_module("torch").set_num_threads(1)
+        importlib.import_module("torch")
     else:
         importlib.import_module("tests.system.frameworks.programs.on_tensorflow")
         importlib.import_module("tensorflow")

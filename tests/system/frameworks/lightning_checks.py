@@ -303,5 +303,4 @@ def links_to_the_writer(directory: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     run_all(CHECKS, Path(sys.argv[1]))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.program_server import ProgramServer
+
 from . import Program
 from .running import check, parameters
-from .workers import Workers, workers_of
+from .workers import Workers, both, workers_of
 
 FRAMEWORK = "accelerate_loops"
 MODULES = ("torch", "torch._dynamo", "accelerate", "accelerate.accelerator", "safetensors.torch")
@@ -17,8 +19,8 @@ MODULES = ("torch", "torch._dynamo", "accelerate", "accelerate.accelerator", "sa
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with workers_of(FRAMEWORK, MODULES) as both:
-        yield both
+    with workers_of(FRAMEWORK, MODULES) as pair:
+        yield pair
 
 
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
@@ -29,12 +31,11 @@ def test_a_program_trains_the_same_and_gives_its_tree(
 
 
 @pytest.fixture(scope="module")
-def oldest() -> Iterator[Workers]:
-    """Workers with Accelerate 1.2, the oldest supported version."""
-    with workers_of(FRAMEWORK, MODULES, "transformers-oldest") as both:
-        yield both
+def oldest(oldest_transformers: ProgramServer) -> Workers:
+    return both(oldest_transformers, FRAMEWORK)
 
 
+@pytest.mark.xdist_group("transformers-oldest")
 @pytest.mark.slow
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_gives_its_tree_with_the_oldest_version(

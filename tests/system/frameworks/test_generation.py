@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.kit.program_server import ProgramServer
+
 from . import Program
 from .running import check, parameters
-from .workers import Workers, workers_of
+from .workers import Workers, both
 
 FRAMEWORK = "generation"
-MODULES = (
-    "torch", "torch._dynamo", "accelerate", "transformers", "transformers.generation.utils",
-    "transformers.trainer", "transformers.pipelines", "transformers.models.gpt2.modeling_gpt2",
-    "transformers.models.t5.modeling_t5",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with workers_of(FRAMEWORK, MODULES) as both:
-        yield both
+def workers(transformers: ProgramServer) -> Workers:
+    return both(transformers, FRAMEWORK)
 
 
+@pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_generates_the_same_and_gives_its_tree(
     program: Program, workers: Workers, tmp_path: Path
@@ -33,12 +29,11 @@ def test_a_program_generates_the_same_and_gives_its_tree(
 
 
 @pytest.fixture(scope="module")
-def oldest() -> Iterator[Workers]:
-    """Workers with transformers 4.48, the oldest supported version."""
-    with workers_of(FRAMEWORK, MODULES, "transformers-oldest") as both:
-        yield both
+def oldest(oldest_transformers: ProgramServer) -> Workers:
+    return both(oldest_transformers, FRAMEWORK)
 
 
+@pytest.mark.xdist_group("transformers-oldest")
 @pytest.mark.slow
 @pytest.mark.parametrize("program", parameters(FRAMEWORK))
 def test_a_program_gives_its_tree_with_the_oldest_version(

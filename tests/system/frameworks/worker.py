@@ -3,8 +3,12 @@
     python -m tests.system.frameworks.worker IMPORT...
 
 It imports the modules IMPORT once. It imports no tool, so that the same process serves untraced
-programs, too. A request is {"framework": NAME, "tool": TOOL, "program": NAME, "directory": PATH},
-where TOOL is `untraced`, `cirron-otel` or `cirron-sdk`.
+programs, too. The first program that cirron-otel traces imports the package itself. A second
+server, forked from this one, then imports the same modules of the package once, and runs the
+further traced programs.
+
+A request is {"framework": NAME, "tool": TOOL, "program": NAME, "directory": PATH}, where TOOL is
+`untraced`, `cirron-otel` or `cirron-sdk`.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit import program_server, references
-from tests.kit.program_server import run_ranks, serve
+from tests.kit.program_server import ForkedServer, run_ranks, serve
 
-from . import Program, programs_of
+from . import Program, programs_of, use_one_thread
 
 _HERE = Path(__file__).parent
 
@@ -44,6 +48,9 @@ class Outcome:
     """Whether the program imports cirron_otel, traced or not."""
     complaints: list[str] = field(default_factory=list)
     """The warnings and swallowed errors of the tool that traced it."""
+    opening: list[str] = field(default_factory=list)
+    """The modules of the package and of OpenTelemetry that are imported when its session is open,
+    before the program itself begins."""
 
 
 class _Warnings(logging.Handler):
@@ -59,12 +66,30 @@ def main() -> None:
     """Serve until the end of the input."""
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
     serve(_answer)
+    for each in _second:
+        each.close()
+    sys.stderr.flush()
+    os._exit(0)  # the end of the interpreter takes seconds to free torch
 
 
 def _answer(request: dict[str, Any]) -> list[int]:
+    """Run a program, in the second server if it is traced and not the first one."""
+    if request["tool"] != "cirron-otel":
+        return _run(request)
+    if _second:
+        return _second[0].answer(request)
+    statuses = _run(request)
+    if not any(statuses):
+        outcome = json.loads(Path(request["directory"], "outcome-0.json").read_text())
+        _second.append(ForkedServer(_run, outcome["opening"]))
+    return statuses
+
+
+_second: list[ForkedServer] = []
+
+
+def _run(request: dict[str, Any]) -> list[int]:
     program = programs_of(request["framework"])[request["program"]]
     directory = Path(request["directory"])
     tool = request["tool"]
@@ -106,6 +131,7 @@ def untraced(program: Program, directory: Path, run: Callable[[], list[int]]) ->
 
 def trace(program: Program, tool: str, directory: Path) -> Outcome:
     """Run a program in this process, traced by `tool` into `directory`."""
+    use_one_thread()
     _seed()
     outcome = Outcome()
     warnings, sdk = _Warnings(), None
@@ -115,6 +141,9 @@ def trace(program: Program, tool: str, directory: Path) -> Outcome:
         profiler = sdk.profile(
             output_dir=str(directory), exporters="none", join="none", handle_signals=False
         )
+        outcome.opening = [
+            name for name in sys.modules if name.startswith(("cirron_otel", "opentelemetry"))
+        ]
     elif tool == "cirron-sdk":
         sdk = importlib.import_module("cirron")
         os.chdir(directory)
