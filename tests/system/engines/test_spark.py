@@ -89,47 +89,102 @@ def test_a_changed_bit_is_an_error(documents: dict[str, Any], tables: Path) -> N
     assert spans_of(tables / DAMAGED).name in message
 
 
-def test_the_command_and_its_errors(spark_cluster: Cluster, tmp_path: Path) -> None:
-    source = str(SPOOLS / "07_ranks")
+# Commands, one after the other, that share the application which the first one starts.
+SHARING = """
+import contextlib, json, os, sys
+from pathlib import Path
+from cirron_otel.core.engines import spark_engine
+from cirron_otel.tools.cli.main import run
 
-    def report(
-        engine: str, source: str = source, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        variables = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables
-        return spark_cluster.run(
-            "-c", CLI, "report", source, "--json", "--engine", engine, variables=variables
+start, sessions = spark_engine.spark_session, []
+with contextlib.ExitStack() as stack:
+
+    @contextlib.contextmanager
+    def started_once(url, _):
+        if not sessions:
+            sessions.append(stack.enter_context(start(url, Path())))
+        yield sessions[0]
+
+    spark_engine.spark_session = started_once
+    for name, arguments in json.loads(sys.argv[1]).items():
+        for stream, suffix in ((1, "out"), (2, "err")):
+            with open(f"{name}.{suffix}", "wb") as file:
+                os.dup2(file.fileno(), stream)
+        Path(f"{name}.code").write_text(str(run(arguments)))
+"""
+PAIR = [str(SPOOLS / each) for each in ("01_torch_basic", "07_ranks")]
+COMMANDS = {"report": ["report", PAIR[1], "--json"], "diff": ["diff", *PAIR, "--json"]}
+
+
+Result = tuple[int, str, str]
+"""An exit code, and the texts of stdout and stderr."""
+
+
+@pytest.fixture(scope="module")
+def results(spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """The result of each command, and of a report from a directory whose name is a pattern."""
+    folder = tmp_path_factory.mktemp("commands")
+    add(folder / "all*", training(ranks=1, steps=2))
+    commands = {**COMMANDS, "odd": ["report", f"parquet:{folder / 'all*'}", "--json"]}
+    arguments = {name: [*each, "--engine", spark_cluster.url] for name, each in commands.items()}
+    program = f"import os; os.chdir({str(folder)!r}){SHARING}"
+    variables = {"XDG_CACHE_HOME": str(folder / "cache")}
+    done = spark_cluster.run("-c", program, json.dumps(arguments), variables=variables)
+    assert done.returncode == 0, (folder / "odd.err").read_text()
+    return {
+        name: (
+            int((folder / f"{name}.code").read_text()),
+            (folder / f"{name}.out").read_text(),
+            (folder / f"{name}.err").read_text(),
         )
+        for name in commands
+    }
 
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_the_same_as_in_python(name: str, results: dict[str, Result]) -> None:
     expected = subprocess.run(
-        [COMMAND, "report", source, "--json"], capture_output=True, check=True
+        [COMMAND, *COMMANDS[name]], capture_output=True, text=True, check=True
     )
-    done = report(spark_cluster.url)
-    assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
-    assert done.stderr == expected.stderr.decode()
+    assert results[name] == (0, expected.stdout, expected.stderr)
 
-    pair = [str(SPOOLS / each) for each in ("01_torch_basic", "07_ranks")]
-    compare = ["diff", *pair, "--json"]
-    expected = subprocess.run([COMMAND, *compare], capture_output=True, check=True)
-    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = spark_cluster.run(
-        "-c", CLI, *compare, "--engine", spark_cluster.url, variables=variables
-    )
-    assert (done.stdout, done.returncode) == (expected.stdout.decode(), 0), done.stderr
 
-    odd = tmp_path / "all*"
-    add(odd, training(ranks=1, steps=2))
+def test_a_path_that_is_a_pattern_is_one_line(results: dict[str, Result]) -> None:
+    assert_is_one_line(results["odd"], 2, "expected a path without *")
+
+
+def assert_is_one_line(result: Result, code: int, message: str) -> None:
+    assert result[:2] == (code, ""), result[2]
+    assert message in result[2]
+    assert result[2].count("\n") == 1
+    assert "secret" not in result[2]
+
+
+@pytest.mark.parametrize(
+    ("master", "variables", "code", "message"),
+    [
+        ("", {}, 5, "cannot be reached"),
+        ("u:secret@", {}, 2, "use spark://HOST:PORT"),
+        (None, {"JAVA_HOME": "/nonexistent"}, 2, "install Java 17"),
+    ],
+    ids=["closed", "secret", "java"],
+)
+def test_an_error_of_the_command_is_one_line(
+    master: str | None,
+    variables: dict[str, str],
+    code: int,
+    message: str,
+    spark_cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    """`master` precedes the address of a closed port; None is the cluster's URL."""
     [closed] = free_endpoints(1)
-    for engine, variables, code, message in (
-        (spark_cluster.url, {"source": f"parquet:{odd}"}, 2, "expected a path without *"),
-        (f"spark://{closed}", {}, 5, "cannot be reached"),
-        (f"spark://u:secret@{closed}", {}, 2, "use spark://HOST:PORT"),
-        (spark_cluster.url, {"JAVA_HOME": "/nonexistent"}, 2, "install Java 17"),
-    ):
-        done = report(engine, **variables)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        assert message in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert "secret" not in done.stderr
+    engine = spark_cluster.url if master is None else f"spark://{master}{closed}"
+    done = spark_cluster.run(
+        "-c", CLI, "report", PAIR[1], "--json", "--engine", engine,
+        variables={"XDG_CACHE_HOME": str(tmp_path / "cache")} | variables,
+    )  # fmt: skip
+    assert_is_one_line((done.returncode, done.stdout, done.stderr), code, message)
 
 
 # A command that waits for an executor for some seconds.
