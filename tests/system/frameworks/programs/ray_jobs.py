@@ -445,12 +445,13 @@ def stops_trials_early() -> dict[str, Any]:
 
 
 @program(
-    "cirron.session\n  search\n    prepare\n    tune\n      trial\n        cirron.session\n"
+    "cirron.session\n  search\n    prepare\n    tune\n      cirron.session\n        task\n"
+    "      trial\n        cirron.session\n"
     "          attempt\n          attempt\n          attempt\n",
     slow=True,
 )
 def tunes_inside_scopes_of_its_own() -> dict[str, Any]:
-    """`tune.run` in scopes of the program; the function opens scopes, too."""
+    """`tune.run` in scopes of the program; the function, and a task that it starts, open scopes."""
     from ray import tune
 
     import cirron_otel as ci
@@ -464,11 +465,21 @@ def tunes_inside_scopes_of_its_own() -> dict[str, Any]:
     return {"width": [trial.config["width"] for trial in analysis.trials]}
 
 
+def _scoped_task() -> None:
+    import cirron_otel as ci
+
+    with ci.scope("task"):
+        pass
+    ci.shutdown()  # Ray may kill the process when the trial ends
+
+
 def _scoped_objective(config: dict[str, Any]) -> None:
+    import ray
     from ray import tune
 
     import cirron_otel as ci
 
+    ray.get(ray.remote(num_cpus=0)(_scoped_task).remote())
     for _ in range(3):
         with ci.scope("attempt"):
             tune.report({"score": config["width"]})
