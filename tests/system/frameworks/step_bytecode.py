@@ -1,24 +1,29 @@
 """Counts the bytecode instructions of the hooks that a training step executes.
 
-    python -m tests.system.frameworks.step_bytecode PROGRAM IMPORT...
+    python -m tests.system.frameworks.step_bytecode PROGRAM=IMPORT,... ...
 
-PROGRAM is one of `tests.perf.bench.trainer_worker.PROGRAMS`. The number is printed. It is the same
+PROGRAM is one of `tests.perf.bench.trainer_worker.PROGRAMS`. Each runs in a fork of its own, which
+has imported torch, and then imports the modules IMPORT. The numbers are printed. They are the same
 in every run and on every machine, unlike a time. The work of functions in C is not part of it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
+import torch  # noqa: F401 (shared by the forks)
 
 import cirron_otel as ci
 from tests.perf.bench import trainer_worker
+
+from . import use_one_thread
 
 FIRST, LAST, STEPS = 20, 60, 70
 """The steps after which the count begins and ends, and the number of all steps."""
@@ -55,12 +60,22 @@ def count(program: str) -> float:
 
 
 def main() -> None:
-    """Import the modules, so that the hooks are complete before the first step; then count."""
-    program, *modules = sys.argv[1:]
-    for module in modules:
-        importlib.import_module(module)
-    torch.set_num_threads(1)
-    print(f"{program}: {count(program)}")
+    """Count the instructions of each program in a fork, and print them."""
+    for each in sys.argv[1:]:
+        program, _, modules = each.partition("=")
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            continue
+        try:
+            for module in filter(None, modules.split(",")):
+                importlib.import_module(module)  # the hooks are complete before the first step
+            use_one_thread()
+            print(f"{program}: {count(program)}", flush=True)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
 
 
 if __name__ == "__main__":
