@@ -19,6 +19,7 @@ from typing import Any
 from tests.kit.sessions.processes import ROOT, environment
 
 from . import use_one_thread
+from .checking import import_session
 
 Check = Callable[[Path], list[str]]
 
@@ -36,6 +37,7 @@ def names_of(module: str, decorator: str = "check") -> list[str]:
 
 def run_all(checks: Sequence[Check], directory: Path) -> None:
     """Run every check in a process of its own, and print the faults by the checks' names."""
+    import_session()
     faults = {}
     for each in checks:
         place = directory / each.__name__
