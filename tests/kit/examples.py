@@ -13,6 +13,6 @@ DRAWN = "drawn"
 """The name of Hypothesis' profile with which `make fuzz` runs."""
 
 
-def examples(count: int) -> int:
-    """Return `count` if new examples are drawn, else at most `FIXED`."""
-    return count if settings.get_current_profile_name() == DRAWN else min(count, FIXED)
+def examples(count: int, fixed: int = FIXED) -> int:
+    """Return `count` if new examples are drawn, else at most `fixed`."""
+    return count if settings.get_current_profile_name() == DRAWN else min(count, fixed)
