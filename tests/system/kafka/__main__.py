@@ -1,4 +1,7 @@
-"""`make kafka SPANS=5000000`: the faults of test_faults.py under a load of any size."""
+"""`make kafka SPANS=5000000`: the faults of test_faults.py under a load of any size.
+
+Unlike the tests, it runs the pinned configurations unchanged, with their pauses between attempts.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from .members import (
     Compactions,
     Otelcol,
     Topics,
-    without_long_waits,
 )
 from .stored import Rows, TableRows
 
@@ -44,6 +43,8 @@ class Chain:
     directory: Path
     seconds: float
     """How long each event is waited for."""
+    consumer: Path | str
+    """The configuration of each consumer."""
     agents: list[Otelcol]
     compactions: Compactions
     collectors: list[Collector] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Chain:
         self.collectors.append(self.new_collector(f"collector-{number}"))
         self.consumers.append(
             Otelcol(
-                without_long_waits(CONSUMER),
+                self.consumer,
                 self.directory / f"consumer-{number}",
                 self.topics.settings(COLLECTOR=self.collectors[-1].endpoint),
             )
@@ -97,18 +98,27 @@ class Chain:
 
 @contextlib.contextmanager
 def chain(
-    broker: Kafka, storage: str, tables: str, spans: int, directory: Path, seconds: float
+    broker: Kafka,
+    storage: str,
+    tables: str,
+    spans: int,
+    directory: Path,
+    seconds: float,
+    agent: Path | str = AGENT,
+    consumer: Path | str = CONSUMER,
 ) -> Iterator[Chain]:
-    """Two agents and two collectors, each with a consumer; `tables` is a directory or a bucket."""
+    """Two agents and two collectors, each with a consumer; `tables` is a directory or a bucket.
+
+    `agent` and `consumer` are configurations: the pinned files by default.
+    """
     topics = Topics(broker, directory.name, PARTITIONS)
-    config = without_long_waits(AGENT)
-    agents = [Otelcol(config, directory / f"agent-{n}", topics.settings()) for n in range(2)]
+    agents = [Otelcol(agent, directory / f"agent-{n}", topics.settings()) for n in range(2)]
     urls = [lambda agent=agent: agent.backend.otlp_http for agent in agents]
     load = Load(spans // SPANS, urls)
     count = spans // SPANS * SPANS
     running = Chain(
         topics, load, Rows(storage, count), TableRows(tables, count), storage, directory, seconds,
-        agents, Compactions(tables),
+        consumer, agents, Compactions(tables),
     )  # fmt: skip
     try:
         running.add_collector()
@@ -225,7 +235,7 @@ def replay(running: Chain) -> dict[str, bytearray]:
     group = f"{running.topics.group}-replay"
     settings = running.topics.settings(COLLECTOR=again.endpoint, GROUP=group)
     folder = running.directory / "consumer-replay"
-    running.consumers.append(Otelcol(without_long_waits(CONSUMER), folder, settings))
+    running.consumers.append(Otelcol(running.consumer, folder, settings))
     running.until(lambda: running.topics.is_consumed(group))
     again.drain()
     return stored(running)

@@ -17,6 +17,7 @@ from .faults import (
     replay,
     settle,
 )
+from .members import AGENT, CONSUMER, without_long_waits
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(1800)]
 
@@ -43,7 +44,10 @@ def tables(
 def test_every_acknowledged_span_is_stored_once(
     tables: str, kafka_broker: Kafka, postgres_url: str, tmp_path: Path
 ) -> None:
-    with chain(kafka_broker, postgres_url, tables, SPANS, tmp_path, SECONDS) as running:
+    with chain(
+        kafka_broker, postgres_url, tables, SPANS, tmp_path, SECONDS,
+        without_long_waits(AGENT), without_long_waits(CONSUMER),
+    ) as running:  # fmt: skip
         running.load.allow(0.2)
         for fault in FAULTS:
             fault(running)
