@@ -124,10 +124,12 @@ def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
 def test_the_comparison_notices_a_changed_name(tmp_path: Path) -> None:
     files = training(ranks=1, steps=40)
     changed = [(name, data.replace(b'"name":"loss"', b'"name":"lost"')) for name, data in files]
-    found = in_python(changed, tmp_path / "c")
-    expected = in_python(files, tmp_path / "s")
+    found, expected = in_python(changed, tmp_path / "c"), in_python(files, tmp_path / "s")
     differing = {name for name, each in found.items() if each != expected[name]}
     assert differing == {"report", "comparison"}
+    [report] = in_duckdb(changed, tmp_path / "d", names=("report",)).values()
+    assert report == found["report"]
+    assert report != expected["report"]
 
 
 def test_a_recording_without_records(tmp_path: Path) -> None:
