@@ -36,7 +36,7 @@ CASES: dict[str, list[Files]] = {
     KILLED: [random_spool(5, 60), training(ranks=4, steps=40)[2:]],
 }  # fmt: skip
 """Several recordings are one: an application needs a second for each query, however small it is.
-The second random recording has step summaries, the last one oddities."""
+The random recording of the last case contains odd records."""
 MORE = {"recordings and texts": "comparison", KILLED: "diagnosis"}
 """The document of a case besides its report."""
 
@@ -130,7 +130,8 @@ def results(spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     program = f"import os; os.chdir({str(folder)!r}){SHARING}"
     variables = {"XDG_CACHE_HOME": str(folder / "cache")}
     done = spark_cluster.run("-c", program, json.dumps(arguments), variables=variables)
-    assert done.returncode == 0, (folder / "odd.err").read_text()
+    errors = [each.read_text() for each in sorted(folder.glob("*.err"))]
+    assert done.returncode == 0, "\n".join([*errors, done.stderr[-3000:]])
     return {
         name: (
             int((folder / f"{name}.code").read_text()),
