@@ -15,4 +15,9 @@ DRAWN = "drawn"
 
 def examples(count: int, fixed: int = FIXED) -> int:
     """Return `count` if new examples are drawn, else at most `fixed`."""
-    return count if settings.get_current_profile_name() == DRAWN else min(count, fixed)
+    return count if is_drawn() else min(count, fixed)
+
+
+def is_drawn() -> bool:
+    """Return whether each test draws new examples, as in `make fuzz`."""
+    return settings.get_current_profile_name() == DRAWN
