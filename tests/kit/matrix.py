@@ -106,21 +106,22 @@ def recent_changes(root: Path = ROOT) -> list[str] | None:
     It is unknown without git, and in a clone that is too shallow to have all recent commits.
     """
     try:
-        head = int(_git(root, "show", "-s", "--format=%ct", "HEAD"))
+        head = int(git(root, "show", "-s", "--format=%ct", "HEAD"))
         since = f"--since={head - RECENT_H * 3600}"
-        commits = _git(root, "log", "-m", "--no-renames", "--format=", "--name-only", since)
-        if _git(root, "rev-parse", "--is-shallow-repository") == "true":
-            first = _git(root, "log", "--max-parents=0", "--format=%ct", "HEAD").split()
+        commits = git(root, "log", "-m", "--no-renames", "--format=", "--name-only", since)
+        if git(root, "rev-parse", "--is-shallow-repository") == "true":
+            first = git(root, "log", "--max-parents=0", "--format=%ct", "HEAD").split()
             if any(int(each) >= head - RECENT_H * 3600 for each in first):
                 return None
-        changed = _git(root, "diff", "--no-renames", "--name-only", "HEAD")
-        new = _git(root, "ls-files", "--others", "--exclude-standard")
+        changed = git(root, "diff", "--no-renames", "--name-only", "HEAD")
+        new = git(root, "ls-files", "--others", "--exclude-standard")
     except (OSError, subprocess.CalledProcessError):
         return None
     return sorted({*commits.splitlines(), *changed.splitlines(), *new.splitlines()} - {""})
 
 
-def _git(root: Path, *arguments: str) -> str:
+def git(root: Path, *arguments: str) -> str:
+    """Return the output of a command of git. Raises OSError or CalledProcessError."""
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     # A hook of git has variables that name another repository.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
