@@ -615,9 +615,9 @@ LIGHTNING_EPOCH = """\
 
 
 def _nested_loop(config: dict[str, Any]) -> None:
-    _saving_loop(config)
     _trainer_loop(config)
     _lightning_loop(config)
+    _saving_loop(config)
 
 
 def _nested_objective(config: dict[str, Any]) -> None:
@@ -630,16 +630,17 @@ def _nested_objective(config: dict[str, Any]) -> None:
 
 @program(
     "cirron.session\n  tune\n    trial\n      cirron.session\n        fit{trainer=TorchTrainer}\n"
-    "          cirron.session{rank=0}\n" + _epochs(6, 1, "checkpoint{operation=save}")
+    "          cirron.session{rank=0}\n"
     + "".join(TRAINER_EPOCH.format(n, 2 * n + 2) for n in range(2))
-    + "".join(LIGHTNING_EPOCH.format(n) for n in range(2)),
+    + "".join(LIGHTNING_EPOCH.format(n) for n in range(2))
+    + _epochs(6, 1, "checkpoint{operation=save}"),
     slow=True,
 )  # fmt: skip
 def tunes_a_trainer() -> dict[str, Any]:
-    """A trial that runs a TorchTrainer, whose worker trains in PyTorch and with other trainers.
+    """A trial that runs a TorchTrainer; its worker runs three training loops, one after the other.
 
-    These are the Trainers of transformers and Lightning, each with Ray's callback, which reports
-    checkpoints.
+    The first two are the Trainers of transformers and of Lightning, each with Ray's callback, which
+    reports checkpoints. The last one is a loop in PyTorch.
     """
     grid = _tune(_nested_objective, {"lr": 0.1})
     return {"logs": _values(grid, "final", *(f"losses/{n}" for n in range(5)))}
