@@ -7,6 +7,7 @@ rank leaves `outcome-<rank>.json` and `output-<rank>.txt` in the directory of th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -104,36 +105,54 @@ class ForkedServer:
     """A second server, forked from a server, which can import more than the first one may."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], list[int]], modules: Sequence[str]):
+        self._answer, self._modules = answer, modules
+        self._start()
+
+    def _start(self) -> None:
         ours, its = socket.socketpair()
-        self._pid = os.fork()
-        if not self._pid:
+        pid = os.fork()
+        if not pid:
             status = 1
             try:
                 ours.close()
-                for module in modules:
+                for module in self._modules:
                     importlib.import_module(module)
                 with its, its.makefile("r") as requests, its.makefile("w") as answers:
-                    serve(answer, requests, answers)
+                    serve(self._answer, requests, answers)
                 status = 0
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(status)
         its.close()
+        self._pid: int | None = pid
         self._stream = ours.makefile("rw")
         ours.close()
 
     def answer(self, request: dict[str, Any]) -> list[int]:
-        """Return the exit statuses of the ranks; none if the second server is dead."""
-        self._stream.write(json.dumps(request) + "\n")
-        self._stream.flush()
-        statuses: list[int] = json.loads(self._stream.readline() or "[]")
+        """Return the exit statuses of the ranks; none if the second server dies.
+
+        If it has died before, a new one answers.
+        """
+        if self._pid is None or os.waitpid(self._pid, os.WNOHANG)[0]:
+            self._start()
+        line = ""
+        with contextlib.suppress(ConnectionError):
+            self._stream.write(json.dumps(request) + "\n")
+            self._stream.flush()
+            line = self._stream.readline()
+        if not line:
+            self.close()
+        statuses: list[int] = json.loads(line or "[]")
         return statuses
 
     def close(self) -> None:
         """End the second server, and wait for it."""
-        self._stream.close()
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ConnectionError):
+            self._stream.close()
+        if self._pid is not None:
+            os.waitpid(self._pid, 0)
+            self._pid = None
 
 
 def run_ranks(act: Callable[[], dict[str, Any]], ranks: int, directory: Path) -> list[int]:
