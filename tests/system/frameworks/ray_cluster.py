@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -112,9 +113,8 @@ def _start_setups(path: Path) -> int:
 
 
 def _serve_setups(listener: socket.socket, program: str) -> None:
-    """Run Ray's program for each request; answer with the command and its variables."""
-    parent, replaced = os.getppid(), []
-    os.execvp = lambda _, args: replaced.append(args)  # type: ignore[assignment, return-value]
+    """Answer each request with the command of `_replacement`, or not if that fails."""
+    parent = os.getppid()
     listener.settimeout(5)
     while os.getppid() == parent:
         try:
@@ -122,13 +122,28 @@ def _serve_setups(listener: socket.socket, program: str) -> None:
         except TimeoutError:
             continue
         # Ray may have ended the process that asks.
-        with suppress(OSError, ValueError), connection, connection.makefile("rw") as stream:
-            request = json.loads(stream.readline())
-            os.environ.clear()
-            os.environ.update(request["variables"])
-            sys.argv = [program, *request["arguments"]]
-            runpy.run_path(program, run_name="__main__")
-            stream.write(json.dumps([replaced.pop(), dict(os.environ)]) + "\n")
+        with suppress(OSError), connection, connection.makefile("rw") as stream:
+            if line := stream.readline():
+                try:
+                    command = _replacement(program, json.loads(line))
+                except (Exception, SystemExit):
+                    traceback.print_exc()
+                else:
+                    stream.write(json.dumps([command, dict(os.environ)]) + "\n")
+
+
+def _replacement(program: str, request: dict[str, Any]) -> list[str]:
+    """Run Ray's program in place of the process that asks; return the command that it executes.
+
+    The variables of the command are then those of this process.
+    """
+    replaced: list[list[str]] = []
+    os.execvp = lambda _, args: replaced.append(args)  # type: ignore[assignment, return-value]
+    os.environ.clear()
+    os.environ.update(request["variables"])
+    sys.argv = [program, *request["arguments"]]
+    runpy.run_path(program, run_name="__main__")
+    return replaced.pop()
 
 
 def _serve(framework: str, tool: str) -> None:
