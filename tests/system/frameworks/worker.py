@@ -107,7 +107,7 @@ def untraced(program: Program, directory: Path, run: Callable[[], list[int]]) ->
     outcome with an unexpected error is not stored.
     """
     files = [*_HERE.joinpath("programs").glob("*.py"), Path(program_server.__file__)]
-    files += [_HERE / f"{name}.py" for name in ("__init__", "worker", "ray_cluster")]
+    files += [_HERE / f"{name}.py" for name in ("__init__", "worker", "ray_cluster", "ray_setup")]
     keys = {
         uses_package: references.key_of(
             files, program.framework, program.name, *sys.argv[1:], uses_package=uses_package
