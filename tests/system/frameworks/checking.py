@@ -54,20 +54,25 @@ def import_session() -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
+        status = 1
         try:
             with tempfile.TemporaryDirectory() as directory, os.fdopen(writing, "w") as file:
                 profile(directory)
                 ci.shutdown()
                 file.write("\n".join(sys.modules))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(writing)
     with os.fdopen(reading) as file:
-        for name in file.read().split("\n"):
-            is_hook = name.startswith("cirron_otel.sdk.instrumentation")
-            if name.startswith(("cirron_otel.", "opentelemetry.")) and not is_hook:
-                importlib.import_module(name)
-    os.waitpid(pid, 0)
+        modules = file.read().split("\n")
+    assert os.waitpid(pid, 0)[1] == 0, "no session could be opened"
+    for name in modules:
+        is_hook = name.startswith("cirron_otel.sdk.instrumentation")
+        if name.startswith(("cirron_otel.", "opentelemetry.")) and not is_hook:
+            importlib.import_module(name)
 
 
 def _run(function: Callable[[], None], directory: Path) -> str:
