@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,11 @@ def main(name):
         if line == "hang\\n":
             print(os.getpid(), flush=True)
             time.sleep(600)
+        if line == "leave\\n":
+            if not (child := os.fork()):
+                time.sleep(600)
+            print(child, flush=True)
+            break
         print(name, line.strip(), os.getcwd(), os.environ["OWN"], flush=True)
     os._exit(0)
 
@@ -79,11 +85,28 @@ def test_a_worker_that_does_not_end_is_killed(
     with workers:
         process = started(workers, tmp_path, "a")
         pid = int(process.ask("hang"))
+        start = time.monotonic()
         process.end()
+    assert time.monotonic() - start < 50, "the forked process was not killed on request"
     end = time.monotonic() + 60
     while is_running(pid):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_worker_that_has_ended_but_left_its_output_open_is_not_killed(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with workers:
+        process = started(workers, tmp_path, "a")
+        child = int(process.ask("leave"))
+        try:
+            for name in ("b", "c"):  # each start makes the server wait for those that have ended
+                started(workers, tmp_path, name).end()
+            monkeypatch.setattr(worker_processes, "_END_S", 0.1)
+            process.end()
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_the_cpu_time_of_a_worker_is_part_of_that_of_the_children(

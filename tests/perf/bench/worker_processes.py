@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,9 +38,9 @@ _LONGEST = 1 << 18
 class Process:
     """A running worker."""
 
-    def __init__(self, pid: int, stdin: int, stdout: int) -> None:
-        """Take over its pid, and our ends of its pipes."""
-        self._pid = pid
+    def __init__(self, kill: Callable[[], object], stdin: int, stdout: int) -> None:
+        """Take over our ends of its pipes; `kill` kills it, unless it has ended."""
+        self._kill = kill
         self._stdin = open(stdin, "w")  # noqa: SIM115
         self._stdout = open(stdout)  # noqa: SIM115
 
@@ -60,7 +60,7 @@ class Process:
             while select.select([number], [], [], max(end - time.monotonic(), 0.0))[0]:
                 if not os.read(number, 1 << 16):
                     return
-        os.kill(self._pid, signal.SIGKILL)
+        self._kill()
 
 
 class Workers:
@@ -82,30 +82,35 @@ class Workers:
         streams = (stdin, stdout, log)
         try:
             if self._is_forked:
-                pid = self._fork(python, arguments, folder, env, streams)
+                kill = self._fork(python, arguments, folder, env, streams)
             else:
                 child = subprocess.Popen(
                     [python, self._program, *arguments], cwd=folder, env=dict(env),
                     stdin=stdin, stdout=stdout, stderr=log,
                 )  # fmt: skip
                 self._children.append(child)
-                pid = child.pid
+                kill = child.kill
         finally:
             for number in streams:
                 os.close(number)
-        return Process(pid, ours, theirs)
+        return Process(kill, ours, theirs)
 
     def _fork(
         self, python: Path, arguments: Sequence[str], folder: Path, env: Mapping[str, str],
         streams: Sequence[int],
-    ) -> int:  # fmt: skip
+    ) -> Callable[[], object]:  # fmt: skip
+        """Return the function that kills it, by a request to its parent.
+
+        Only the parent can decide whether the pid is still the worker's.
+        """
         connection, _ = self._servers.get(python) or self._serve(python, env)
         request = {"arguments": list(arguments), "directory": str(folder), "env": dict(env)}
         socket.send_fds(connection, [json.dumps(request).encode()], streams)
         answer = connection.recv(8)
         if not answer:
             raise RuntimeError(f"the process of {self._program.name} has ended")
-        return int.from_bytes(answer)
+        kill = {"kill": int.from_bytes(answer)}
+        return lambda: connection.send(json.dumps(kill).encode())
 
     def _serve(
         self, python: Path, env: Mapping[str, str]
@@ -148,19 +153,26 @@ class Workers:
 def serve(connection: socket.socket, program: Any) -> None:
     """Fork a worker for each request, and answer with its pid, until the connection ends.
 
+    A request `{"kill": PID}` kills a worker instead, unless it has ended, and gets no answer.
+
     Return when all workers have ended, or are killed. Each is waited for, so that its CPU time is
     part of this process's.
     """
     gc.freeze()
     running: set[int] = set()
     while True:
-        request, streams, _, _ = socket.recv_fds(connection, _LONGEST, 3)
-        if not request:
+        data, streams, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+        if not data:
             break
+        request = json.loads(data)
+        if "kill" in request:
+            if request["kill"] in running:  # it has not been waited for, so the pid is its own
+                os.kill(request["kill"], signal.SIGKILL)
+            continue
         pid = os.fork()
         if not pid:
             connection.close()
-            work(program, json.loads(request), streams)
+            work(program, request, streams)
         running.add(pid)
         for number in streams:
             os.close(number)
