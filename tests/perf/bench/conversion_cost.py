@@ -40,7 +40,7 @@ def median_us(work: Callable[[], object], spans: int, blocks: int = BLOCKS) -> f
     """The median of the blocks' wall time, µs a span."""
     times = []
     gc.collect()
-    gc.freeze()  # what the benchmark itself holds is not to be looked through
+    gc.freeze()  # a collection then skips the benchmark's own objects
     for _ in range(blocks):
         start = time.perf_counter()
         work()
@@ -49,12 +49,12 @@ def median_us(work: Callable[[], object], spans: int, blocks: int = BLOCKS) -> f
 
 
 def each(work: Callable[[Any], object], items: Iterable[Any]) -> None:
-    """Do it with every item and keep nothing: what is kept would slow the collector of garbage."""
+    """Call `work` with every item, and drop each result, which would slow garbage collection."""
     for item in items:
         work(item)
 
 
-def say(label: str, value: float, floor: float | None = None, bar: str = "") -> None:
+def print_cost(label: str, value: float, floor: float | None = None, bar: str = "") -> None:
     """One line: µs a span, spans a second, and the ratio to the floor."""
     ratio = f"  {value / floor:5.2f} x floor {bar}" if floor else ""
     print(f"  {label:<46}{value:7.2f} µs/span {1e6 / value:12,.0f} spans/s{ratio}", flush=True)
@@ -73,14 +73,14 @@ def encoding(load: workload.Load, native: bool) -> None:
     loads = median_us(lambda: each(orjson.loads, [data for _, data in files]), count)
     serialise = median_us(lambda: each(TracesData.SerializeToString, messages), count)
     floor = loads + serialise
-    say("floor: orjson.loads + SerializeToString", floor)
+    print_cost("floor: orjson.loads + SerializeToString", floor)
     whole = median_us(lambda: everything(files), count)
-    say("all of it", whole, floor, "(bar: 4.5)")
+    print_cost("all of it", whole, floor, "(bar: 4.5)")
     found = median_us(lambda: sessions(files, SessionIndex()), count)
-    say("  of which finding sessions and segments", found)
-    say("  of which translating", whole - found)
+    print_cost("  of which finding sessions and segments", found)
+    print_cost("  of which translating", whole - found)
     exact = median_us(lambda: exactly(files, index), count, 3)
-    say("the exact way instead of the fast one", exact + found, floor)
+    print_cost("the exact way instead of the fast one", exact + found, floor)
     size = sum(len(data) for _, data in files) / count
     print(f"  {size:.0f} B/span of JSON, {sum(len(m.data) for m in made) / count:.0f} of OTLP")
 
@@ -94,7 +94,7 @@ def sessions(files: list[tuple[str, bytes]], index: SessionIndex) -> None:
 
 
 def everything(files: list[tuple[str, bytes]]) -> None:
-    """All that converting does, but for reading and writing files."""
+    """A complete conversion without reading and writing files."""
     index = SessionIndex()
     sessions(files, index)
     for name, data in files:
@@ -124,7 +124,7 @@ def decoding(load: workload.Load, native: bool) -> None:
     parse = median_us(lambda: each(TracesData.FromString, messages), count)
     write = median_us(lambda: each(encoder.encode, typed), count)
     floor = parse + write
-    say("floor: parse + encode", floor)
+    print_cost("floor: parse + encode", floor)
 
     def fast() -> list[bytes]:
         reader = FromOtlp()
@@ -132,7 +132,7 @@ def decoding(load: workload.Load, native: bool) -> None:
 
     if fast() != [data for _, data in files]:
         raise AssertionError("the batches did not come back byte for byte")
-    say(
+    print_cost(
         "all of it",
         median_us(lambda: each(FromOtlp().feed_whole, messages), count),
         floor,
@@ -144,7 +144,7 @@ def decoding(load: workload.Load, native: bool) -> None:
         for data in messages:
             reader.feed(TracesData.FromString(data).resource_spans)
 
-    say("the exact way instead of the fast one", median_us(exact, count, 1), floor)
+    print_cost("the exact way instead of the fast one", median_us(exact, count, 1), floor)
 
 
 def shapes() -> None:
@@ -181,10 +181,10 @@ def files(size: int, label: str, jobs: list[int]) -> None:
             arguments = ["convert", f"{folder}/in", target, "--jobs", str(number)]
             wall, cpu, peak = command(arguments)
             line = f"convert to .binpb, --jobs {number}, peak {peak / 1e6:.0f} MB"
-            say(line, wall / spans * 1e6)
+            print_cost(line, wall / spans * 1e6)
             print(f"  {'':<46}{cpu / spans * 1e6:7.2f} µs of CPU a span")
         wall, _, peak = command(["convert", target, f"{folder}/back"])
-        say(f"convert back to a spool, peak {peak / 1e6:.0f} MB", wall / spans * 1e6)
+        print_cost(f"convert back to a spool, peak {peak / 1e6:.0f} MB", wall / spans * 1e6)
 
 
 class _Receiver(BaseHTTPRequestHandler):
@@ -199,7 +199,7 @@ class _Receiver(BaseHTTPRequestHandler):
         type(self).arrived.set()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log no requests."""
 
 
 def following(rounds: int = 15) -> None:
@@ -209,7 +209,7 @@ def following(rounds: int = 15) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     made = list(workload.batches(rounds))
     made = [made[-1], *made[:-1]]  # the session is known at once, as with our own SDK
-    told = {
+    variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     }
@@ -218,7 +218,7 @@ def following(rounds: int = 15) -> None:
         spool.mkdir()
         process = subprocess.Popen(
             [COMMAND, "export", folder, "--follow"],
-            env=os.environ | told,
+            env=os.environ | variables,
             stderr=subprocess.DEVNULL,
         )
         delays = []

@@ -48,7 +48,7 @@ from .worker_processes import Workers
 
 PROGRAM = Path(__file__).with_name("torch_worker.py")
 IMPORTED = ("torch._dynamo",)
-"""What the first optimizer of a process imports, in almost two seconds."""
+"""Modules that the first optimizer of a process imports, which takes almost two seconds."""
 
 
 class Worker:
