@@ -11,7 +11,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +37,53 @@ def follow(
     """Follow a job from its start; return the exit code and the events."""
     (spool / "spool").mkdir(parents=True, exist_ok=True)
     before = set(spool.glob("state/owner-*.lock"))
-    with subprocess.Popen(job, cwd=ROOT, env=environment()) as training:
+    with running(job) as training:
         while not set(spool.glob("state/owner-*.lock")) - before and training.poll() is None:
             time.sleep(0.05)
-        code, found = watch(spool, seen, *options)
+        with follower(spool, seen, *options) as process:
+            code, found = watch(process, seen)
         assert training.wait(180) == 0
     return code, found
 
 
-def watch(source: object, seen: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """Follow a running job; create a file in `seen` for each verdict that appears or goes."""
-    found: list[dict[str, Any]] = []
+@contextlib.contextmanager
+def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a process, which is killed at the end if it still runs."""
+    variables = options.pop("env", environment())
+    with subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def follower(source: object, seen: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a follower of a job, whose errors are written to `seen`."""
     command = [*COMMAND, str(source), "--live", "--json", "--window", "20", *options]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            found.append(event := json.loads(line))
-            if "verdict" in event:
-                mention(seen, event)
-    return process.returncode, found
+    with (
+        (seen / "errors").open("w") as errors,
+        running(command, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        yield process
+
+
+def watch(process: subprocess.Popen[str], seen: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Create a file in `seen` for each verdict that appears or goes, until the follower ends.
+
+    The job waits for these files, so a follower that ends before the job is an error.
+    """
+    found: list[dict[str, Any]] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        found.append(event := json.loads(line))
+        if "verdict" in event:
+            mention(seen, event)
+    code = process.wait()
+    problem = f"exit code {code}: {found[-1:]}\n{(seen / 'errors').read_text()}"
+    assert found[-1:], problem
+    assert found[-1]["event"] == "ended", problem
+    return code, found
 
 
 def mention(seen: Path, event: dict[str, Any]) -> None:
@@ -136,19 +162,19 @@ def received(
         for place in sources:
             (folder / place).mkdir()
         job = [*PROGRAM, str(folder / "job"), *(str(folder / place) for place in sources), "stall"]
-        with (
-            subprocess.Popen(job, cwd=ROOT, env=variables) as training,
-            ThreadPoolExecutor() as pool,
-        ):
+        # The pool waits for its threads, which end once the followers are killed.
+        with ThreadPoolExecutor() as pool, contextlib.ExitStack() as processes:
+            training = processes.enter_context(running(job, env=variables))
             while not is_stored(database) and training.poll() is None:
                 time.sleep(0.05)
-            followers = {
-                place: pool.submit(watch, source, folder / place)
-                for place, source in sources.items()
-            }
-            events = {place: follower.result() for place, follower in followers.items()}
+            watched = {}
+            for place, source in sources.items():
+                process = processes.enter_context(follower(source, folder / place))
+                watched[place] = pool.submit(watch, process, folder / place)
+            for each in as_completed(watched.values()):
+                each.result()  # raises if this follower has failed, while the other one runs
             assert training.wait(180) == 0
-    return events
+    return {place: each.result() for place, each in watched.items()}
 
 
 @pytest.mark.parametrize("place", ["spool", "storage"])
