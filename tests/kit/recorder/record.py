@@ -7,11 +7,13 @@ cirron-sdk never enters the environment of the tests: it is a neighbour whose fi
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.kit import references
 from tests.kit.environments import Environment
@@ -20,18 +22,27 @@ HERE = Path(__file__).parent
 CONSTRAINTS = HERE / "constraints.txt"
 VERSIONS = ("0.3.0", "0.1.0")
 
+
+class Script(NamedTuple):
+    """The exit status that a script must end with, and the numbers of records in its spool."""
+
+    status: int
+    spans: int
+    marks: int
+
+
 SCRIPTS = {
-    "loop": 0,
-    "threads": 0,
-    "marks": 0,
-    "many_marks": 0,
-    "names": 0,
-    "fork": 0,
-    "ranks": 0,
-    "killed": -9,
-    "requests": 0,
+    "loop": Script(0, 53, 33),
+    "threads": Script(0, 83, 40),
+    "marks": Script(0, 3, 25),
+    "many_marks": Script(0, 2, 2500),
+    "names": Script(0, 84, 0),
+    "fork": Script(0, 6, 4),
+    "ranks": Script(0, 30, 12),
+    "killed": Script(-9, 20, 12),
+    "requests": Script(0, 18, 5),
 }
-"""The scripts of `scripts/` and the exit status that each must end with."""
+"""The scripts of `scripts/`."""
 
 
 class RecorderError(Exception):
@@ -75,7 +86,20 @@ def record_all(directory: Path) -> list[Recording]:
 def _record_into(directory: Path) -> None:
     for version in VERSIONS:
         for script in SCRIPTS:
-            record(version, script, directory / f"{version}-{script}")
+            place = record(version, script, directory / f"{version}-{script}")
+            check(Recording(version, script, place))
+
+
+def check(recording: Recording) -> None:
+    """Raise RecorderError if a spool does not have the records of its script."""
+    batches = [json.loads(path.read_bytes()) for path in recording.batch_files()]
+    spans, marks = (sum(len(batch[key]) for batch in batches) for key in ("spans", "marks"))
+    expected = SCRIPTS[recording.script]
+    if (spans, marks) != (expected.spans, expected.marks):
+        raise RecorderError(
+            f"{recording.name} has {spans} spans and {marks} marks, "
+            f"not {expected.spans} spans and {expected.marks} marks"
+        )
 
 
 def record(version: str, script: str | Path, directory: Path, timeout: float = 120.0) -> Path:
@@ -87,7 +111,7 @@ def record(version: str, script: str | Path, directory: Path, timeout: float = 1
     """
     python = environment(version)
     path = script if isinstance(script, Path) else HERE / "scripts" / f"{script}.py"
-    expected = 0 if isinstance(script, Path) else SCRIPTS[script]
+    expected = 0 if isinstance(script, Path) else SCRIPTS[script].status
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "record.log"
     with log.open("wb") as output:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from .record import (
     SCRIPTS,
     VERSIONS,
     RecorderError,
+    Recording,
+    check,
     record,
 )
 
@@ -110,6 +113,16 @@ def test_record_runs_a_custom_script(tmp_path: Path) -> None:
     script.write_text("import cirron as ci\nci.profile(snapshots=None)\nci.shutdown()\n")
     spool = record("0.3.0", script, tmp_path / "run") / ".cirron" / "spool"
     assert len(list(spool.glob("*.json"))) == 1
+
+
+def test_an_incomplete_recording_is_an_error(recorded_spools: Spools, tmp_path: Path) -> None:
+    """It is raised ahead of storing the recordings."""
+    shutil.copytree(dict(recorded_spools)["0.3.0-loop"], tmp_path / "loop")
+    recording = Recording("0.3.0", "loop", tmp_path / "loop")
+    check(recording)
+    recording.batch_files()[1].unlink()
+    with pytest.raises(RecorderError, match=r"0\.3\.0-loop has .*, not 53 spans and 33 marks"):
+        check(recording)
 
 
 @pytest.mark.usefixtures("recorded_spools")

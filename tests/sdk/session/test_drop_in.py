@@ -146,20 +146,24 @@ def test_a_program_of_cirron_sdk_runs_unchanged(name: str, tmp_path: Path) -> No
         theirs = environment(THEIRS)
     except EnvironmentUnavailableError as error:
         leave_out(str(error))
-    recorded = tmp_path / "recorded"
+    recorded, where = tmp_path / "recorded", DIRECTORY.get(name, ".cirron")
+    ours = text.replace(IMPORT, "import cirron_otel as ci")
+    printed = run(Path(sys.executable), ours, tmp_path / "ours", name)
+    found = shape(read_spool(tmp_path / "ours" / where))
+
+    def compare(folder: Path) -> None:
+        assert printed == (folder / "printed").read_text()
+        expected = shape(read_spool(folder / "theirs" / where))
+        assert found == expected
+        assert has_content(expected) or name == "switched_off"
 
     def record(folder: Path) -> None:
         (folder / "printed").write_text(run(theirs, text, folder / "theirs", name))
+        compare(folder)  # a recording that differs from ours is not stored
 
     files = [PROGRAMS / f"{name}.py", Path(__file__), CONSTRAINTS]
     references.fill(recorded, references.key_of(files, "drop-in", THEIRS), record)
-    ours = text.replace(IMPORT, "import cirron_otel as ci")
-    printed = run(Path(sys.executable), ours, tmp_path / "ours", name)
-    assert printed == (recorded / "printed").read_text()
-    where = DIRECTORY.get(name, ".cirron")
-    expected = shape(read_spool(recorded / "theirs" / where))
-    assert shape(read_spool(tmp_path / "ours" / where)) == expected
-    assert has_content(expected) or name == "switched_off"
+    compare(recorded)
 
 
 def test_cirron_has_its_options_and_names_the_guide_for_missing_attributes() -> None:
