@@ -7,7 +7,7 @@ import os
 import random
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,18 +53,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
 PLACES = ["directory", pytest.param("s3", marks=pytest.mark.backends)]
 
 
-def place_of(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of tables in a directory or a bucket, as the fixture's parameter demands."""
+def place_of(request: pytest.FixtureRequest, folder: Path) -> tuple[str, dict[str, str]]:
+    """The URL of tables in a directory or a bucket, by the parameter, and its variables."""
     if request.param == "directory":
-        return str(folder / "tables")
-    for name, value in request.getfixturevalue("server").environment().items():
+        return str(folder / "tables"), {}
+    variables = request.getfixturevalue("server").environment()
+    return f"s3://{BUCKET}/{folder.name}", variables
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return f"s3://{BUCKET}/{folder.name}"
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return place_of(request, tmp_path, monkeypatch)
+    place, variables = place_of(request, tmp_path)
+    set_all(monkeypatch, variables)
+    return place
 
 
 def configured(tmp_path: Path, place: str, **keys: Any) -> list[str]:
@@ -131,9 +137,11 @@ def test_acknowledged_is_stored_once_whatever_is_killed(tmp_path: Path, place: s
 
 @dataclass
 class Pair:
-    """What two collectors received at the same time, and where they wrote it."""
+    """Two collectors' exit codes, the place they wrote to, and the ids that were sent."""
 
     place: str
+    variables: dict[str, str]
+    """The environment variables with which the place can be read."""
     codes: list[int]
     spans: list[str]
     """The spans of requests, each of which went to one of the two."""
@@ -142,15 +150,16 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def pair(
+def pair_of_collectors(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
+) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
+    place, variables = place_of(request, folder)
+    sent = [exported() for _ in range(20)]
+    files = [of_run(1, batch_id=f"{n:032x}") for n in range(10)]
+    first, second = configured(folder, place), configured(folder, place)
     with pytest.MonkeyPatch.context() as patch:
-        place = place_of(request, folder, patch)
-        sent = [exported() for _ in range(20)]
-        files = [of_run(1, batch_id=f"{n:032x}") for n in range(10)]
-        first, second = configured(folder, place), configured(folder, place)
+        set_all(patch, variables)
         with serving(folder / "a", *first) as one, serving(folder / "b", *second) as other:
             for number, (body, _) in enumerate(sent):
                 send(one if number % 2 else other, body)
@@ -158,8 +167,15 @@ def pair(
                 for here in (one, other):
                     assert post(f"{here.http}/v1/traces", data, "application/json")[0] == 202
             codes = [one.end(), other.end()]
-        spans = [each for _, ids in sent for each in ids]
-        yield Pair(place, codes, spans, [name for name, _ in files])
+    spans = [each for _, ids in sent for each in ids]
+    return Pair(place, variables, codes, spans, [name for name, _ in files])
+
+
+@pytest.fixture
+def pair(pair_of_collectors: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Both collectors' results, with the variables of the place set during a test."""
+    set_all(monkeypatch, pair_of_collectors.variables)
+    return pair_of_collectors
 
 
 def test_two_collectors_write_into_one_place(pair: Pair) -> None:
