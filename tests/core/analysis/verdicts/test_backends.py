@@ -38,7 +38,13 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Conve
     return convert
 
 
-@pytest.mark.parametrize("recording", EXPECTED)
+@pytest.mark.parametrize(
+    "recording",
+    [  # one worker converts a recording for both backends
+        pytest.param(each, marks=pytest.mark.xdist_group(f"verdicts of {each}"))
+        for each in EXPECTED
+    ],
+)
 @pytest.mark.parametrize("backend", ["jaeger", "tempo"])
 def test_a_backend(
     recording: str,
