@@ -155,17 +155,26 @@ class ForkedServer:
             self._pid = None
 
 
-def run_ranks(act: Callable[[], dict[str, Any]], ranks: int, directory: Path) -> list[int]:
+def run_ranks(
+    act: Callable[[], dict[str, Any]], ranks: int, directory: Path, limit_s: float = LIMIT_S
+) -> list[int]:
     """Call `act` in a forked process for each rank; return the exit statuses.
 
     The directory gets the outcome that `act` returns, and the output; each process works in
-    `work-<rank>`. The status of a process that is killed at the time limit is -9.
+    `work-<rank>`. The status of a process that is killed at the time limit is -9, and its output
+    ends with the limit.
     """
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     job |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     pids = [_rank(act, job if ranks > 1 else {}, directory, rank) for rank in range(ranks)]
-    end = time.monotonic() + LIMIT_S
-    return [exit_status(pid, end) for pid in pids]
+    end = time.monotonic() + limit_s
+    statuses = []
+    for rank, pid in enumerate(pids):
+        statuses.append(exit_status(pid, end))
+        if statuses[-1] == -signal.SIGKILL and time.monotonic() > end:
+            with (directory / f"output-{rank}.txt").open("a") as output:
+                output.write(f"\nrank {rank} was killed at the time limit of {limit_s:g} s\n")
+    return statuses
 
 
 def _rank(

@@ -10,18 +10,12 @@ from tests.kit.sessions.processes import ROOT, environment
 _PROGRAMS = "tests.core.analysis.divergence.programs"
 
 
-def start(name: str, *arguments: object, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def run(name: str, *arguments: object) -> None:
+    """Run a program, which must succeed without a traceback."""
+    done = subprocess.run(
         [sys.executable, "-m", f"{_PROGRAMS}.{name}", *map(str, arguments)], cwd=ROOT,
-        env=environment(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", **variables), text=True,
-        stderr=subprocess.PIPE,
+        env=environment(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""), text=True,
+        stderr=subprocess.PIPE, timeout=600, check=False,
     )  # fmt: skip
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    try:
-        _, problems = process.communicate(timeout=600)
-    finally:
-        process.kill()
-    assert process.returncode == 0, problems
-    assert "Traceback" not in problems
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr

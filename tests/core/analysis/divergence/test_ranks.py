@@ -11,7 +11,7 @@ import pytest
 from tests.core.importers.dgrr.traces import command
 from tests.sdk.snapshots.digests.reading import Digest, digests
 
-from .processes import finish, start
+from .processes import run
 from .test_diff import diff
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ RUNS = (
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The spools of both ranks, by the kind of the training and the fault of rank 1."""
     folder = tmp_path_factory.mktemp("ranks")
-    finish(start("ranks", folder, *RUNS))
+    run("ranks", folder, *RUNS)
     return folder
 
 

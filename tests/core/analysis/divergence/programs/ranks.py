@@ -29,6 +29,8 @@ from .training import LENGTH
 
 AT = 14
 EPOCHS = 3
+LIMIT_S = 540.0
+"""The time limit of all trainings together, which is below that of the test."""
 
 
 class Replicas:
@@ -216,7 +218,7 @@ def main(folder: Path, names: list[str]) -> None:
     """Fork both ranks, with the variables that torchrun sets."""
     outputs = folder / "outputs"
     outputs.mkdir()
-    statuses = run_ranks(lambda: train(folder, names), 2, outputs)
+    statuses = run_ranks(lambda: train(folder, names), 2, outputs, LIMIT_S)
     print(*(path.read_text() for path in outputs.glob("output-*.txt")), file=sys.stderr)
     sys.exit(statuses != [0, 0])
 

@@ -28,6 +28,8 @@ STEPS = 60
 WORK = 0.008
 SLOW = 0.014
 """The seconds by which a place is slowed."""
+LIMIT_S = 360.0
+"""The time limit of all cases together, which is below that of the test."""
 
 
 class Data(Dataset[torch.Tensor]):
@@ -118,7 +120,7 @@ def main() -> None:
     os.environ["TORCHELASTIC_RUN_ID"] = uuid4().hex
     folder = directory / "ranks"
     folder.mkdir(parents=True)
-    if run_ranks(lambda: train_all(directory, cases), 2, folder) != [0, 0]:
+    if run_ranks(lambda: train_all(directory, cases), 2, folder, LIMIT_S) != [0, 0]:
         sys.exit("".join(path.read_text() for path in folder.glob("output-*.txt")))
 
 
