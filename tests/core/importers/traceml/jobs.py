@@ -100,19 +100,35 @@ class Reference(NamedTuple):
     """This part of the final summary."""
 
 
+def assert_complete(
+    losses: list[float], step_time: dict[str, Any], steps: int, ranks: int = 1
+) -> None:
+    """Assert that a job has a loss of each step, and that its summary has all steps and ranks."""
+    assert len(losses) == steps
+    window = step_time["global"]["window"]
+    assert (window["steps_analyzed"], window["end_step"]) == (steps, steps)
+    assert step_time["metadata"]["global_ranks_used"] == ranks
+
+
 def reference(
-    version: str, folder: Path, program: Path, *arguments: str, ranks: int = 1
+    version: str, folder: Path, program: Path, steps: int, *arguments: str, ranks: int = 1
 ) -> Reference:
-    """Return the results of a job without the collector; they are stored for later test runs."""
+    """Return the results of a job without the collector.
+
+    Complete results are stored for later test runs; others are an error.
+    """
     environment = TRACEML[version]
     files = [program, Path(__file__), environment.pins]
-    key = references.key_of(files, "TraceML alone", version, str(ranks), *arguments)
+    key = references.key_of(files, "TraceML alone", version, str(ranks), str(steps), *arguments)
     result = references.load(key)
     if result is None:
         port = free_port()
         with RecordingProxy(folder / "recorded", (AGGREGATOR_HOST, port), port=port):
-            job = RunningJob(environment, folder, port, program, *arguments, ranks=ranks).wait()
+            job = RunningJob(
+                environment, folder, port, program, str(steps), *arguments, ranks=ranks
+            ).wait()
         assert job.code == 0, job.output
+        assert_complete(job.losses, job.summary["step_time"], steps, ranks)
         result = [job.losses, sorted(files_of(job.folder)), job.summary["step_time"]]
         references.store(key, result)
     return Reference(*result)
@@ -120,7 +136,9 @@ def reference(
 
 def losses_without_traceml(folder: Path, steps: int) -> list[float]:
     """Return the losses of `PROGRAM` with TraceML off; they are stored for later test runs."""
-    key = references.key_of([PROGRAM, TRACEML_050.pins], "without TraceML", str(steps))
+    key = references.key_of(
+        [PROGRAM, Path(__file__), TRACEML_050.pins], "without TraceML", str(steps)
+    )
     losses: list[float] | None = references.load(key)
     if losses is None:
         folder.mkdir()
@@ -130,6 +148,7 @@ def losses_without_traceml(folder: Path, steps: int) -> list[float]:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         losses = json.loads((folder / "losses.json").read_bytes())
+        assert len(losses) == steps
         references.store(key, losses)
     return losses
 

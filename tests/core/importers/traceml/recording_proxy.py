@@ -13,7 +13,8 @@ from typing import Self
 class RecordingProxy:
     """Passes connections on to `target`, and writes what each peer sent to a file of its own.
 
-    A peer waits until the target listens. Without a target, the bytes are only recorded.
+    A peer waits until the target listens. Without a target, the bytes are only recorded, and the
+    end of the proxy ends the connections.
     """
 
     def __init__(self, folder: Path, target: tuple[str, int] | None, port: int = 0) -> None:
@@ -24,6 +25,7 @@ class RecordingProxy:
         self.port: int = self._listener.getsockname()[1]
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._peers: list[socket.socket] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -40,6 +42,9 @@ class RecordingProxy:
         self._listener.close()
         self._is_over.set()
         self._accepting.join(60)
+        for peer in self._peers if self._target is None else ():
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(60)
 
@@ -55,6 +60,7 @@ class RecordingProxy:
                 path = self.folder / f"connection-{len(self._threads):03}.frames"
                 thread = threading.Thread(target=self._pass_on, args=(peer, path), daemon=True)
                 self._threads.append(thread)
+                self._peers.append(peer)
                 thread.start()
 
     def _pass_on(self, peer: socket.socket, path: Path) -> None:

@@ -22,7 +22,7 @@ STEPS = 60
 @pytest.mark.parametrize("version", RELEASES)
 def test_a_trainer_is_received_unchanged(version: str, adapter: str, tmp_path: Path) -> None:
     program = PROGRAM.with_name(f"train_{adapter}.py")
-    alone = reference(version, tmp_path / "alone", program, str(STEPS))
+    alone = reference(version, tmp_path / "alone", program, STEPS)
     port = free_port()
     options = ("--traceml", f"127.0.0.1:{port}", "--traceml-forward", f"{AGGREGATOR_HOST}:{port}")
     with serving(tmp_path / "data", *options) as here:

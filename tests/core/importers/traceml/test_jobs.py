@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from .jobs import (
     Job,
     Reference,
     RunningJob,
+    assert_complete,
     files_of,
     free_port,
     losses_without_traceml,
@@ -66,8 +66,7 @@ def pair(
 ) -> Pair:
     version = request.param
     environment, folder = TRACEML[version], tmp_path_factory.mktemp(version)
-    arguments = (str(STEPS), "1")
-    alone = reference(version, folder / "alone", PROGRAM, *arguments, ranks=RANKS)
+    alone = reference(version, folder / "alone", PROGRAM, STEPS, "1", ranks=RANKS)
     port = free_port()
     file = folder / "collector.yaml"
     file.write_text(
@@ -79,7 +78,9 @@ def pair(
         serving(folder / "data", "--config", str(file)) as here,
         RecordingProxy(folder / "recorded", address_of(here), port=port) as proxy,
     ):
-        job = RunningJob(environment, folder / "through", port, PROGRAM, *arguments, ranks=RANKS)
+        job = RunningJob(
+            environment, folder / "through", port, PROGRAM, str(STEPS), "1", ranks=RANKS
+        )
         through = job.wait()
         metrics = {
             "sent": count(here, "forwarded_frames_total", "sent"),
@@ -100,6 +101,7 @@ class TestThroughTheCollector:
         assert files_of(pair.through.folder) == set(pair.alone.files)
 
     def test_a_live_job_is_stored_as_its_import(self, pair: Pair) -> None:
+        """It needs Jaeger only because it shares the job with `test_every_step_is_in_jaeger`."""
         assert stored(pair.spool) == recorded_batches(pair.recorded) != {}
         wanted = [(rank, step) for rank in range(RANKS) for step in range(1, STEPS + 1)]
         assert stored_steps(pair.spool) == wanted
@@ -109,10 +111,9 @@ class TestThroughTheCollector:
         assert (pair.metrics["not sent"], pair.metrics["missing"]) == (0, 0)
 
     def test_the_summary_is_complete(self, pair: Pair) -> None:
-        for step_time in (pair.alone.step_time, pair.through.summary["step_time"]):
-            window = step_time["global"]["window"]
-            assert (window["steps_analyzed"], window["end_step"]) == (STEPS, STEPS)
-            assert step_time["metadata"]["global_ranks_used"] == RANKS
+        assert_complete(pair.alone.losses, pair.alone.step_time, STEPS, RANKS)
+        step_time = pair.through.summary["step_time"]
+        assert_complete(pair.through.losses, step_time, STEPS, RANKS)
 
     def test_its_means_by_rank_are_ours(self, pair: Pair) -> None:
         ours = means(pair.spool)
@@ -142,15 +143,19 @@ class TestThroughTheCollector:
             assert Counter(span["spanId"] for span in steps) == Counter(ids)
 
 
-def spans(folder: Path) -> Iterator[dict[str, Any]]:
-    for data in stored(folder).values():
+def spans(batches: dict[str, bytes]) -> Iterator[dict[str, Any]]:
+    for data in batches.values():
         yield from msgspec.json.decode(data)["spans"]
+
+
+def has_step(batches: dict[str, bytes]) -> bool:
+    return any(span["name"] == "step" for span in spans(batches))
 
 
 def means(folder: Path) -> dict[tuple[int, str], float]:
     """The mean of each phase, and of step_time, by rank, in ms."""
     values: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for span in spans(folder):
+    for span in spans(stored(folder)):
         duration_ns = span["end_ns"] - span["start_ns"]
         if span["name"] == "step":
             values[span["rank"], "step_time"].append(span["attrs"]["traceml.step_time_ns"] / 1e6)
@@ -172,7 +177,7 @@ class TestJobs:
     ) -> None:
         steps, gates = 80, tmp_path / "gates"
         gates.mkdir()
-        for gate in ("20", "60"):
+        for gate in ("20", "40", "60"):
             (gates / gate).touch()
         variables = {"PAUSE_S": "0.03", "GATES": str(gates)}
         port = free_port()
@@ -185,8 +190,11 @@ class TestJobs:
             until(lambda: stored_steps(tmp_path / "data"))
             here.kill()
         (gates / "20").unlink()
-        until((gates / "reached 60").exists)
-        time.sleep(1.5)  # it sends twice in a second
+        until((gates / "reached 40").exists)  # the port refuses connections until then
+        with RecordingProxy(tmp_path / "lost", None, port=port) as proxy:
+            (gates / "40").unlink()
+            until((gates / "reached 60").exists)
+            until(lambda: has_step(recorded_batches(proxy.folder)))  # no collector has it
         with serving(tmp_path / "data", *options) as here:
             (gates / "60").unlink()
             done = job.wait()
@@ -214,7 +222,7 @@ class TestJobs:
             assert here.end() == 0
         assert stored_steps(tmp_path / "data") == [(0, step) for step in range(1, 81)]
         assert {"data_load", "forward", "backward", "optimizer_step"} <= {
-            span["name"] for span in spans(tmp_path / "data")
+            span["name"] for span in spans(stored(tmp_path / "data"))
         }
 
     def test_the_commands_of_the_page(self, tmp_path: Path) -> None:
@@ -251,7 +259,7 @@ class TestJobs:
         assert job.summary["step_time"]["global"]["window"]["steps_analyzed"] == 60
         assert len(stored_steps(tmp_path / "data")) == 60
         assert job.losses == losses_without_traceml(tmp_path / "alone", 60)
-        own = [span for span in spans(tmp_path / "own") if span["name"] == "step"]
+        own = [span for span in spans(stored(tmp_path / "own")) if span["name"] == "step"]
         assert len(own) == 60
 
 
