@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cirron_otel.core.importers.stormlog import load_telemetry_sessions
 from tests.conftest import leave_out
 from tests.kit import references
 from tests.kit.environments import EnvironmentUnavailableError
@@ -21,10 +22,23 @@ PROGRAM = Path(__file__).parent / "programs" / "recording.py"
 SESSION_PROGRAM = PROGRAM.with_name("record_session.py")
 KINDS = ("cpu", "killed", "recovered", "torchrun", "oom", "diagnose")
 _KILLED = -9
+_STATUSES = {
+    "cpu": ["completed"], "killed": ["running"], "recovered": ["completed", "interrupted"],
+    "torchrun": ["completed", "completed"], "oom": ["completed"], "diagnose": ["completed"],
+}  # fmt: skip
+"""The statuses of the sessions of each kind, the last session first."""
+_SESSION_STATUSES = {
+    "complete": ["completed"], "killed": ["running"], "recovered": ["completed", "interrupted"],
+    "export": ["completed"], "bundle": ["completed"],
+}  # fmt: skip
+"""The same for the recordings of `record_sessions`."""
 
 
 def record(version: str, folder: Path) -> dict[str, Path]:
-    """Record everything with one release into a new folder; return the recordings by kind."""
+    """Record everything with one release into a new folder; return the recordings by kind.
+
+    A recording without the sessions that the tests expect is an error and is not stored.
+    """
     python = _python(version)
     files = [PROGRAM, Path(__file__), STORMLOG[f"stormlog-{version}"].pins]
     key = references.key_of(files, "kinds", version)
@@ -49,10 +63,27 @@ def _record(python: Path, folder: Path) -> None:
     command = ("diagnose", "--duration", "0.5", "--interval", "0.1", "--output", "bundle")
     places["diagnose"].mkdir()
     _run(python.with_name("gpumemprof"), *command, folder=places["diagnose"])
+    _check(folder, _STATUSES)
+    ranks = [each.events[0].rank for each in load_telemetry_sessions(places["torchrun"])]
+    assert sorted(ranks) == [0, 1]
+    events = load_telemetry_sessions(places["oom"])[0].events
+    contexts = ["Phase entered: too large", "OOM detected", "Phase exited: too large"]
+    assert [each.context for each in events if each.context in contexts] == contexts
+
+
+def _check(folder: Path, statuses: dict[str, list[str]]) -> None:
+    """Check that the last session of each recording has events, and the statuses of all."""
+    for name, expected in statuses.items():
+        sessions = load_telemetry_sessions(folder / name)
+        assert [each.summary.status for each in sessions] == expected, name
+        assert sessions[0].events, name
 
 
 def record_sessions(version: str, folder: Path) -> Path:
-    """Record sessions of one release into a new folder, by the names of the tests of them."""
+    """Record sessions of one release into a new folder, by the names of the tests of them.
+
+    A recording without the sessions that the tests expect is an error and is not stored.
+    """
     python = _python(version)
     files = [SESSION_PROGRAM, Path(__file__), STORMLOG[f"stormlog-{version}"].pins]
     key = references.key_of(files, "sessions", version)
@@ -77,6 +108,8 @@ def _record_sessions(python: Path, folder: Path) -> None:
     )  # fmt: skip
     command = ["diagnose", "--duration", "1", "--interval", "0.2", "--output", "bundle"]
     _run(program, *command, folder=folder)
+    _check(folder, _SESSION_STATUSES)
+    assert len(list(folder.glob("complete/segment-*.jsonl"))) > 1
 
 
 def _python(version: str) -> Path:
