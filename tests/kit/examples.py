@@ -1,7 +1,8 @@
 """The number of examples that a property test draws.
 
-`make test` draws the same examples each time, at most `FIXED` for each test. `make fuzz` selects
-the profile `drawn`, with which each test draws new examples, and as many as it asks for.
+`make test` draws the same examples each time, at most `FIXED` for each test, or the smaller number
+that the test passes. `make fuzz` selects the profile `drawn`, with which each test draws new
+examples, and as many as it asks for.
 """
 
 from __future__ import annotations

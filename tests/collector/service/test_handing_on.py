@@ -102,7 +102,7 @@ def test_a_recording_of_cirron_sdk_through_us_and_back(spool: Path, delivered: D
 
 
 @pytest.mark.backends
-def test_nothing_else_came_back(delivered: Delivered) -> None:
+def test_only_the_recorded_batches_are_delivered(delivered: Delivered) -> None:
     names = [name for spool in recorded() for name in batches(spool)]
     assert len(names) == len(set(names))
     assert delivered.spool.keys() == delivered.back.keys() == set(names)

@@ -100,9 +100,7 @@ if __name__ == "__main__":
 
 def files() -> list[tuple[str, bytes]]:
     """Batches of two runs and two days."""
-    return [
-        of_run(number % 3, str(number % 2), batch_id=f"{number:032x}") for number in range(BATCHES)
-    ]
+    return [of_run(number, str(number), batch_id=f"{number:032x}") for number in range(BATCHES)]
 
 
 def many() -> list[tuple[str, bytes]]:

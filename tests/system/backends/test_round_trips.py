@@ -22,7 +22,10 @@ BROKEN = {"23_sigkill_plus_stray_tmp"}  # holds a torn .json.tmp, which is repor
 
 
 def layout_of(recording: int, suffix: int) -> str:
-    """The layout of a recording in one kind of file: each two of the three occur together."""
+    """The layout of a recording in one kind of file.
+
+    Every pair of recording, kind of file and layout occurs.
+    """
     return LAYOUTS[(recording + suffix) % 2]
 
 
