@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import cirron_otel as ci
 from tests.kit.sessions.processes import ROOT, environment
 
+from . import trees
 from .programs.spawned import look_at
 
 HOOKED = (
@@ -254,6 +255,17 @@ def test_hooks_that_are_never_used_come_off_too(tmp_path: Path) -> None:
     assert _changes(before, _inventory()) == []
 
 
+LATE = """
+cirron.session
+  epoch[0]
+    step[0-1]
+      data_load
+      forward{function=predict}
+      backward
+      optimizer_step
+"""
+
+
 def test_torch_imported_later_is_hooked_and_comes_back_too(tmp_path: Path) -> None:
     program = [
         sys.executable,
@@ -270,3 +282,5 @@ def test_torch_imported_later_is_hooked_and_comes_back_too(tmp_path: Path) -> No
     assert "torch.autograd.backward" in found["hooked"]
     assert found["left"] == []
     assert found["finders left"] == []
+    (recorded,) = trees.read(tmp_path).values()
+    assert trees.difference(trees.parse(LATE), recorded.root) == ""

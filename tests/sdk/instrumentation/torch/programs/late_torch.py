@@ -1,6 +1,8 @@
 """Imports torch when the session is open already; what of ours is in torch then, and afterwards.
 
 python -m tests.sdk.instrumentation.torch.programs.late_torch DIRECTORY
+
+The loop calls a compiled function. `torch._dynamo` is imported later than torch.
 """
 
 from __future__ import annotations
@@ -47,9 +49,16 @@ def main() -> None:
     from torch.utils.data import DataLoader
 
     model = nn.Linear(1, 1)
+    assert "torch._dynamo" not in sys.modules  # the optimizer imports it
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def predict(x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = model(x)
+        return output
+
     for x in DataLoader(torch.ones(4, 1), 2):
-        model(x).sum().backward()
+        predict(x).sum().backward()
         optimizer.step()
     found = {"hooked": ours()}
     ci.shutdown()
