@@ -28,6 +28,9 @@ UNANNOUNCED = ("os._exit", "sigkill")
 LIMITS = (None, None, 0.0, 0.0, 0.05, 0.1, 0.3, 1.0, 5.0, 30.0)
 SHUTDOWNS = (0.0, 0.0, 0.01, 0.02, 0.03, 0.05, 0.05, 0.1, 0.1, 0.2, 0.3, 1.0, 30.0)
 _OPENED, _MARKED, _FLUSHED, _SLOTS = 0, 16, 32, 64
+_FOREIGN_EVERY, _TRAINING_SCOPES, _TRAINING_MARKS = 50, 32, 30
+"""The maximum numbers of records that the program does not number: one span of another library for
+each 50 scopes, and in each session, if there are tensors, the scopes and marks of the training."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +225,12 @@ def _missing(
             return [f"{scopes:,} scopes and {scopes_lost:,} lost, of {before:,} to {opened:,}"]
         return []
     found = []
-    # Spans of other libraries, and the scopes of torch's hooks, may be among the lost ones.
-    others = 0 if not scopes_lost or not (spec.foreign or spec.snapshots) else opened // 40 + 100
-    if not opened <= scopes + scopes_lost <= opened + others:
+    # Records without numbers may be among the lost ones.
+    trainings = (1 + (spec.end == "two sessions")) * (spec.snapshots or spec.digests)
+    others = opened // _FOREIGN_EVERY * spec.foreign + _TRAINING_SCOPES * trainings
+    if not opened <= scopes + scopes_lost <= opened + others * bool(scopes_lost):
         found.append(f"{scopes:,} scopes and {scopes_lost:,} lost, of {opened:,}")
-    others = 0 if not marks_lost or not (spec.snapshots or spec.digests) else 1_000
-    if not marked <= marks + marks_lost <= marked + others:
+    others = _TRAINING_MARKS * trainings
+    if not marked <= marks + marks_lost <= marked + others * bool(marks_lost):
         found.append(f"{marks:,} marks and {marks_lost:,} lost, of {marked:,}")
     return found
