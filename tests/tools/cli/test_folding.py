@@ -195,6 +195,7 @@ def long_run(root: Path, steps: int, name: str = "step") -> Path:
 def test_a_long_run_is_folded_completely(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert spool_show._FOLDED_SPANS == 50_000  # no test is larger
     monkeypatch.setattr(spool_show, "_FOLDED_SPANS", 5_000)
     root = long_run(tmp_path / "long", 2_000)
     assert run_here(["spool", "show", str(root), "--fold"]) == 0
