@@ -47,7 +47,7 @@ def ran(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_spawned_processes_have_their_ranks(
     scripts: ForkedScripts, tmp_path: Path, moment: str
 ) -> None:
-    """Before: the program is a script. After: it is a module."""
+    """Parametrised over a script and a module run with `-m`."""
     if moment == "before":
         name, done = SCRIPT.stem, scripts.script(SCRIPT, moment, tmp_path)
     else:
@@ -84,7 +84,7 @@ def test_ranks_below_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_launcher_goes_first(scripts: ForkedScripts, tmp_path: Path) -> None:
-    """Variables that state a rank are believed, as everywhere else."""
+    """Variables that state a rank take precedence; the ranks are forked, not spawned."""
     variables = {"RANK": "5", "WORLD_SIZE": "8"}
     done = scripts.script(SCRIPT, "after", tmp_path, "fork", env=variables)
     assert done.returncode == 0, done.stderr[-3000:]
