@@ -54,6 +54,7 @@ GROUPS: dict[str, Group] = {
             "cirron_otel/sdk/snapshots/",
             "cirron_otel/sdk/tracing/",
             "tests/kit/forked_scripts.py",
+            "tests/kit/program_server.py",
             "tests/sdk/instrumentation/torch/",
             "tests/sdk/snapshots/",
             *_PINS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import references
+from tests.kit import forked_scripts, program_server, references
 from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import read_spool
 
@@ -18,6 +18,8 @@ MODES = ("sampled", "full")
 
 
 PROGRAM = Path(two_hundred_steps.__file__)
+FILES = [PROGRAM, Path(forked_scripts.__file__), Path(program_server.__file__)]
+"""The result of an untraced run depends on these."""
 
 
 def _run(scripts: ForkedScripts, directory: Path, mode: str) -> str:
@@ -35,7 +37,7 @@ def runs(
     found = {}
     for mode in (UNTRACED, *MODES):
         directory = tmp_path_factory.mktemp(mode)
-        key = references.key_of([PROGRAM], mode)
+        key = references.key_of(FILES, mode)
         printed = references.load(key) if mode == UNTRACED else None
         if printed is None:
             printed = _run(scripts, directory, mode)
