@@ -1,7 +1,9 @@
 """Scripts that run in forks of one interpreter, which has imported torch already.
 
 A fork runs a script as `python SCRIPT ARGUMENT...` does: an uncaught error and the end of the
-interpreter are Python's own. Only the import of torch, which takes seconds, is shared.
+interpreter are Python's own. Only the import of torch, which takes seconds, is shared. The
+interpreter never sets torch's number of threads, so that no fork inherits a pool of threads, which
+would have to be replaced there (see `use_one_thread` of tests/system/frameworks).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +25,7 @@ from typing import Any
 from .program_server import LIMIT_S, ProgramError, ProgramServer, exit_status, serve
 from .sessions.processes import ROOT, environment
 
+_VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _IMPORTED = ("torch", "torch._dynamo", "torch.utils.data", "opentelemetry.sdk.trace")
 """Every optimizer imports `torch._dynamo`. The scripts import cirron_otel themselves."""
 
@@ -31,7 +35,7 @@ class ForkedScripts(ProgramServer):
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.kit.forked_scripts"]
-        super().__init__(command, {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"})
+        super().__init__(command, _VARIABLES)
 
     def script(
         self, path: Path, *arguments: object, env: Mapping[str, str] | None = None,
@@ -42,7 +46,7 @@ class ForkedScripts(ProgramServer):
         Its directory is the checkout's by default.
         """
         words = [str(path), *map(str, arguments)]
-        variables = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **(env or {}))
+        variables = environment(**{**_VARIABLES, **(env or {})})
         with tempfile.TemporaryDirectory() as folder:
             outputs = [Path(folder, name) for name in ("stdout", "stderr")]
             request: dict[str, Any] = {"words": words, "environment": variables}
@@ -52,6 +56,23 @@ class ForkedScripts(ProgramServer):
                 raise ProgramError("the interpreter has ended")
             out, err = (each.read_text() for each in outputs)
         return subprocess.CompletedProcess(words, statuses[0], out, err)
+
+    def text(
+        self, source: str, folder: Path, *arguments: object, env: Mapping[str, str] | None = None,
+        status: int = 0,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Write a script into a folder, run it there, and check its exit status."""
+        program = folder / "program.py"
+        program.write_text(source)
+        done = self.script(program, *arguments, env=env, cwd=folder)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    def result(self, path: Path, *arguments: object, **env: str) -> Any:
+        """Run a script that must succeed, and return the JSON value that it prints."""
+        done = self.script(path, *arguments, env=env)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
 
 
 class _InFork(Exception):  # noqa: N818 (not an error)

@@ -146,20 +146,16 @@ def test_the_next_test_records_its_own(cirron_run):
 """
 
 RUN = """
-import os, sys
+import sys
 import pytest
 
-os.chdir(os.path.dirname(sys.argv[1]))
-sys.exit(pytest.main(["-p", "no:cacheprovider", sys.argv[1]]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--basetemp=temporary", sys.argv[1]]))
 """
 
 
 @pytest.mark.torch
 def test_it_records_loops_of_torch(pytester: pytest.Pytester, scripts: ForkedScripts) -> None:
-    program = pytester.makepyfile(program=RUN)
-    test = pytester.makepyfile(LOOP)
-    done = scripts.script(program, test)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = scripts.text(RUN, pytester.path, pytester.makepyfile(LOOP))
     assert pytest.RunResult.parse_summary_nouns(done.stdout.splitlines()) == {"passed": 2}
 
 

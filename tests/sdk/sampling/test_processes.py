@@ -45,13 +45,6 @@ def run(*words: object, **options: Any) -> dict[str, Any]:
     return result
 
 
-def run_in_fork(scripts: ForkedScripts, *words: object, **env: str) -> dict[str, Any]:
-    done = scripts.script(TRAIN, *words, env=env)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
 def memory_marks(directory: Path) -> list[dict[str, Any]]:
     return [mark for mark in read_spool(directory).marks if mark["name"] == "memory"]
 
@@ -65,7 +58,7 @@ class TestTraining:
     def test_by_default_a_process_with_torch_is_sampled_each_second(
         self, tmp_path: Path, scripts: ForkedScripts
     ) -> None:
-        result = run_in_fork(scripts, tmp_path, 2.5, **DEFAULT)
+        result = scripts.result(TRAIN, tmp_path, 2.5, **DEFAULT)
         assert result["sampling"]["interval"] == 1.0
         assert 1 < result["sampling"]["samples"] <= result["seconds"] + 1
         assert read_spool(tmp_path).session.record["attrs"]["sample_interval"] == 1.0
@@ -86,14 +79,14 @@ class TestTraining:
         assert list(verify_spool(SpoolReader(tmp_path))) == []
 
     def test_none_switches_it_off(self, tmp_path: Path, scripts: ForkedScripts) -> None:
-        result = run_in_fork(scripts, tmp_path, 1.5, CIRRON_SAMPLE_INTERVAL="none")
+        result = scripts.result(TRAIN, tmp_path, 1.5, CIRRON_SAMPLE_INTERVAL="none")
         assert result["sampling"]["samples"] == 0
         assert result["sampling"]["interval"] is None
         assert memory_marks(tmp_path) == []
         assert "sample_interval" not in read_spool(tmp_path).session.record["attrs"]
 
     def test_a_forked_child_starts_clean(self, tmp_path: Path, scripts: ForkedScripts) -> None:
-        result = run_in_fork(scripts, tmp_path, 0.5, "fork", CIRRON_SAMPLE_INTERVAL="0.02")
+        result = scripts.result(TRAIN, tmp_path, 0.5, "fork", CIRRON_SAMPLE_INTERVAL="0.02")
         spool = read_spool(tmp_path)
         assert spool.lost == []
         marks = [mark for mark in spool.marks if mark["name"] == "memory"]

@@ -19,10 +19,7 @@ def test_documented_program_records_the_stated_snapshots(
     scripts: ForkedScripts, tmp_path: Path
 ) -> None:
     (text,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)
-    program = tmp_path / "program.py"
-    program.write_text(text)
-    done = scripts.script(program, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    scripts.text(text, tmp_path)
     found = by_epoch(tmp_path / ".cirron")
     assert [list(records) for records in found] == [
         ["weight", "bias", "weight.grad", "bias.grad"]

@@ -203,10 +203,8 @@ if not child:
 def test_forked_child_and_parent_snapshot_only_their_epochs(
     scripts: ForkedScripts, tmp_path: Path
 ) -> None:
-    program, directory = tmp_path / "program.py", tmp_path / "run"
-    program.write_text(FORKING)
-    done = scripts.script(program, directory)
-    assert done.returncode == 0, done.stderr
+    directory = tmp_path / "run"
+    scripts.text(FORKING, tmp_path, directory)
     see_it_is_right(directory)
     whole(directory)
     by_pid: dict[int, int] = {}

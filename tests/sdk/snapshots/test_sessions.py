@@ -199,11 +199,7 @@ class TestFiles:
     ) -> None:
         with opened(tmp_path / ".cirron", snapshots="full"):
             train(ci.watch(model()))
-        program = tmp_path / "program.py"
-        program.write_text(PROGRAM)
-        done = scripts.script(program, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("epoch ") == 2
+        assert scripts.text(PROGRAM, tmp_path).stdout.count("epoch ") == 2
 
     @pytest.mark.parametrize(("rate", "mode"), [(0.0, "stats"), (1.0, "sampled")])
     def test_sampled_stores_the_epochs_that_win(

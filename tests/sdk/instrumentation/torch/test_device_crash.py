@@ -31,9 +31,8 @@ with session(Path(sys.argv[1]), pytest.MonkeyPatch(), device) as profiler:
 def test_scopes_awaiting_the_device_are_recovered_with_their_end_times(
     scripts: ForkedScripts, tmp_path: Path
 ) -> None:
-    program, directory = tmp_path / "program.py", tmp_path / "run"
-    program.write_text(PROGRAM)
-    assert scripts.script(program, directory).returncode == -signal.SIGKILL
+    directory = tmp_path / "run"
+    scripts.text(PROGRAM, tmp_path, directory, status=-signal.SIGKILL)
     (recovered,) = recover(find_recoverable(directory))
     session = read_spool(directory).session
     incomplete = [

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import leave_out
 from tests.kit.forked_scripts import ForkedScripts
 
-from .test_hostile_objects import run
+from .programs import PROGRAMS
 
 WHOLE = {"cirron.session": 1, "epoch": 2, "step": 6, "data_load": 6, "forward": 12, "loss": 6,
          "backward": 6, "recompute": 12, "zero_grad": 6, "optimizer_step": 6}  # fmt: skip
@@ -37,7 +37,7 @@ do without the internal is no part of the loop."""
 
 @pytest.fixture(scope="module")
 def doctored_results(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run(scripts, "doctored_torch", tmp_path_factory.mktemp("doctored"))
+    return scripts.result(PROGRAMS / "doctored_torch.py", tmp_path_factory.mktemp("doctored"))
 
 
 @pytest.mark.parametrize("case", LOST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.kit.forked_scripts import ForkedScripts
 
+from .programs import PROGRAMS
 from .programs.hostile_objects import CASES
 
 WHOLE = {"cirron.session": 1, "epoch": 2, "step": 8, "data_load": 8, "forward": 8, "loss": 8,
@@ -23,19 +23,9 @@ COUNTED = {"NoParameters", "NoHash", "NoMode"}
 """Where hooks are kept from what they need: errors are counted, and some scopes are not there."""
 
 
-PROGRAMS = Path(__file__).parent / "programs"
-
-
-def run(scripts: ForkedScripts, program: str, *arguments: object, **env: str) -> Any:
-    """Run a program of `programs/` in a fork, and return the JSON that it prints."""
-    done = scripts.script(PROGRAMS / f"{program}.py", *arguments, env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def hostile_runs(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run(scripts, "hostile_objects", tmp_path_factory.mktemp("hostile"))
+    return scripts.result(PROGRAMS / "hostile_objects.py", tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -54,7 +44,7 @@ def test_a_hostile_object_trains_as_without_tracing(hostile_runs: Any, case: str
 
 def test_whatever_raises_inside_the_hooks(scripts: ForkedScripts, tmp_path: Path) -> None:
     """Each of their functions, early and late: counted, and the next loops are right again."""
-    found = run(scripts, "faulty_hooks", tmp_path)
+    found = scripts.result(PROGRAMS / "faulty_hooks.py", tmp_path)
     assert found["wrong"] == {}
     called = set(found["called"])
     assert len(called) > 50

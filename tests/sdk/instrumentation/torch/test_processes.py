@@ -11,7 +11,7 @@ from tests.kit.forked_scripts import ForkedScripts
 from tests.kit.sessions.spool_trees import Node, read_spool
 
 from . import trees
-from .test_hostile_objects import run
+from .programs import PROGRAMS
 
 CASES = ["forked", "multiprocessed", "grandchild", "spawned", "threads", "side_by_side"]
 STEP = """
@@ -34,7 +34,7 @@ class Ran:
 
     def __init__(self, scripts: ForkedScripts, directory: Path) -> None:
         self.directory = directory
-        self.told = run(scripts, "training_processes", directory, *CASES)
+        self.told = scripts.result(PROGRAMS / "training_processes.py", directory, *CASES)
 
     def sessions(self, case: str) -> dict[int, Node]:
         """By their process."""

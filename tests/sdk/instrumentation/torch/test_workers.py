@@ -18,9 +18,10 @@ from tests.kit.servers.backend import Backend
 from tests.kit.sessions.processes import environment
 from tests.kit.sessions.spool_trees import Node, Spool, read_spool
 
+from .programs import PROGRAMS
 from .programs.loading_workers import BATCH, ROWS
-from .test_hostile_objects import run
 
+PROGRAM = PROGRAMS / "loading_workers.py"
 CASES = ["forked", "forked=off", "spawned", "streamed", "single_rows", "in_this_process",
          "failing", "killed", "stateful"]  # fmt: skip
 LOADED = ["fetch", "collate"]
@@ -33,7 +34,7 @@ class Ran:
         self.directory = directory
         has_torchdata = importlib.util.find_spec("torchdata") is not None
         self.cases = [case for case in CASES if case != "stateful" or has_torchdata]
-        self.told = run(scripts, "loading_workers", directory, *self.cases)
+        self.told = scripts.result(PROGRAM, directory, *self.cases)
 
     def sessions(self, case: str) -> tuple[Node, list[Node]]:
         """The session of the process, and those of its workers."""
@@ -169,7 +170,7 @@ def test_the_others_ended_by_themselves(ran: Ran) -> None:
 
 def test_worker_spans_are_delivered_to_the_backend(scripts: ForkedScripts, tmp_path: Path) -> None:
     with Backend.running() as backend:
-        run(scripts, "loading_workers", tmp_path, "forked", **backend.cirron())
+        scripts.result(PROGRAM, tmp_path, "forked", **backend.cirron())
         # Torch gives a worker little time to end: what it could not send is in the spool.
         flush = [sys.executable, "-m", "cirron_otel", "spool", "flush", str(tmp_path / "forked")]
         subprocess.run(flush, env=environment(**backend.cirron()), timeout=180, check=True)

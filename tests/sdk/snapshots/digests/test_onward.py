@@ -99,10 +99,7 @@ def test_wrong_values_are_usage_errors(option: str, value: str, expected: str) -
 
 def test_the_program_of_the_page(scripts: ForkedScripts, tmp_path: Path) -> None:
     (text,) = re.findall(r"```py\n(import torch\n\n.{,40}profile.*?)```", TEXT, re.DOTALL)
-    program = tmp_path / "program.py"
-    program.write_text(text)
-    done = scripts.script(program, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    scripts.text(text, tmp_path)
     found = digests(tmp_path / ".cirron")
     assert len(found) == 4 * 6
     assert {each.mark.failed for each in found} == {None}
@@ -130,10 +127,7 @@ def test_hooks_are_installed_only_on_request(
     digest: str | None, hooks: int, scripts: ForkedScripts, tmp_path: Path
 ) -> None:
     """Without digests, no instruction of theirs is executed in a step."""
-    program = tmp_path / "program.py"
-    program.write_text(_HOOKS.format(digest=digest))
-    done = scripts.script(program, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = scripts.text(_HOOKS.format(digest=digest), tmp_path)
     count, modules = done.stdout.splitlines()
     assert int(count) == hooks
     assert (modules == "[]") == (digest is None)

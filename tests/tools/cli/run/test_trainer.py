@@ -78,21 +78,12 @@ def _check_report(directory: Path) -> None:
         assert row in text
 
 
-PROFILED = f"""
-import os, runpy, sys
-
-os.chdir(sys.argv[1])
-runpy.run_path({program("trainer")[1]!r}, run_name="__main__")
-"""
-
-
 @pytest.fixture(scope="module")
 def profiled(scripts: ForkedScripts, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The tree of the program with `profile()`."""
     directory = tmp_path_factory.mktemp("profiled")
-    (directory / "profiled.py").write_text(PROFILED)
-    env = {name: value for name, value in ENVIRONMENT.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = scripts.script(directory / "profiled.py", directory, "profile", env=env)
+    script = Path(program("trainer")[1])
+    done = scripts.script(script, "profile", env=ENVIRONMENT, cwd=directory)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return _tree(directory)
