@@ -21,24 +21,26 @@ def _torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "timeout", "said"),
+    ("then", "timeout", "message"),
     [
         ("sys.exit(7)", 60, "exit status 7; before, it said: passed: "),
         ("os.abort()", 60, "exit status -6; before, it said: passed: "),
         ("time.sleep(600)", 5, "it did not end within 5 s; before, it said: passed: "),
     ],
 )
-def test_a_process_that_does_not_end_well_has_failed(then: str, timeout: float, said: str) -> None:
+def test_a_process_that_does_not_end_well_has_failed(
+    then: str, timeout: float, message: str
+) -> None:
     program = f"import os, sys, time\n{_PASSED}\nprint('oh', file=sys.stderr, flush=True)\n{then}"
-    told = running.called([sys.executable, "-c", program], timeout)
-    assert (told["status"], told["said"]) == (running.FAILED, said)
-    assert told["stderr"].startswith("oh\n")
+    outcome = running.called([sys.executable, "-c", program], timeout)
+    assert (outcome["status"], outcome["said"]) == (running.FAILED, message)
+    assert outcome["stderr"].startswith("oh\n")
 
 
 def test_check_passes_only_if_it_reports_success() -> None:
     assert running.called([sys.executable, "-c", _PASSED], 60)["status"] == running.PASSED
-    told = running.called([sys.executable, "-c", ""], 60)
-    assert (told["status"], told["said"]) == (running.FAILED, "it said nothing")
+    outcome = running.called([sys.executable, "-c", ""], 60)
+    assert (outcome["status"], outcome["said"]) == (running.FAILED, "it said nothing")
 
 
 def test_a_check_that_raises_gives_its_traceback_and_its_figures(
@@ -106,9 +108,9 @@ _BROKEN = {
 def closings() -> dict[str, str]:
     """The error of each broken session."""
     need_torch()
-    told = running.called([sys.executable, "-c", _CLOSING, *_BROKEN], 120)
+    outcome = running.called([sys.executable, "-c", _CLOSING, *_BROKEN], 120)
     statements = list(_BROKEN)
-    pairs = (json.loads(line) for line in told["stderr"].splitlines() if line.startswith("["))
+    pairs = (json.loads(line) for line in outcome["stderr"].splitlines() if line.startswith("["))
     return {statements[number]: error for number, error in pairs}
 
 
@@ -127,20 +129,20 @@ def test_differing_statistics_are_reported() -> None:
     from .snapshots import Holding, differences
 
     tensors = [torch.arange(40.0), torch.tensor([1.0, float("nan"), 3.0])]
-    told = list(take(Holding(tensors)).records())
+    records = list(take(Holding(tensors)).records())
 
     def other(**changes: object) -> list[Record]:
-        some = copy.deepcopy(told)
+        some = copy.deepcopy(records)
         for record in some:
             assert record.stats is not None
             (record.stats.get("finite") or record.stats).update(changes)
         return some
 
-    assert not differences(told, copy.deepcopy(told))
-    assert len(differences(other(mean=1.0000001), told)) == 2
-    assert len(differences(other(histogram={"bins": [], "counts": []}), told)) == 4
-    assert len(differences(other(max=None), told)) == 2
-    assert differences(told[:1], told) == ["1 records, not 2"]
-    told[1].stats = None
-    (problem,) = differences(told, told)
+    assert not differences(records, copy.deepcopy(records))
+    assert len(differences(other(mean=1.0000001), records)) == 2
+    assert len(differences(other(histogram={"bins": [], "counts": []}), records)) == 4
+    assert len(differences(other(max=None), records)) == 2
+    assert differences(records[:1], records) == ["1 records, not 2"]
+    records[1].stats = None
+    (problem,) = differences(records, records)
     assert "p1: without statistics" in problem

@@ -37,10 +37,10 @@ decoder = msgspec.json.Decoder(Batch)
 def made(directory: Path, **options: Any) -> dict[str, Any]:
     done = run("volume", directory, json.dumps(options))
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert said["is_done"]
-    assert said["health"]["swallowed_error_count"] == 0, said["health"]["last_errors"]
-    return said
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["is_done"]
+    assert summary["health"]["swallowed_error_count"] == 0, summary["health"]["last_errors"]
+    return summary
 
 
 class Seen:
@@ -87,12 +87,12 @@ class Seen:
         return SESSION
 
 
-def check(directory: Path, said: dict[str, Any]) -> Seen:
+def check(directory: Path, summary: dict[str, Any]) -> Seen:
     """See that nothing is missing, twice, or out of place."""
     seen = Seen(directory)
-    health = said["health"]
-    assert len(seen.spans) + health["scope_drop_count"] == said["scopes"]
-    assert len(seen.marks) + health["mark_drop_count"] == said["marks"]
+    health = summary["health"]
+    assert len(seen.spans) + health["scope_drop_count"] == summary["scopes"]
+    assert len(seen.marks) + health["mark_drop_count"] == summary["marks"]
     assert (health["recorded"]["spans"], health["recorded"]["marks"]) == (
         len(seen.spans),
         len(seen.marks),
@@ -103,21 +103,21 @@ def check(directory: Path, said: dict[str, Any]) -> Seen:
 
 @pytest.mark.slow
 def test_eight_threads_and_200_tasks(tmp_path: Path) -> None:
-    said = made(tmp_path, threads=8, tasks=200, rounds=10_000, spool_max_bytes=4_000_000_000)
-    assert said["scopes"] > 160_000
-    assert said["health"]["drops"]["batches_evicted"] == 0
-    check(tmp_path, said)
+    summary = made(tmp_path, threads=8, tasks=200, rounds=10_000, spool_max_bytes=4_000_000_000)
+    assert summary["scopes"] > 160_000
+    assert summary["health"]["drops"]["batches_evicted"] == 0
+    check(tmp_path, summary)
 
 
 def test_records_that_exceed_the_buffers_are_counted(tmp_path: Path) -> None:
-    said = made(
+    summary = made(
         tmp_path, threads=8, tasks=50, rounds=5_000, scope_capacity=4_000, mark_capacity=500,
         flush_interval=5.0,
     )  # fmt: skip
-    drops = said["health"]["drops"]
+    drops = summary["health"]["drops"]
     assert drops["scopes_buffer_full"] > 0
     assert drops["marks_buffer_full"] > 0
-    check(tmp_path, said)
+    check(tmp_path, summary)
 
 
 def test_memory_is_bounded_by_the_capacity_and_not_by_the_record_count(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_none_is_dropped_at_20_000_records_a_second(tmp_path: Path) -> None:
     options = {"scope_capacity": 131_072, "mark_capacity": 32_768}
     done = run("steady", tmp_path, "20000", "15", json.dumps(options))
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["is_done"]
-    assert not any(said["health"]["drops"].values())
-    seen = check(tmp_path, said)
-    assert len(seen.spans) == said["scopes"]
-    assert len(seen.marks) == said["marks"]
+    summary = json.loads(done.stdout)
+    assert summary["is_done"]
+    assert not any(summary["health"]["drops"].values())
+    seen = check(tmp_path, summary)
+    assert len(seen.spans) == summary["scopes"]
+    assert len(seen.marks) == summary["marks"]

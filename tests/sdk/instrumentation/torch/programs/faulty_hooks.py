@@ -120,7 +120,7 @@ def _fail(*_: Any) -> None:
 
 
 class Failing:
-    """Stands for a function, and raises once, if `at` is the number of a call."""
+    """Replaces a function, and raises at call number `at`."""
 
     def __init__(self, original: Any, at: int = 0) -> None:
         self.original, self.at, self.calls = original, at, 0
