@@ -94,7 +94,8 @@ class TestAttributes:
 
     @staticmethod
     def set_everywhere(session: Path, value: torch.Tensor) -> None:
-        with ci.profile(output_dir=session, snapshots=None), ci.scope("s", given=value) as scope:
+        options = {"snapshots": None, "flush_interval": 3600.0}  # one batch, at the end
+        with ci.profile(output_dir=session, **options), ci.scope("s", given=value) as scope:
             scope.set_attribute("set", value)
             scope.set_attributes({"several": value})
             scope.add_event("event", {"of an event": value})
