@@ -25,7 +25,10 @@ import os, signal, sys, threading, time
 import cirron_otel as ci
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.sdk.flight_recorder.recorder import FlightRecorder
+from cirron_otel.sdk.flush import leaving
 from cirron_otel.sdk.session.handle import active, end_session
+
+leaving.SAVE_S = 60.0  # the time to save is not the subject
 
 def open_session(**options):
     directory = sys.argv[1]
@@ -97,7 +100,6 @@ def test_the_session_and_its_losses_are_recorded_even_without_any_time(tmp_path:
     run(
         tmp_path,
         """
-from cirron_otel.sdk.flush import leaving
 leaving.SAVE_S = -60.0
 open_session(exit_timeout=0.0)
 with ci.scope("epoch", index=0) as epoch:
@@ -284,8 +286,6 @@ def test_steps_in_the_remainder_have_the_numbers_that_they_would_have_in_the_spo
     run(
         tmp_path,
         """
-from cirron_otel.sdk.flush import leaving
-leaving.SAVE_S = 60.0
 open_session(exit_timeout=0.0, segment_records=3_000)
 for number in range(5):
     with ci.scope("epoch", index=number):
@@ -305,8 +305,8 @@ def test_a_span_of_the_remainder_lists_marks_that_are_later_than_its_end(tmp_pat
     err = run(
         tmp_path,
         """
-from cirron_otel.sdk.flush import leaving, remainder
-leaving.SAVE_S, remainder.MAX_SPANS = 60.0, 2
+from cirron_otel.sdk.flush import remainder
+remainder.MAX_SPANS = 2
 open_session(exit_timeout=0.0)
 for index in range(50):
     with ci.scope("step", index=index) as step:
