@@ -103,7 +103,9 @@ def fill(folder: Path, key: str, make: Callable[[Path], object]) -> None:
     if os.environ.get(SWITCH) != "no" and archive.exists():
         try:
             with tarfile.open(archive) as stored:
-                stored.extractall(folder, filter="fully_trusted")
+                # An attribute, because the parameter `filter` needs Python 3.11.4.
+                stored.extraction_filter = lambda member, _: member
+                stored.extractall(folder)
             os.utime(archive)
         except (EOFError, OSError, tarfile.TarError, zlib.error):
             shutil.rmtree(folder, ignore_errors=True)

@@ -160,7 +160,7 @@ DEAD = {
     "anchor_of_page": "[x](index.md#gone-there)",
     "image": "![x](gone.png)",
 }
-"""By the name of a page: a dead link."""
+"""The dead link of each page, by the name of the page."""
 
 
 def sources(folder: Path) -> Path:

@@ -105,6 +105,10 @@ def test_a_worker_that_has_ended_but_left_its_output_open_is_not_killed(
                 started(workers, tmp_path, name).end()
             monkeypatch.setattr(worker_processes, "_END_S", 0.1)
             process.end()
+            monkeypatch.undo()
+            last = started(workers, tmp_path, "d")  # the process that is forked goes on
+            assert last.ask("hello").startswith("d hello")
+            last.end()
         finally:
             os.kill(child, signal.SIGKILL)
 

@@ -1,9 +1,9 @@
 """Starts the workers of a section: processes that answer lines, each in a directory of its own.
 
-The full benchmark starts each worker as a new process. Of a tiny one, most of the CPU time would be
-the import of torch in each. It starts one process for each interpreter instead, which imports the
-workers' program and never trains; each worker is a fork of it, with its own arguments, directory,
-environment and streams.
+The full benchmark starts each worker as a new process. A tiny benchmark would spend most of its CPU
+time on importing torch in each worker. It starts one process for each interpreter instead, which
+imports the workers' program and never trains. Each worker is a fork of that process, with its own
+arguments, directory, environment and streams.
 
 Run as a file, `worker_processes.py SOCKET PROGRAM MODULE...`, this is that process. It then imports
 only the standard library, the program and the modules, because the environment of another tool

@@ -30,7 +30,7 @@ class InjectedError(Exception):
 
 
 class Server(BaseHTTPRequestHandler):
-    """Accepts what it is sent."""
+    """Accepts every request."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -43,7 +43,7 @@ class Server(BaseHTTPRequestHandler):
 
 
 Fault = tuple[str, list[tuple[Any, str]]]
-"""A name, and the places where it is to be put in."""
+"""The name of a function, and the places that refer to it: an owner and an attribute."""
 
 
 class Broken:
@@ -64,7 +64,7 @@ class Broken:
 
 
 def train(provider: TracerProvider) -> list[Any]:
-    """Uses everything; what it computes depends on nothing of the SDK."""
+    """Call every public function; the results do not depend on the SDK."""
     tracer = provider.get_tracer("lib")
     results: list[Any] = []
     for epoch in ci.epochs(range(2)):
@@ -116,8 +116,8 @@ async def together() -> list[int]:
     return await asyncio.gather(task(1), task(2))
 
 
-def what_was_said() -> Any:
-    return sorted(ci.health()["swallowed_errors"]) or len(said.records)
+def reported() -> Any:
+    return sorted(ci.health()["swallowed_errors"]) or len(logged.records)
 
 
 def new_provider() -> TracerProvider:
@@ -139,16 +139,16 @@ def attempt(
     before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in places]
     provider = new_provider()
     report: dict[str, Any] = {"when": when, "escaped": None, "equal": False, "enabled": None}
-    said.records.clear()
+    logged.records.clear()
     begun = time.monotonic()
 
-    def put_in() -> None:
+    def inject() -> None:
         for owner, attribute, function in places:
             setattr(owner, attribute, function)
 
     try:
         if when == "start":
-            put_in()
+            inject()
         profiler = ci.profile(
             frameworks=[], output_dir=directory, flush_interval=0.01, provider=provider,
             exporters=["otlp", "cirron"], api_key="key", api_endpoint=url, cpu_time=True,
@@ -156,7 +156,7 @@ def attempt(
             output=["spool", "log"], handle_signals=True,
         )  # fmt: skip
         report["enabled"] = profiler.enabled
-        put_in()
+        inject()
         results = train(provider)
         ci.shutdown(0.1)
         report["equal"] = results == truth
@@ -167,12 +167,12 @@ def attempt(
         for owner, attribute, value in before:
             setattr(owner, attribute, value)
     has_struck, report["took"] = any(each.hits for each in broken), time.monotonic() - begun
-    report["said"] = what_was_said()
+    report["said"] = reported()
     for _ in range(3000):  # a thread of an exporter may be between the error and its report
         if report["said"] or not has_struck:
             break
         time.sleep(0.01)
-        report["said"] = what_was_said()
+        report["said"] = reported()
     ci.shutdown(0.1)
     state.recording = True
     buffers.reset_after_fork()
@@ -184,8 +184,8 @@ def attempt(
     ]
 
 
-class Said(logging.Handler):
-    """What the SDK logs."""
+class Logged(logging.Handler):
+    """Keeps the warnings and errors of the SDK."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -195,7 +195,7 @@ class Said(logging.Handler):
         self.records.append(record.getMessage())
 
 
-said = Said()
+logged = Logged()
 
 
 class Attempts:
@@ -205,7 +205,7 @@ class Attempts:
         self._directory, self._truth = directory, truth
         directory.mkdir()
         logger = logging.getLogger("cirron_otel")
-        logger.addHandler(said)
+        logger.addHandler(logged)
         logger.propagate = False
         server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
