@@ -83,7 +83,7 @@ class Ran:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         self.directory = directory
-        self.told = json.loads(done.stdout)
+        self.results = json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -126,4 +126,4 @@ def test_every_session_is_looked_at(ran: Ran) -> None:
     ],
 )
 def test_program_observes_the_expected_hook_state(ran: Ran, case: str, expected: Any) -> None:
-    assert ran.told[case] == expected
+    assert ran.results[case] == expected

@@ -34,7 +34,7 @@ class Ran:
 
     def __init__(self, scripts: ForkedScripts, directory: Path) -> None:
         self.directory = directory
-        self.told = scripts.result(PROGRAMS / "training_processes.py", directory, *CASES)
+        self.results = scripts.result(PROGRAMS / "training_processes.py", directory, *CASES)
 
     def sessions(self, case: str) -> dict[int, Node]:
         """By their process."""
@@ -64,9 +64,9 @@ def check(session: Node, expected: str) -> None:
 def test_a_child_that_is_forked_within_a_step(ran: Ran, case: str, parents: int) -> None:
     """Between forward and backward: the parent's step goes on as if nothing had been."""
     sessions = ran.sessions(case)
-    own = sessions.pop(ran.told["pid"])
+    own = sessions.pop(ran.results["pid"])
     (child,) = sessions.values()
-    assert [child.record["pid"]] == ran.told[case]
+    assert [child.record["pid"]] == ran.results[case]
     check(own, epochs(parents))
     check(child, epochs(1))
     (link,) = child.record["otel"]["links"]
@@ -77,8 +77,8 @@ def test_a_child_that_is_forked_within_a_step(ran: Ran, case: str, parents: int)
 
 def test_a_forked_child_that_forks(ran: Ran) -> None:
     sessions = ran.sessions("grandchild")
-    child, grandchild = (sessions[pid] for pid in ran.told["grandchild"])
-    check(sessions[ran.told["pid"]], "cirron.session")
+    child, grandchild = (sessions[pid] for pid in ran.results["grandchild"])
+    check(sessions[ran.results["pid"]], "cirron.session")
     check(child, epochs(1))
     check(grandchild, epochs(1))
     (link,) = grandchild.record["otel"]["links"]
@@ -87,8 +87,8 @@ def test_a_forked_child_that_forks(ran: Ran) -> None:
 
 def test_a_spawned_child_that_profiles_itself(ran: Ran) -> None:
     sessions = ran.sessions("spawned")
-    check(sessions.pop(ran.told["pid"]), "cirron.session")
-    assert sorted(sessions) == sorted(ran.told["spawned"])
+    check(sessions.pop(ran.results["pid"]), "cirron.session")
+    assert sorted(sessions) == sorted(ran.results["spawned"])
     assert sorted(each.record["rank"] for each in sessions.values()) == [1]
     for each in sessions.values():
         check(each, epochs(1))
@@ -96,7 +96,7 @@ def test_a_spawned_child_that_profiles_itself(ran: Ran) -> None:
 
 def test_a_loop_that_ends_with_its_thread(ran: Ran) -> None:
     (session,) = ran.sessions("threads").values()
-    assert ran.told["threads"] == [4 + 2 + 3], "it is over when the thread is, not the session"
+    assert ran.results["threads"] == [4 + 2 + 3], "it is over when the thread is, not the session"
     phases = "\n".join(f"        {name}" for name in ("data_load", "forward", "loss", "backward"))
     check(session, f"""
 cirron.session
@@ -128,4 +128,4 @@ def test_threads_that_train_side_by_side(ran: Ran) -> None:
 
 
 def test_nothing_was_logged(ran: Ran) -> None:
-    assert ran.told["said"] == []
+    assert ran.results["said"] == []

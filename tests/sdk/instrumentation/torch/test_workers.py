@@ -34,14 +34,14 @@ class Ran:
         self.directory = directory
         has_torchdata = importlib.util.find_spec("torchdata") is not None
         self.cases = [case for case in CASES if case != "stateful" or has_torchdata]
-        self.told = scripts.result(PROGRAM, directory, *self.cases)
+        self.results = scripts.result(PROGRAM, directory, *self.cases)
 
     def sessions(self, case: str) -> tuple[Node, list[Node]]:
         """The session of the process, and those of its workers."""
         spool = read_spool(self.directory / case)
         assert len(spool.roots) == len(spool.sessions)
         assert spool.lost == []
-        pid = self.told[case]["pid"]
+        pid = self.results[case]["pid"]
         (own,) = [each for each in spool.sessions if each.record["pid"] == pid]
         return own, [each for each in spool.sessions if each is not own]
 
@@ -93,11 +93,11 @@ def test_each_worker_has_a_session_with_its_fetches(
         assert "status" not in each.record["otel"]
         found.setdefault(worker, []).append(len(each.children))
     assert found == expected
-    pids = {row[0] for row in ran.told[case]["rows"]}
+    pids = {row[0] for row in ran.results[case]["rows"]}
     assert {each.record["pid"] for each in workers} == pids
-    assert {row[1] for row in ran.told[case]["rows"]} == {1}, "one thread of ours, the flush thread"
+    assert {row[1] for row in ran.results[case]["rows"]} == {1}, "one thread of ours, the flush thread"
     fetched = sorted(row for each in workers for row in rows(each))
-    assert fetched == sorted(row[3] for row in ran.told[case]["rows"])
+    assert fetched == sorted(row[3] for row in ran.results[case]["rows"])
 
 
 def test_marks_in_a_custom_collate_function_attach_to_the_collate_span(ran: Ran) -> None:
@@ -114,16 +114,16 @@ def test_worker_tracing_does_not_change_the_spans_of_the_main_process(ran: Ran) 
 
 
 def test_by_default_nothing_happens_in_a_worker(ran: Ran) -> None:
-    told, spool = ran.told["forked=off"], read_spool(ran.directory / "forked=off")
-    assert {span["pid"] for span in spool.spans} == {told["pid"]}
-    assert {row[1] for row in told["rows"]} == {0}, "no thread"
-    assert len({row[0] for row in told["rows"]}) == 4
+    results, spool = ran.results["forked=off"], read_spool(ran.directory / "forked=off")
+    assert {span["pid"] for span in spool.spans} == {results["pid"]}
+    assert {row[1] for row in results["rows"]} == {0}, "no thread"
+    assert len({row[0] for row in results["rows"]}) == 4
     assert [mark for mark in spool.marks if mark["name"] == "row"] == []
     assert len(owners_of(spool)) == 1
 
 
 def test_worker_tracing_does_not_change_random_draws_in_workers(ran: Ran) -> None:
-    drawn = [[row[2:] for row in ran.told[case]["rows"]] for case in ("forked", "forked=off")]
+    drawn = [[row[2:] for row in ran.results[case]["rows"]] for case in ("forked", "forked=off")]
     assert drawn[0] == drawn[1]
 
 
@@ -136,7 +136,7 @@ def test_a_loader_without_workers_has_no_fetches(ran: Ran) -> None:
 
 def test_a_row_that_cannot_be_had(ran: Ran) -> None:
     own, (worker,) = ran.sessions("failing")
-    assert ran.told["failing"]["rows"] == ROWS - BATCH
+    assert ran.results["failing"]["rows"] == ROWS - BATCH
     statuses = [each.record.get("otel", {}).get("status", {}) for each in worker.children]
     assert [status.get("code", 0) for status in statuses] == [0, 0, 2, 0]
     assert statuses[2]["message"] == "ValueError: no such row"
@@ -146,7 +146,7 @@ def test_a_row_that_cannot_be_had(ran: Ran) -> None:
 
 
 def test_killed_worker_loses_only_unflushed_records(ran: Ran) -> None:
-    assert ran.told["killed"]["rows"] == ["DataLoader worker"]
+    assert ran.results["killed"]["rows"] == ["DataLoader worker"]
     directory = ran.directory / "killed"
     before = read_spool(directory)
     assert len(before.sessions) == 1
@@ -165,7 +165,7 @@ def test_the_others_ended_by_themselves(ran: Ran) -> None:
     for case in ran.cases:
         if case != "killed":
             assert list((ran.directory / case / "state").iterdir()) == [], case
-    assert ran.told["said"] == []
+    assert ran.results["said"] == []
 
 
 def test_worker_spans_are_delivered_to_the_backend(scripts: ForkedScripts, tmp_path: Path) -> None:
