@@ -95,7 +95,9 @@ def test_each_worker_has_a_session_with_its_fetches(
     assert found == expected
     pids = {row[0] for row in ran.results[case]["rows"]}
     assert {each.record["pid"] for each in workers} == pids
-    assert {row[1] for row in ran.results[case]["rows"]} == {1}, "one thread of ours, the flush thread"
+    assert {row[1] for row in ran.results[case]["rows"]} == {1}, (
+        "one thread of ours, the flush thread"
+    )
     fetched = sorted(row for each in workers for row in rows(each))
     assert fetched == sorted(row[3] for row in ran.results[case]["rows"])
 
