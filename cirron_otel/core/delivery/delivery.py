@@ -6,6 +6,7 @@ target that dead owners left behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -161,17 +162,21 @@ class Delivery(DeliveryEngine):
     def stats(self) -> dict[str, Any]:
         """Return `target`, the counts of DeliveryStats, `waiting` batches and `waiting_blobs`.
 
-        `waiting` includes the claimed batches of dead owners. The result contains no secrets. No
-        lock is taken, so while the thread works, the counts may be from different moments.
+        `waiting` includes the claimed batches of dead owners, and is exact. The result contains no
+        secrets. While the thread works, the other counts may be from different moments.
         """
         backlogs = self._held()
         counts = self._stats.counts()
-        noted = len(self._noted) + self._unnoted
         counts["evicted"] += self._evicted
+        # The thread moves announced batches to the queue with this lock. In a forked child, the
+        # lock may be held forever.
+        is_own = os.getpid() == self._pid
+        with self._changed if is_own else contextlib.nullcontext():
+            waiting = len(self._noted) + self._unnoted + sum(each.waiting for each in backlogs)
         return {
             "target": self._target.shown,
             **counts,
-            "waiting": noted + sum(backlog.waiting for backlog in backlogs),
+            "waiting": waiting,
             "waiting_blobs": sum(len(backlog.blobs) for backlog in backlogs),
             "is_running": self._thread.is_alive(),
         }

@@ -8,12 +8,14 @@ import logging
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 
+from cirron_otel.core.delivery.backlog import Backlog
 from cirron_otel.core.delivery.batch_target import Receipt, SealedBatch
 from cirron_otel.core.delivery.delivery import Delivery
 from cirron_otel.core.delivery.errors import MisconfiguredError, UnreachableError
@@ -74,6 +76,27 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
     with CirronServer().running(port) as server:
         assert delivery.finish(120)
     assert_in_order(server.accepted, process.sealed)
+
+
+def test_batches_that_move_to_the_queue_count_as_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, take = threading.Event(), Backlog.take
+
+    def late_take(backlog: Backlog, names: list[str]) -> int:
+        entered.set()
+        time.sleep(0.3)
+        return take(backlog, names)
+
+    process = Process(tmp_path)
+    delivery = process.delivery(cirron_target(f"http://127.0.0.1:{free_port()}"))
+    for _ in range(10):
+        delivery.notify(process.seal())
+    monkeypatch.setattr(Backlog, "take", late_take)
+    delivery.start()
+    assert entered.wait(60)
+    assert delivery.stats()["waiting"] == 10
+    delivery.finish(0.0)
 
 
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
