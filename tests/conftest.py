@@ -7,6 +7,7 @@ determines the marker `torch`. The tests that tests/slow.txt lists get `slow`.
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import os
 import signal
@@ -197,6 +198,15 @@ def _deselect_matrix(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules and the tests, some 900,000 objects, out of the garbage collection.
+
+    A complete collection takes half a second with them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
