@@ -30,7 +30,7 @@ from .difference import (
     report,
 )
 
-GENERATED, MUTATED, SEED = 400, 150, 1
+GENERATED, MUTATED, RUNS, SEED = 400, 150, 200, 1
 EXPECTED = Path(__file__).with_name("expected.toml")
 _TIMEOUT_S = 7200.0
 
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("--generated", type=int, default=GENERATED, help="generated cases")
     parser.add_argument("--mutated", type=int, default=MUTATED, help="inputs of each mutated kind")
+    parser.add_argument("--runs", type=int, default=RUNS, help="generated spools")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--expected", type=Path, default=EXPECTED, metavar="FILE")
     options = parser.parse_args()
@@ -52,7 +53,9 @@ def main() -> int:
         except (subprocess.CalledProcessError, EnvironmentUnavailableError) as error:
             print(f"compare: {options.base} cannot be compared: {error}", file=sys.stderr)
             return 2
-        corpus.write(place / "corpus", options.generated, options.mutated, options.seed)
+        corpus.write(
+            place / "corpus", options.generated, options.mutated, options.runs, options.seed
+        )
         begun = time.monotonic()
         with ThreadPoolExecutor(len(made)) as pool:
             runs = [pool.submit(probe, each, place / side, place) for side, each in made.items()]

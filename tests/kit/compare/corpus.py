@@ -1,4 +1,4 @@
-"""The inputs of a comparison: recordings, traces, vectors, generated, mutated and hostile files.
+"""The inputs of a comparison: recordings, runs, traces, vectors, generated and hostile files.
 
 The same seed gives the same files. Both versions read these files, so that they depend on the
 generators of this tree only.
@@ -20,10 +20,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from cirron_otel import exactjson
 from cirron_otel.core.otlp.json_codec import traces_from_json
 from tests.core.importers.dgrr.traces import FILES
+from tests.core.importers.traceml.recordings import CASES, run_folder
 from tests.kit.generators.conversions import Case, cases
+from tests.kit.generators.run_spools import run_spool
 from tests.system.fuzz import corpus as fuzz
 
 VECTORS = Path(__file__).parents[2] / "core" / "translator" / "vectors"
+RECORDINGS = fuzz.RECORDED.parent
+STORMLOG = sorted(
+    {path.parent for path in RECORDINGS.glob("stormlog/*/**/*.jsonl")}
+    | {path.parent for path in RECORDINGS.glob("stormlog/*/**/track.json")}
+)
 MUTATED = ("batch", "text", "binary", "born-in-cirron", "wire", "coded")
 """The kinds of input of `tests.system.fuzz.corpus`."""
 SUFFIXES = {"batch": ".json", "text": ".otlp.json", "coded": ".otlp.binpb.gz"}
@@ -34,11 +41,11 @@ OTLP = ".otlp."
 """In the name of each file with OTLP."""
 
 
-def write(folder: Path, generated: int, mutated: int, seed: int) -> None:
-    """Write `spools/`, `files/` and `traces/` into `folder`.
+def write(folder: Path, generated: int, mutated: int, runs: int, seed: int) -> None:
+    """Write `spools/`, `runs/`, `recordings/`, `files/` and `traces/` into `folder`.
 
     `generated` is the number of generated batches and messages; `mutated` is the number of inputs
-    of each kind, valid ones included.
+    of each kind, valid ones included; `runs` is the number of generated spools.
     """
     spools, files = folder / "spools", folder / "files"
     shutil.copytree(fuzz.RECORDED, spools)
@@ -46,9 +53,24 @@ def write(folder: Path, generated: int, mutated: int, seed: int) -> None:
     for source in (_vectors(), _mutations(mutated, seed), _generated(generated, seed), _hostile()):
         for name, data in source:
             (files / name).write_bytes(data)
+    for number in range(runs):
+        spool = folder / "runs" / f"{number:03}" / "spool"
+        spool.mkdir(parents=True)
+        for name, data in run_spool(seed + number):
+            (spool / name).write_bytes(data)
+    _copy_recordings(folder / "recordings")
     (folder / "traces").mkdir()
     for name, data in _traces(seed):
         (folder / "traces" / name).write_bytes(data)
+
+
+def _copy_recordings(folder: Path) -> None:
+    """Copy the recordings of Stormlog and of TraceML, each into the folder of its format."""
+    for place in STORMLOG:
+        name = "-".join(place.relative_to(RECORDINGS).parts[1:])
+        shutil.copytree(place, folder / "stormlog" / name)
+    for case in CASES:
+        run_folder(case, folder / "traceml")
 
 
 def _traces(seed: int) -> Iterator[tuple[str, bytes]]:

@@ -29,8 +29,9 @@ CHANGES = {
     "semconv.py": ('INDEX = "cirron.index"', 'INDEX = "cirron.number"'),
     "collector/service/metrics.py": ('"dead_letters"', '"undeliverable"'),
     "core/importers/dgrr/training.py": ("NOISE = 2.0, 1.0, 0.1", "NOISE = 2.0, 1.0, 0.2"),
+    "tools/cli/report_text.py": ("set-up, before the first step", "set-up"),
 }
-"""A change of the mapping, one of the collector, and one of a training."""
+"""A change of the mapping, one of the collector, one of a training, and one of a report."""
 
 
 def run(folder: Path, package_parent: Path, place: Path) -> dict[str, bytes]:
@@ -51,9 +52,12 @@ def run(folder: Path, package_parent: Path, place: Path) -> dict[str, bytes]:
 def sides(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]:
     """The outputs of this version, of this version again, and of a changed one."""
     place = tmp_path_factory.mktemp("compare")
-    corpus.write(place / "all", generated=2, mutated=2, seed=1)
+    corpus.write(place / "all", generated=2, mutated=2, runs=2, seed=1)
     chosen = place / "corpus"
     shutil.copytree(place / "all" / "spools" / RECORDED, chosen / "spools" / RECORDED)
+    shutil.copytree(place / "all" / "runs", chosen / "runs")
+    for recording in ("stormlog/v039-cli_track", "traceml/ddp2_short"):
+        shutil.copytree(place / "all" / "recordings" / recording, chosen / "recordings" / recording)
     (chosen / "files").mkdir()
     (chosen / "traces").mkdir()
     for name in ("clean_100.dgrr", "mutation-0009.dgrr"):
@@ -79,8 +83,8 @@ def test_two_runs_of_one_version_are_equal(sides: list[dict[str, bytes]]) -> Non
     assert [each.name for each in differences(first, second)] == []
     kinds = {name.split(" ")[0] for name in first}
     assert kinds >= {
-        "name", "option", "recording", "convert", "report", "diff", "runs", "spool", "answer",
-        "dgrr", "collector", "schema", "rows",
+        "name", "option", "recording", "convert", "report", "diagnose", "diff", "runs", "spool",
+        "steps", "answer", "dgrr", "collector", "schema", "rows",
     }  # fmt: skip
 
 
@@ -96,6 +100,8 @@ def test_changed_attribute_and_changed_metric_are_reported(
     assert "collector configuration | stdout" not in found
     assert "dgrr train | file" in found
     assert "dgrr verify clean_100.dgrr | stdout" not in found
+    assert "report 000 | stdout" in found
+    assert "report 000 --json | stdout" not in found
 
 
 @pytest.mark.parametrize(

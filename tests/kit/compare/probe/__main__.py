@@ -12,6 +12,7 @@ from . import (
     collector,
     conversions,
     descriptions,
+    reports,
     traces,
 )
 from .command_line import CommandLine, Output
@@ -22,6 +23,7 @@ def outputs(corpus: Path) -> Iterator[Output]:
     cli = CommandLine()
     yield from descriptions.outputs(cli)
     yield from conversions.outputs(cli, corpus)
+    yield from reports.outputs(cli, corpus)
     yield from traces.outputs(cli, corpus)
     yield from collector.outputs(cli, corpus)
 

@@ -1,4 +1,4 @@
-"""Conversions of every file of the corpus, and the documents of the recorded spools."""
+"""Conversions of every file of the corpus."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from .command_line import (
 WORK = Path("work")
 TARGETS = ("out.jsonl", "out.binpb")
 LAYOUTS = ("segmented", "session")
-DOCUMENTS = (
-    ("report",),
-    ("diff",),
-    ("runs", "ls"),
-    ("spool", "ls"),
-    ("spool", "show"),
-    ("spool", "verify"),
-)
-"""Commands that read a spool and have `--json`."""
 _ONE_WORKER = ("--jobs", "1")
 
 
@@ -35,11 +26,6 @@ def outputs(cli: CommandLine, corpus: Path) -> Iterator[Output]:
             yield from _from_otlp(cli, source)
         else:
             yield from _to_otlp(cli, source)
-    for spool in spools:
-        for command in DOCUMENTS:
-            name = f"{' '.join(command)} {spool.name}"
-            yield from cli.outputs(f"{name} --json", *command, str(spool), "--json")
-            yield from cli.outputs(name, *command, str(spool))
 
 
 def _from_otlp(cli: CommandLine, source: Path) -> Iterator[Output]:
