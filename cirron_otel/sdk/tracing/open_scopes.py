@@ -46,8 +46,12 @@ pinned = PinnedScope()
 
 
 def is_open(scope: Any) -> bool:
-    """Return whether a scope is entered and not left; a phase may be left before it ends."""
-    return not end_of(scope)
+    """Return whether a scope is entered and not left.
+
+    A phase may be left before it ends, and so may a scope whose exception is being recorded.
+    """
+    extras = scope._extras
+    return not (end_of(scope) or (extras is not None and extras.left_ns))
 
 
 def open_in(buffers: Any) -> list[Any]:

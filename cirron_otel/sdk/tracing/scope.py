@@ -308,6 +308,8 @@ class Scope(RecordedScope):
         if not isinstance(error, Exception):
             return  # sys.exit, Ctrl-C, or a cancelled task is not an error of the scope
         try:
+            if at:
+                self.more.left_ns = at
             self.record_exception(error, escaped=True)
             self.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {text_of(error)}"))
             state.failed(self, error, at)

@@ -18,8 +18,8 @@ class SpanExtras:
     """Fields that few scopes have, with their default values."""
 
     __slots__ = (
-        "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted", "kind", "links",
-        "memory_peak_bytes", "otel_parent", "status",
+        "context", "costs", "cpu_ns", "events", "gpu_ns", "inside", "is_rooted", "kind", "left_ns",
+        "links", "memory_peak_bytes", "otel_parent", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -38,6 +38,8 @@ class SpanExtras:
         self.memory_peak_bytes: int | None = None
         self.costs: tuple[int, int, int] | None = None
         """Readings at the start: CPU time of the thread, resident set and peak of the process."""
+        self.left_ns = 0
+        """When an exception left the scope (monotonic ns), which ends after it is recorded."""
 
 
 def exception_attributes(exception: BaseException, *, escaped: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -222,6 +223,17 @@ class TestTrainingThread:
         thread.join()
         with ci.scope("evaluation"):
             assert TrainingThread(threading.get_ident()).innermost()._name == "evaluation"
+
+    def test_a_scope_is_left_while_its_exception_is_recorded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        training = TrainingThread(threading.get_ident())
+        found = []
+        monkeypatch.setattr(state, "failed", lambda *_: found.append(training.pin()[0]._name))
+        with ci.scope("step"), contextlib.suppress(ValueError), ci.scope("forward"):
+            assert training.pin()[0]._name == "forward"
+            raise ValueError
+        assert found == ["step"]
 
     def test_a_scope_of_another_thread_is_not_this_threads(self) -> None:
         """A worker with the context of the training thread has no open scope of its own."""
