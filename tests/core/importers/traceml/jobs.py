@@ -18,6 +18,13 @@ from .peers import TRACEML, TRACEML_050
 from .recording_proxy import RecordingProxy
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
+_LAUNCHER = """\
+import sys
+from traceml_ai.launcher import cli, commands
+commands.DEFAULT_SHUTDOWN_TIMEOUT_SEC = 120.0
+sys.exit(cli.main())
+"""
+"""The command `traceml`, which kills its aggregator otherwise if the summary takes 5 seconds."""
 AGGREGATOR_HOST = "127.0.0.2"
 """The address of TraceML's own aggregator; the collector has 127.0.0.1, with the same port."""
 _FORGOTTEN = ("OTEL_", "CIRRON_", "PYTHON", "TRACEML_")
@@ -65,7 +72,7 @@ class RunningJob:
         self.folder = folder
         program, *rest = arguments
         command = [
-            environment.make().with_name("traceml"), "run", "--mode", "summary",
+            environment.make(), "-c", _LAUNCHER, "run", "--mode", "summary",
             "--run-name", "job", "--logs-dir", folder / "logs", "--interval", str(interval),
             "--aggregator-host", "127.0.0.1", "--aggregator-bind-host", AGGREGATOR_HOST,
             "--aggregator-port", str(port), "--master-port", str(free_port()),
