@@ -15,12 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.kit.environments import Environment, EnvironmentUnavailableError, run_in
-from tests.kit.wheels import (
-    ROOT,
-    build,
-    put,
-    requirements,
-)
+from tests.kit.wheels import ROOT
 
 from . import corpus
 from .difference import (
@@ -29,6 +24,7 @@ from .difference import (
     outputs_of,
     report,
 )
+from .versions import checked_out, environment
 
 GENERATED, MUTATED, RUNS, SEED = 400, 150, 200, 1
 EXPECTED = Path(__file__).with_name("expected.toml")
@@ -66,27 +62,6 @@ def main() -> int:
     took = time.monotonic() - begun
     print(f"{equal} of {len(base)} outputs of {options.base} are equal; {took:.0f} s")
     return int(not is_right)
-
-
-def checked_out(commit: str, folder: Path) -> Path:
-    """Write the files of a commit into a new folder."""
-    folder.mkdir()
-    archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", commit], check=True, stdout=subprocess.PIPE
-    )
-    subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=archive.stdout)
-    return folder
-
-
-def environment(side: str, source: Path, place: Path) -> Environment:
-    """Install the wheel of a source tree."""
-    wheels = place / f"{side}-wheel"
-    wheels.mkdir()
-    made = Environment(
-        f"compare/{side}", pins=source / "constraints.txt", install=requirements(source)
-    )
-    put(made, build(wheels, source))
-    return made
 
 
 def probe(where: Environment, work: Path, place: Path) -> Path:

@@ -12,20 +12,21 @@ import importlib
 MODULES = {
     "json": "json_cost", "sdk": "sdk", "trainers": "trainer_cost", "sampling": "sampling_cost",
     "snapshots": "snapshots", "digests": "digest_cost", "stormlog": "stormlog_cost",
-    "diagnose": "diagnose_cost", "traceml": "traceml_cost", "dgrr": "dgrr_cost",
+    "report": "report_cost", "diagnose": "diagnose_cost", "traceml": "traceml_cost",
+    "dgrr": "dgrr_cost",
     "columns": "columns_cost", "engines": "engines_cost", "sklearn": "sklearn_cost",
     "storage": "storage_cost", "targets": "targets_cost", "collector": "collector_load",
 }  # fmt: skip
 """By the section: its module, which has `section` and the sizes `TINY`."""
 SECTIONS = (
     "conversion", "json", "shapes", "sdk", "torch", "trainers", "sampling", "snapshots", "digests",
-    "stormlog", "diagnose", "traceml", "dgrr", "columns", "engines", "sklearn", "storage",
+    "stormlog", "report", "diagnose", "traceml", "dgrr", "columns", "engines", "sklearn", "storage",
     "targets", "collector",
 )  # fmt: skip
 """In the order in which they run."""
 
 
-def run(section: str, *, is_tiny: bool, is_big: bool) -> None:
+def run(section: str, *, is_tiny: bool, is_big: bool, base: str | None = None) -> None:
     """Run a section; import only what it needs."""
     if section in ("conversion", "shapes"):
         from . import conversion_cost
@@ -44,7 +45,11 @@ def run(section: str, *, is_tiny: bool, is_big: bool) -> None:
             torch_untrained.section(processes, sizes)
     else:
         module = importlib.import_module(f".{MODULES[section]}", __package__)
-        module.section(module.TINY if is_tiny else type(module.TINY)())
+        sizes = module.TINY if is_tiny else type(module.TINY)()
+        if section == "report":
+            module.section(sizes, base)
+        else:
+            module.section(sizes)
 
 
 def main() -> None:
@@ -53,9 +58,10 @@ def main() -> None:
     parser.add_argument("section", nargs="?", choices=SECTIONS, help="this one alone")
     parser.add_argument("--big", action="store_true", help="1 GB and 4 GB, for memory")
     parser.add_argument("--tiny", action="store_true", help="all but conversion, to see it run")
+    parser.add_argument("--base", help="the commit with which `report` is compared")
     arguments = parser.parse_args()
     for section in SECTIONS if arguments.section is None else (arguments.section,):
-        run(section, is_tiny=arguments.tiny, is_big=arguments.big)
+        run(section, is_tiny=arguments.tiny, is_big=arguments.big, base=arguments.base)
 
 
 if __name__ == "__main__":
