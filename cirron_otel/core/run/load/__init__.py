@@ -1,0 +1,1 @@
+"""Readers that turn batches into the relations of a run."""

@@ -1,0 +1,75 @@
+"""Rows of a relation, collected as columns; large relations are in temporary files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from ..relations import PART, UNIT, Block
+from .errors import NeedsIndexError
+
+_SCHEMAS = {"unit": UNIT, "part": PART}
+_AT_ONCE = 1 << 16
+_IN_MEMORY = 1 << 24
+"""Above this size in bytes, the rows of a relation are in a file."""
+
+
+class Columns:
+    """The rows of one relation, in the order in which they are added."""
+
+    def __init__(self, relation: str) -> None:
+        self.names = tuple(_SCHEMAS[relation])
+        self._rows: list[tuple[Any, ...]] = []
+        self._arrays: list[np.ndarray] = []
+        self._file: IO[bytes] | None = None
+        self._in_file = 0
+        self.count = 0
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Add a row. Raises NeedsIndexError if a value has more than 64 bits."""
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) >= _AT_ONCE:
+            self._seal()
+
+    def _seal(self) -> None:
+        if not self._rows:
+            return
+        try:
+            array = np.array(self._rows, np.int64)
+        except OverflowError:
+            raise NeedsIndexError("a number has more than 64 bits") from None
+        self._rows.clear()
+        self._arrays.append(array)
+        if sum(each.nbytes for each in self._arrays) > _IN_MEMORY:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the columns
+        for array in self._arrays:
+            array.tofile(self._file)
+            self._in_file += len(array)
+        self._arrays.clear()
+
+    def table(self) -> Any:
+        """Return all rows as one array, which is mapped from a file if it is large."""
+        self._seal()
+        width = len(self.names)
+        if self._file is None:
+            return np.concatenate([np.zeros((0, width), np.int64), *self._arrays])
+        self._spill()
+        self._file.flush()
+        return np.memmap(self._file, np.int64, "r", shape=(self._in_file, width))
+
+    def blocks(self, order: np.ndarray | None = None, size: int = _AT_ONCE) -> Iterator[Block]:
+        """Yield the rows in blocks, in an order of their places or as they were added."""
+        table = self.table()
+        for first in range(0, len(table), size):
+            chosen = (
+                table[first : first + size] if order is None else table[order[first : first + size]]
+            )
+            yield {name: chosen[:, at] for at, name in enumerate(self.names)}

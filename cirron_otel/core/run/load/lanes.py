@@ -1,0 +1,94 @@
+"""Sums over all spans of each rank, and over those of each name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...records.rows import IndexedSpan, shown
+from .phases import duration_of
+
+_RECOMPUTE: Final = "recompute"
+
+
+@dataclass(slots=True)
+class RankSums:
+    """The spans of a rank."""
+
+    spans: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    """The earliest start and the latest end, Unix ns."""
+    recompute_ns: int = 0
+    """The time of scopes that recompute activations, ns."""
+
+    def add(self, spans: Sequence[IndexedSpan]) -> None:
+        """Add spans of this rank."""
+        self.spans += len(spans)
+        starts = [span.start_ns for span in spans if span.start_ns is not None]
+        ends = [span.end_ns for span in spans if span.end_ns is not None]
+        if starts:
+            first = min(starts)
+            self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
+        if ends:
+            last = max(ends)
+            self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
+        for span in spans:
+            if span.name == _RECOMPUTE:
+                self.recompute_ns += duration_of(span) or 0
+
+
+@dataclass(slots=True)
+class NameSums:
+    """The spans of a rank with one name that have a time on the device, or a peak of memory."""
+
+    timed: int = 0
+    """The number of spans with a time on the device."""
+    gpu_ns: int = 0
+    wall_ns: int = 0
+    """The times of these spans on the device and on the host, ns."""
+    device_peak: int | None = None
+    memory_peak: int | None = None
+    """The highest exact peaks, bytes."""
+    sampled_device_peak: int | None = None
+    sampled_memory_peak: int | None = None
+    """The highest peaks that are the largest samples, bytes."""
+
+
+@dataclass(slots=True)
+class LaneSums:
+    """The sums of all ranks."""
+
+    ranks: dict[int | None, RankSums] = field(default_factory=dict)
+    names: dict[tuple[int | None, str], NameSums] = field(default_factory=dict)
+
+    def add(self, spans: Sequence[IndexedSpan]) -> None:
+        """Add the spans of a batch."""
+        present = {span.rank for span in spans}
+        for rank in present:
+            some = spans if len(present) == 1 else [s for s in spans if s.rank == rank]
+            self.ranks.setdefault(rank, RankSums()).add(some)
+        for span in spans:
+            if span.gpu_ns is not None or span.memory_peak_bytes is not None or span.has_attributes:
+                self._add_costs(span)
+
+    def _add_costs(self, span: IndexedSpan) -> None:
+        peaks = span.device_peaks[0], span.memory_peak_bytes
+        if span.gpu_ns is None and peaks == (None, None):
+            return
+        sums = self.names.setdefault((span.rank, shown(span.name) or "?"), NameSums())
+        if span.gpu_ns is not None:
+            sums.timed += 1
+            sums.gpu_ns += max(span.gpu_ns, 0)
+            sums.wall_ns += duration_of(span) or 0
+        if span.is_peak_sampled:
+            sums.sampled_device_peak = _larger(sums.sampled_device_peak, peaks[0])
+            sums.sampled_memory_peak = _larger(sums.sampled_memory_peak, peaks[1])
+        else:
+            sums.device_peak = _larger(sums.device_peak, peaks[0])
+            sums.memory_peak = _larger(sums.memory_peak, peaks[1])
+
+
+def _larger(peak: int | None, other: int | None) -> int | None:
+    return other if peak is None else peak if other is None else max(peak, other)

@@ -1,0 +1,153 @@
+"""Reduces the batches of a recording to its relations in one pass, without a database.
+
+A scope is recorded when it ends, so its children precede it. The reducer keeps each span until its
+parent arrives; a step then becomes a unit, and the spans inside it become parts. Few recordings
+break this order: a record occurs twice, a child comes after its parent, or a step is inside another
+one. The reducer then raises `NeedsIndexError`, and the recording is read with a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from ....semconv import MICRO_STEP
+from ...analysis.breakdown import STEP
+from ...records.rows import IndexedSpan, shown
+from ...records.step_summaries import ExpandedSpan
+from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
+from .columns import Columns
+from .errors import NeedsIndexError
+from .phases import Numbered, duration_of, own_times, parts_of
+
+MOST_PENDING: Final = 500_000
+"""The most spans that may wait for their parents."""
+_INT64: Final = range(-(2**63) + 1, 2**63)
+
+
+class Reducer:
+    """Reduces spans that are added in the order of the recording; then call `finish`."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+        self.units, self.parts = Columns("unit"), Columns("part")
+        self.spans = 0
+        self._waiting: dict[str | None, list[Numbered]] = {}
+        self._parents: set[str] = set()
+        """The parents of the units."""
+        self._count = 0
+        self._ids: list[np.ndarray] = []
+
+    def add(self, spans: Iterable[IndexedSpan]) -> None:
+        """Add the spans of a batch. Raises NeedsIndexError."""
+        waiting, number = self._waiting, self.spans
+        ids: list[str | None] = []
+        for span in spans:
+            number += 1
+            ids.append(span.id)
+            if span.name == STEP and span.start_ns is not None and span.end_ns is not None:
+                inside = waiting.pop(span.id, ()) if span.id is not None else ()
+                self._add_unit(number, span, list(inside))
+                continue
+            beside = waiting.get(span.parent_id)
+            if beside is None:
+                waiting[span.parent_id] = [(number, span)]
+            else:
+                beside.append((number, span))
+            self._count += 1
+        self.spans = number
+        self._ids.append(_hashes(ids))
+        if self._count > MOST_PENDING:
+            raise NeedsIndexError("too many spans wait for their parents")
+
+    def finish(self) -> None:
+        """Check the order of all spans. Raises NeedsIndexError."""
+        ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.int64)
+        ids = ids[ids != 0]
+        ids.sort()
+        if (ids[1:] == ids[:-1]).any():
+            raise NeedsIndexError("a span occurs twice")
+        self._check_left(ids)
+
+    def _check_left(self, ids: np.ndarray) -> None:
+        """Check that no span came after its parent, and that no unit is inside another one."""
+        known = {
+            span.id for spans in self._waiting.values() for _, span in spans if span.id is not None
+        }
+        parents = {parent for parent in self._waiting if parent is not None} | self._parents
+        gone = _hashes(parent for parent in parents if parent not in known)
+        if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
+            raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
+
+    def _add_unit(self, number: int, span: IndexedSpan, inside: list[Numbered]) -> None:
+        count = self._add_parts(number, inside)
+        if span.parent_id is not None:
+            self._parents.add(span.parent_id)
+            if len(self._parents) > MOST_PENDING:
+                raise NeedsIndexError("too many spans contain units")
+        flags = 0
+        device_peak: int | None = None
+        reserved_peak: int | None = None
+        if span.has_attributes:
+            device_peak, reserved_peak = span.device_peaks
+            flags = SAMPLED * span.is_peak_sampled + SUMS * span.phases_are_sums
+        if isinstance(span, ExpandedSpan):
+            flags |= SUMMARY
+        token = self.texts.token
+        self.units.add((
+            number, token(span.parent_id), _integer(span.rank), _integer(span.pid),
+            token(shown(span.index)), span.start_ns, duration_of(span),
+            _integer(span.gpu_ns), token(shown(span.error) if span.otel is not None else None),
+            _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
+            flags, count,
+        ))  # fmt: skip
+
+    def _add_parts(self, unit: int, inside: list[Numbered]) -> int:
+        token = self.texts.token
+        waiting = self._waiting
+        if not any(span.id in waiting for _, span in inside):
+            self._count -= len(inside)
+            rows = [
+                (unit, no, token(shown(span.name) or "?"), ns, _device(span.gpu_ns))
+                for no, span in inside
+                if span.name != MICRO_STEP and (ns := duration_of(span)) is not None
+            ]
+        else:
+            below = self._take(inside)
+            rows = []
+            for part in parts_of(inside, lambda parent: below.get(parent, ())):
+                if part.is_phase and part.ns is not None:
+                    ns, gpu_ns = own_times(part)
+                    name = token(shown(part.span.name) or "?")
+                    rows.append((unit, part.no, name, ns, _device(gpu_ns)))
+        for row in rows:
+            self.parts.add(row)
+        return len(rows)
+
+    def _take(self, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
+        """Return all spans below some spans by the ids of their parents; they wait no longer."""
+        below: dict[str | None, list[Numbered]] = {}
+        todo = list(inside)
+        while todo:
+            self._count -= 1
+            _, span = todo.pop()
+            found = None if span.id is None else self._waiting.pop(span.id, None)
+            if found is not None:
+                below[span.id] = found
+                todo += found
+        return below
+
+
+def _device(gpu_ns: int | None) -> int:
+    return ABSENT if gpu_ns is None else max(gpu_ns, 0)
+
+
+def _integer(value: Any) -> int:
+    return value if value is not None and value in _INT64 else ABSENT
+
+
+def _hashes(ids: Iterable[str | None]) -> np.ndarray:
+    """Return a hash of each id; 0 for a missing one."""
+    return np.fromiter((hash(each) if each is not None else 0 for each in ids), np.int64)

@@ -1,0 +1,90 @@
+"""The relations of a run: the contract between the engines and the figures.
+
+An engine turns the spans and marks of a recording into four relations. Figures read them in blocks,
+and never ask for a relation as a whole. A block is a mapping from the name of a column to an array;
+all arrays of a block have the same length.
+
+Texts are tokens: numbers that `Texts` translates. A missing integer is `ABSENT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+
+Block: TypeAlias = Mapping[str, np.ndarray]
+"""Some rows of a relation, column by column."""
+ABSENT: Final = -(2**63)
+"""A missing integer. No time, rank or size of a recording is this number."""
+NO_TEXT: Final = -1
+"""The token of a missing text."""
+
+UNIT: Final[Mapping[str, str]] = {
+    "no": "int64", "parent": "int64", "rank": "int64", "pid": "int64", "idx": "int64",
+    "start_ns": "int64", "ns": "int64", "gpu_ns": "int64", "error": "int64",
+    "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
+    "parts": "int64",
+}  # fmt: skip
+"""One row for each unit: a step that is not inside another one.
+
+`no` orders all spans of the recording. `parent` is the token of the parent's id, `idx` and `error`
+are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `parts` is the number of rows that
+the unit has in the relation `part`."""
+SAMPLED: Final = 1
+"""The flag of a unit whose peaks are the largest samples, and not exact."""
+SUMS: Final = 2
+"""The flag of a unit of which only the sums of its phases are recorded."""
+SUMMARY: Final = 4
+"""The flag of a unit that an export budget sent as a summary."""
+
+PART: Final[Mapping[str, str]] = {
+    "unit": "int64", "no": "int64", "name": "int64", "ns": "int64", "gpu_ns": "int64",
+}  # fmt: skip
+"""One row for each phase or own scope of a unit, without the time of the phases inside it.
+
+`unit` is the `no` of the unit. The rows have the order of the units, and of `no` within a unit."""
+
+
+@dataclass(slots=True)
+class Texts:
+    """The texts of a run and their tokens.
+
+    The token of a number in decimal digits is that number, so that the indexes of a million steps
+    take no memory.
+    """
+
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _texts: list[str] = field(default_factory=list)
+
+    def token(self, text: str | None) -> int:
+        """Return the token of a text; a new text gets a new one."""
+        if text is None:
+            return NO_TEXT
+        found = self._numbers.get(text)
+        if found is not None:
+            return found
+        if (
+            text.isdecimal()
+            and text.isascii()
+            and len(text) < 18
+            and (text[0] != "0" or text == "0")
+        ):
+            return int(text)
+        number = -2 - len(self._texts)
+        self._texts.append(text)
+        self._numbers[text] = number
+        return number
+
+    def text(self, token: int) -> str | None:
+        """Return the text of a token."""
+        if token == NO_TEXT:
+            return None
+        return str(token) if token >= 0 else self._texts[-2 - token]
+
+
+def rows(block: Block, *columns: str) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of some columns of a block as Python integers."""
+    return zip(*(block[name].tolist() for name in columns), strict=True)
