@@ -48,6 +48,23 @@ PART: Final[Mapping[str, str]] = {
 `unit` is the `no` of the unit. The rows have the order of the units, and of `no` within a unit."""
 
 
+MARK: Final[Mapping[str, str]] = {
+    "no": "int64", "unit": "int64", "rank": "int64", "name": "int64", "is_eval": "int64",
+    "epoch": "int64", "ts_ns": "int64", "type": "int64", "value": "int64", "is_listed": "int64",
+}  # fmt: skip
+"""One row for each mark that figures use.
+
+`unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 for a
+mark of an evaluation. `is_listed` is 0 for a mark that has no series. `value` depends on `type`: it
+is the bits of a double, an integer, or a token."""
+NOTHING: Final = 0
+"""The type of a mark without a value."""
+DOUBLE: Final = 1
+INTEGER: Final = 2
+TEXT: Final = 3
+"""The type of a string; also that of any other value, as text."""
+
+
 @dataclass(slots=True)
 class Texts:
     """The texts of a run and their tokens.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, Final
 
 import numpy as np
 
 from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
-_SCHEMAS = {"unit": UNIT, "part": PART}
+_SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
+    "unit": UNIT, "part": PART,
+    "waiting_mark": (
+        "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
+        "around", "levels", "is_listed",
+    ),
+}  # fmt: skip
 _AT_ONCE = 1 << 16
 _IN_MEMORY = 1 << 24
 """Above this size in bytes, the rows of a relation are in a file."""

@@ -8,19 +8,21 @@ one. The reducer then raises `NeedsIndexError`, and the recording is read with a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from ....semconv import MICRO_STEP
 from ...analysis.breakdown import STEP
-from ...records.rows import IndexedSpan, shown
+from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.step_summaries import ExpandedSpan
 from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
+from .marks import Marks
 from .phases import Numbered, duration_of, own_times, parts_of
+from .tree import Extent, ScopeTree
 
 MOST_PENDING: Final = 500_000
 """The most spans that may wait for their parents."""
@@ -33,15 +35,17 @@ class Reducer:
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         self.units, self.parts = Columns("unit"), Columns("part")
+        self.marks = Marks(texts)
         self.spans = 0
         self._waiting: dict[str | None, list[Numbered]] = {}
-        self._parents: set[str] = set()
-        """The parents of the units."""
+        self.extents: dict[str | None, Extent] = {}
+        """The extents of the units, with what is inside them, by the ids of their parents."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
-    def add(self, spans: Iterable[IndexedSpan]) -> None:
-        """Add the spans of a batch. Raises NeedsIndexError."""
+    def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
+        """Add the spans and the marks of a batch. Raises NeedsIndexError."""
+        self.marks.add(marks)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         for span in spans:
@@ -70,23 +74,35 @@ class Reducer:
         if (ids[1:] == ids[:-1]).any():
             raise NeedsIndexError("a span occurs twice")
         self._check_left(ids)
+        self._sorted_ids = ids
+        self.tree = ScopeTree(self._waiting)
+        self.marks.finish(self.tree, self.is_recorded)
+
+    def is_recorded(self, id_: str) -> bool:
+        """Return whether a span with this id was added, after `finish`."""
+        ids, wanted = self._sorted_ids, hash(id_)
+        place = int(np.searchsorted(ids, wanted))
+        return place < len(ids) and bool(ids[place] == wanted)
 
     def _check_left(self, ids: np.ndarray) -> None:
         """Check that no span came after its parent, and that no unit is inside another one."""
         known = {
             span.id for spans in self._waiting.values() for _, span in spans if span.id is not None
         }
-        parents = {parent for parent in self._waiting if parent is not None} | self._parents
+        parents = {each for each in (*self._waiting, *self.extents) if each is not None}
         gone = _hashes(parent for parent in parents if parent not in known)
         if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
             raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
 
     def _add_unit(self, number: int, span: IndexedSpan, inside: list[Numbered]) -> None:
-        count = self._add_parts(number, inside)
-        if span.parent_id is not None:
-            self._parents.add(span.parent_id)
-            if len(self._parents) > MOST_PENDING:
-                raise NeedsIndexError("too many spans contain units")
+        extent = self.extents.get(span.parent_id)
+        if extent is None:
+            extent = self.extents[span.parent_id] = Extent()
+        extent.add(number, span)
+        self.marks.place(number, span, inside)
+        count = self._add_parts(number, span, inside, extent)
+        if len(self.extents) > MOST_PENDING:
+            raise NeedsIndexError("too many spans contain units")
         flags = 0
         device_peak: int | None = None
         reserved_peak: int | None = None
@@ -104,18 +120,24 @@ class Reducer:
             flags, count,
         ))  # fmt: skip
 
-    def _add_parts(self, unit: int, inside: list[Numbered]) -> int:
+    def _add_parts(
+        self, unit: int, span: IndexedSpan, inside: list[Numbered], extent: Extent
+    ) -> int:
         token = self.texts.token
         waiting = self._waiting
-        if not any(span.id in waiting for _, span in inside):
+        if not any(each.id in waiting for _, each in inside):
             self._count -= len(inside)
+            extent.add_all(inside)
             rows = [
-                (unit, no, token(shown(span.name) or "?"), ns, _device(span.gpu_ns))
-                for no, span in inside
-                if span.name != MICRO_STEP and (ns := duration_of(span)) is not None
+                (unit, no, token(shown(each.name) or "?"), ns, _device(each.gpu_ns))
+                for no, each in inside
+                if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
             ]
         else:
             below = self._take(inside)
+            for spans in (inside, *below.values()):
+                extent.add_all(spans)
+            self.marks.place_below(unit, span, {span.id: inside, **below})
             rows = []
             for part in parts_of(inside, lambda parent: below.get(parent, ())):
                 if part.is_phase and part.ns is not None:

@@ -1,0 +1,78 @@
+"""The series of marks: a fold over blocks of the relation `mark`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ...analysis.mark_series import MAX_SERIES, MarkSeries
+from ...records.rows import shown
+from ..relations import ABSENT, DOUBLE, INTEGER, NOTHING, Block, Texts
+
+_COLUMNS: Final = ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value")
+
+
+class SeriesFold:
+    """The series of a run, one for each name and rank, and whether it is of evaluations."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._kept: list[np.ndarray] = []
+
+    def add(self, block: Block) -> None:
+        """Add marks, in any order."""
+        table = np.stack([block[name] for name in _COLUMNS])
+        self._kept.append(table[:, block["is_listed"] == 1])
+
+    def result(self) -> tuple[list[MarkSeries], int]:
+        """Return the first 1,000 series in order of name and rank, and how many more there are."""
+        table = np.concatenate([np.zeros((len(_COLUMNS), 0), np.int64), *self._kept], axis=1)
+        rank, name, is_eval, ts_ns, no, *_ = table
+        names = np.unique(name)
+        # The order is that of UTF-8; a mark without a name has the name `?`.
+        texts = [self._texts.text(int(token)) or "?" for token in names]
+        order_of = {text: place for place, text in enumerate(sorted(set(texts), key=_utf8))}
+        place = np.array([order_of[text] for text in texts], np.int64)
+        place = place[np.searchsorted(names, name)] if len(names) else name
+        order = np.lexsort((no, ts_ns, is_eval, rank, place))
+        table, place = table[:, order], place[order]
+        keys = np.stack([place, table[0], table[2]])
+        starts = np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
+        if not table.shape[1]:
+            return [], 0
+        ends = [*starts[1:].tolist(), table.shape[1]]
+        listed = sorted(order_of, key=order_of.__getitem__)
+        found = [
+            self._series(listed[int(place[first])], table[:, first:end])
+            for first, end in list(zip(starts.tolist(), ends, strict=True))[:MAX_SERIES]
+        ]
+        return found, max(len(starts) - MAX_SERIES, 0)
+
+    def _series(self, name: str, rows: np.ndarray) -> MarkSeries:
+        rank = int(rows[0, 0])
+        series = MarkSeries(name, None if rank == ABSENT else rank, is_eval=bool(rows[2, 0]))
+        epochs = [self._texts.text(token) for token in rows[5].tolist()]
+        if (rows[6] == DOUBLE).all():
+            numbers = rows[7].copy().view(np.float64)
+            if np.isfinite(numbers).all():
+                series.add_numbers(numbers.tolist(), epochs)
+                return series
+        for kind, value, epoch in zip(rows[6].tolist(), rows[7].tolist(), epochs, strict=True):
+            series.add(value_of(self._texts, kind, value), epoch)
+        return series
+
+
+def value_of(texts: Texts, kind: int, value: int) -> str | None:
+    """Return the value of a mark as text."""
+    if kind == NOTHING:
+        return None
+    if kind == INTEGER:
+        return shown(value)
+    if kind == DOUBLE:
+        return shown(float(np.int64(value).view(np.float64)))
+    return texts.text(value)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,40 @@
+"""The units of a recording in order, in blocks, each with its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from ..relations import Block
+from .columns import Columns
+
+_AT_ONCE: Final = 1 << 16
+
+
+def unit_blocks(
+    units: Columns, parts: Columns, size: int = _AT_ONCE
+) -> Iterator[tuple[Block, Block]]:
+    """Yield the units by rank and start, and the parts of these units in the order of the units."""
+    table, below = units.table(), parts.table()
+    at = {name: number for number, name in enumerate(units.names)}
+    order = np.lexsort((table[:, at["no"]], table[:, at["start_ns"]], table[:, at["rank"]]))
+    counts = np.asarray(table[:, at["parts"]])
+    firsts = np.cumsum(counts) - counts
+    for first in range(0, len(order), size):
+        chosen = order[first : first + size]
+        rows = table[chosen]
+        places = _ranges(firsts[chosen], counts[chosen])
+        inside = below[places]
+        yield (
+            {name: rows[:, number] for name, number in at.items()},
+            {name: inside[:, number] for number, name in enumerate(parts.names)},
+        )
+
+
+def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the numbers from each first one on, as many as its count."""
+    ends = np.cumsum(counts)
+    offsets = np.repeat(firsts - (ends - counts), counts)
+    return offsets + np.arange(len(offsets))

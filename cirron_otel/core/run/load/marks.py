@@ -1,0 +1,196 @@
+"""The marks of a recording, each with the scopes around it.
+
+The series of a mark depends on the scope that the mark is on, and on the two scopes around that. A
+mark waits until its scope has arrived; if that scope is in a unit, the scopes around the unit are
+looked up after the last batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ....semconv import OVERHEAD_NS
+from ...records.digest_marks import MARK_NAMES, digest_mark
+from ...records.memory_marks import STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
+from ...records.rows import IndexedMark, IndexedSpan, shown
+from ...records.trace_marks import TRACE_STEP
+from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
+from .columns import Columns
+from .errors import NeedsIndexError
+from .phases import Numbered
+from .tree import ScopeTree
+
+_EVAL: Final = "eval"
+_EPOCH: Final = "epoch"
+_INT64: Final = range(-(2**63) + 1, 2**63)
+_to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
+NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
+"""The marks that are compared between ranks and runs, which takes a database."""
+
+
+class Marks:
+    """The marks of a recording, which are added ahead of the spans of their batch."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self.rows = Columns("waiting_mark")
+        self.counts: Counter[str | None] = Counter()
+        """The marks on scopes outside of units, by the ids of these scopes."""
+        self.in_units: Counter[str | None] = Counter()
+        """The marks on units, and on scopes inside them, by the ids of the units' parents."""
+        self._waiting: dict[str | None, list[tuple[int, IndexedMark]]] = {}
+        self.samples: list[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]] = []
+        """The samples of memory, each with the scope that it is on."""
+        self.needs_index = False
+        """Whether there are marks that are compared in a database."""
+        self._number = 0
+
+    def add(self, marks: Iterable[IndexedMark]) -> None:
+        """Add the marks of a batch."""
+        waiting, number = self._waiting, self._number
+        for mark in marks:
+            number += 1
+            beside = waiting.get(mark.span_id)
+            if beside is None:
+                waiting[mark.span_id] = [(number, mark)]
+            else:
+                beside.append((number, mark))
+        self._number = number
+
+    def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
+        """Place the marks on a unit, and on the scopes directly inside it."""
+        waiting, count = self._waiting, 0
+        found = waiting.pop(span.id, None)
+        if found is not None:
+            count += len(found)
+            self._put(found, unit, span.rank, span.parent_id, 2, (span,))
+        for _, each in inside:
+            found = waiting.pop(each.id, None)
+            if found is not None:
+                count += len(found)
+                self._put(found, unit, each.rank, span.parent_id, 1, (each, span))
+        if count:
+            self.in_units[span.parent_id] += count
+
+    def place_below(
+        self, unit: int, span: IndexedSpan, below: dict[str | None, list[Numbered]]
+    ) -> None:
+        """Place the marks on the scopes deeper inside a unit; `below` has them by their parents."""
+        by_id = {each.id: each for spans in below.values() for _, each in spans}
+        for parent, spans in below.items():
+            around = by_id.get(parent)
+            for _, each in spans:
+                found = self._waiting.pop(each.id, None)
+                if found is None:
+                    continue
+                chain = [each, around, None if around is None else by_id.get(around.parent_id)]
+                if chain[2] is None:
+                    chain[2] = span
+                self.in_units[span.parent_id] += len(found)
+                self._put(found, unit, each.rank, None, 0, chain)
+
+    def _put(
+        self,
+        marks: Iterable[tuple[int, IndexedMark]],
+        unit: int,
+        rank: int | None,
+        outside: str | None,
+        levels: int,
+        chain: Sequence[IndexedSpan | None],
+    ) -> None:
+        is_eval = any(each is not None and each.name == _EVAL for each in chain)
+        epoch, has_epoch = NO_TEXT, False
+        for each in chain:
+            if each is not None and each.name == _EPOCH:
+                epoch, has_epoch = self._texts.token(shown(each.index)), True
+                break
+        around = self._texts.token(outside)
+        for number, mark in marks:
+            name = mark.name
+            if name == OVERHEAD_NS:
+                continue
+            is_listed = not (name or "").startswith("stormlog.") or name == STORMLOG_ERROR
+            if kind_of(name) is not None:
+                memory = memory_mark(name, mark.value, mark.attributes)
+                if memory is not None:
+                    is_listed = False
+                    self.samples.append((number, mark, memory, chain[0] if chain else None))
+            elif name in MARK_NAMES and digest_mark(name, mark.value, mark.attributes) is not None:
+                is_listed = False
+            self.needs_index |= name in NEED_INDEX
+            self.rows.add((
+                number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
+                epoch, int(has_epoch), around, levels, int(is_listed),
+            ))  # fmt: skip
+
+    def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
+        """Return the name, the time, the type and the value of a mark."""
+        name = self._texts.token(shown(mark.name))
+        ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
+        value: Any = mark.value if mark.value is not None else mark.value_nonfinite
+        if type(value) is float:
+            return name, ts_ns, DOUBLE, _to_bits(_of_double(value))[0]
+        if type(value) is int and value in _INT64:
+            return name, ts_ns, INTEGER, value
+        if value is None:
+            return name, ts_ns, NOTHING, ABSENT
+        return name, ts_ns, TEXT, self._texts.token(shown(value))
+
+    def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
+        """Place the marks on scopes outside of units, and those without a recorded scope.
+
+        Raises NeedsIndexError for a mark that came after its unit.
+        """
+        for id_, marks in self._waiting.items():
+            self.counts[id_] += len(marks)
+            found = tree.numbered(id_)
+            if found is None:
+                if id_ is not None and is_recorded(id_):
+                    raise NeedsIndexError("a mark came after the unit that it is in")
+                self._put(marks, ABSENT, None, None, 0, ())
+                continue
+            chain: list[IndexedSpan | None] = [found[1]]
+            for _ in range(2):
+                last = chain[-1]
+                above = None if last is None else tree.numbered(last.parent_id)
+                chain.append(None if above is None else above[1])
+            self._put(marks, ABSENT, found[1].rank, None, 0, chain)
+        self._waiting.clear()
+
+    def blocks(self, tree: ScopeTree) -> Iterator[Block]:
+        """Yield the relation `mark`, in the order of the recording, after `finish`."""
+        outside: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for block in self.rows.blocks():
+            places = np.stack([block["around"], block["levels"]], axis=1)
+            distinct, which = np.unique(places, axis=0, return_inverse=True)
+            for around, levels in map(tuple, distinct.tolist()):
+                if (around, levels) not in outside:
+                    outside[around, levels] = self._outside(tree, around, levels)
+            found = np.array([outside[around, levels] for around, levels in distinct.tolist()])
+            is_eval, epoch, has_epoch = found.reshape(-1, 3)[which.reshape(-1)].T
+            is_known = block["has_epoch"] == 1
+            yield {
+                **{name: block[name] for name in MARK if name in block},
+                "is_eval": block["is_eval"] | is_eval,
+                "epoch": np.where(is_known, block["epoch"], np.where(has_epoch, epoch, NO_TEXT)),
+            }
+
+    def _outside(self, tree: ScopeTree, around: int, levels: int) -> tuple[int, int, int]:
+        """Return whether the scopes around a unit are an evaluation, and their epoch."""
+        is_eval, epoch, has_epoch = 0, NO_TEXT, 0
+        id_ = self._texts.text(around)
+        for _ in range(levels):
+            found = tree.numbered(id_)
+            if found is None:
+                break
+            span = found[1]
+            is_eval |= span.name == _EVAL
+            if span.name == _EPOCH and not has_epoch:
+                epoch, has_epoch = self._texts.token(shown(span.index)), 1
+            id_ = span.parent_id
+        return int(is_eval), epoch, has_epoch

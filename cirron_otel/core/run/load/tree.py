@@ -1,0 +1,290 @@
+"""The scopes outside of units, and the sessions to which all spans belong."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ....semconv import SESSION
+from ...analysis.summary import SessionSummary, State
+from ...records.rows import IndexedSpan, shown
+from .errors import NeedsIndexError
+from .phases import Numbered
+
+_HANG_ON_SESSIONS: Final = ("epoch", "request")
+"""The scopes whose parent is a session even if it was not recorded."""
+_MOST_LEVELS: Final = 64
+_MOST_LISTED: Final = 1000
+
+
+@dataclass(slots=True)
+class Extent:
+    """The number of some spans, their earliest start and latest end, and their processes."""
+
+    spans: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    ranks: set[int | None] = field(default_factory=set)
+    pids: set[int | None] = field(default_factory=set)
+    top: tuple[int, int | None, int] | None = None
+    """The number, the process and the start of the first one."""
+
+    def add(self, number: int, span: IndexedSpan) -> None:
+        """Add a span."""
+        self.spans += 1
+        if span.start_ns is not None and (self.first_ns is None or span.start_ns < self.first_ns):
+            self.first_ns = span.start_ns
+        if span.end_ns is not None and (self.last_ns is None or span.end_ns > self.last_ns):
+            self.last_ns = span.end_ns
+        self.ranks.add(span.rank)
+        self.pids.add(span.pid)
+        if self.top is None or number < self.top[0]:
+            self.top = number, span.pid, span.start_ns or 0
+
+    def add_all(self, spans: Sequence[Numbered]) -> None:
+        """Add spans, most of which are of processes that are known, and within the extent."""
+        first, last, ranks, pids = self.first_ns, self.last_ns, self.ranks, self.pids
+        for _, span in spans:
+            start, end = span.start_ns, span.end_ns
+            if start is not None and (first is None or start < first):
+                first = start
+            if end is not None and (last is None or end > last):
+                last = end
+            if span.rank not in ranks or span.pid not in pids:
+                ranks.add(span.rank)
+                pids.add(span.pid)
+        self.spans += len(spans)
+        self.first_ns, self.last_ns = first, last
+
+    def join(self, other: Extent) -> None:
+        """Add the spans of another extent."""
+        self.spans += other.spans
+        for name, smaller in (("first_ns", min), ("last_ns", max)):
+            times = [t for t in (getattr(self, name), getattr(other, name)) if t is not None]
+            setattr(self, name, smaller(times, default=None))
+        self.ranks |= other.ranks
+        self.pids |= other.pids
+
+
+class FoundSession(NamedTuple):
+    """A session; its number is its place in the list."""
+
+    key: str | None
+    state: State
+    pid: int | None
+    start_ns: int | None
+    end_ns: int | None
+
+
+class ScopeTree:
+    """The scopes that are neither units nor inside them."""
+
+    def __init__(self, waiting: Mapping[str | None, list[Numbered]]) -> None:
+        """`waiting` has the scopes by the ids of their parents."""
+        self.scopes = sorted(
+            (each for spans in waiting.values() for each in spans), key=lambda each: each[0]
+        )
+        self._by_id = {each[1].id: each for each in self.scopes if each[1].id is not None}
+
+    def numbered(self, id_: str | None) -> Numbered | None:
+        """Return the scope with an id, and its number; None if there is none."""
+        return None if id_ is None else self._by_id.get(id_)
+
+    def top_of(self, number: int, span: IndexedSpan) -> int | None:
+        """Return the number of the topmost recorded scope around a scope; None in a cycle."""
+        seen = {number}
+        while (above := self.numbered(span.parent_id)) is not None:
+            number, span = above
+            if number in seen:
+                return None
+            seen.add(number)
+        return number
+
+    def epoch_of(
+        self, id_: str | None, open_scopes: Mapping[str, tuple[str | None, ...]]
+    ) -> str | None:
+        """Return the index of the epoch that a scope is, or is in; None without one.
+
+        `open_scopes` has the parent, the name and the index of scopes that have not ended.
+        """
+        for _ in range(_MOST_LEVELS + 1):
+            if id_ is None:
+                return None
+            found = self._by_id.get(id_)
+            if found is None:
+                parent, name, number = open_scopes.get(id_, (None, None, None))
+            else:
+                span = found[1]
+                parent, name, number = span.parent_id, shown(span.name), shown(span.index)
+            if name == "epoch":
+                return number
+            id_ = parent
+        return None
+
+
+class SessionFinder:
+    """Finds the session of each scope, by its chain of parents, or else by process and time."""
+
+    def __init__(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
+        self._tree, self._is_recorded = tree, is_recorded
+        self.sessions = [*self._closed(), *self._open()]
+        self._numbers = {each.key: number for number, each in enumerate(self.sessions)}
+        self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
+        ordered = sorted(
+            enumerate(self.sessions),
+            key=lambda each: (each[1].start_ns is not None, each[1].start_ns or 0, each[0]),
+        )
+        for number, each in ordered:
+            entry = each.start_ns or 0, number, each.end_ns
+            self._by_pid.setdefault(each.pid, []).append(entry)
+        self._without: dict[int | None, int] = {}
+
+    def _closed(self) -> Iterator[FoundSession]:
+        found = [
+            span for _, span in self._tree.scopes
+            if span.parent_id is None and span.name == SESSION and span.id is not None
+        ]  # fmt: skip
+        for span in sorted(found, key=lambda span: _key(span.id)):
+            error = shown(span.error)
+            state: State = "closed" if error is None else "failed"
+            if error is not None and error.lower().startswith(("incomplete:", "killed:")):
+                state = "killed"
+            yield FoundSession(span.id, state, span.pid, span.start_ns, span.end_ns)
+
+    def _open(self) -> Iterator[FoundSession]:
+        first: dict[str, IndexedSpan] = {}
+        for _, span in self._tree.scopes:
+            parent = span.parent_id
+            if parent is None or span.name not in _HANG_ON_SESSIONS or self._is_recorded(parent):
+                continue
+            known = first.get(parent)
+            if known is None or (
+                span.start_ns is not None
+                and (known.start_ns is None or span.start_ns < known.start_ns)
+            ):
+                first[parent] = span
+        for parent in sorted(first, key=_key):
+            span = first[parent]
+            yield FoundSession(parent, "unfinished", span.pid, span.start_ns, None)
+
+    def of_top(self, key: str | None, pid: int | None, start_ns: int) -> int:
+        """Return the session with a key, or else that of a process at a time."""
+        if key is not None and key in self._numbers:
+            return self._numbers[key]
+        sessions = self._by_pid.get(pid, [])
+        if len(sessions) == 1:
+            return sessions[0][1]
+        place = bisect.bisect_right(sessions, start_ns, key=lambda session: session[0])
+        for _, number, end_ns in reversed(sessions[:place]):
+            if end_ns is None or end_ns >= start_ns:
+                return number
+        if pid not in self._without:
+            self._without[pid] = len(self.sessions)
+            self.sessions.append(FoundSession(None, "none", pid, None, None))
+        return self._without[pid]
+
+    def is_unclear(self, key: str | None, pid: int | None) -> bool:
+        """Return whether the session of units depends on the time of each."""
+        return key not in self._numbers and len(self._by_pid.get(pid, ())) > 1
+
+    def of_key(self, key: str | None) -> int | None:
+        """Return the session with a key, or None."""
+        return self._numbers.get(key)
+
+
+class SessionMembers:
+    """The session of each scope, and of the units by the ids of their parents."""
+
+    def __init__(
+        self,
+        tree: ScopeTree,
+        units: Mapping[str | None, Extent],
+        is_recorded: Callable[[str], bool],
+    ) -> None:
+        """`units` has the extents of the units, with what is inside them, by their parents' ids.
+
+        Raises NeedsIndexError if the session of a unit depends on its time.
+        """
+        self._tree, self._units = tree, units
+        self.finder = finder = SessionFinder(tree, is_recorded)
+        tops: list[tuple[int, IndexedSpan | None, str | None, Extent | None]] = [
+            (number, span, span.parent_id, None)
+            for number, span in tree.scopes
+            if span.parent_id is None or not is_recorded(span.parent_id)
+        ]
+        for parent, of_units in units.items():
+            if of_units.top is not None and (parent is None or not is_recorded(parent)):
+                if finder.is_unclear(parent, of_units.top[1]):
+                    raise NeedsIndexError("a unit's session depends on its time")
+                tops.append((of_units.top[0], None, parent, of_units))
+        self._of_top: dict[int, int] = {}
+        """The sessions of the topmost scopes, by their numbers."""
+        self._of_units: dict[str | None, int] = {}
+        for number, span, key, extent in sorted(tops, key=lambda top: top[0]):
+            if span is not None:
+                own = span.id if key is None and span.name == SESSION else key
+                self._of_top[number] = finder.of_top(own, span.pid, span.start_ns or 0)
+            elif extent is not None and extent.top is not None:
+                self._of_units[key] = finder.of_top(key, extent.top[1], extent.top[2])
+
+    def of_scope(self, number: int, span: IndexedSpan) -> int | None:
+        """Return the session of a scope; None in a cycle."""
+        top = self._tree.top_of(number, span)
+        return None if top is None else self._of_top.get(top)
+
+    def of_units(self, parent: str | None) -> int | None:
+        """Return the session of the units with a parent."""
+        found = self._tree.numbered(parent)
+        return self._of_units.get(parent) if found is None else self.of_scope(*found)
+
+    def summaries(
+        self, marks: Counter[str | None], snapshots: Counter[str | None]
+    ) -> list[SessionSummary]:
+        """Return all sessions in order of their start; those without an id come last.
+
+        The counters have the marks and the snapshots, by the ids of their scopes.
+        """
+        extents = {number: Extent() for number in range(len(self.finder.sessions))}
+        for number, span in self._tree.scopes:
+            session = self.of_scope(number, span)
+            if session is not None:
+                extents[session].add(number, span)
+        for parent, extent in self._units.items():
+            session = self.of_units(parent)
+            if session is not None:
+                extents[session].join(extent)
+        summaries = [
+            SessionSummary(
+                each.key, each.state, None, extent.first_ns, extent.last_ns, extent.spans, 0, 0,
+                _listed(extent.ranks), _listed(extent.pids),
+            )
+            for each, extent in zip(self.finder.sessions, extents.values(), strict=True)
+        ]  # fmt: skip
+        for counter, name in ((marks, "marks"), (snapshots, "snapshots")):
+            for id_, count in counter.items():
+                session = self._of_record(id_)
+                if session is not None:
+                    setattr(summaries[session], name, getattr(summaries[session], name) + count)
+        for number, each in enumerate(self.finder.sessions):
+            found = self._tree.numbered(each.key)
+            summaries[number].error = None if found is None else shown(found[1].error)
+        return sorted(
+            summaries, key=lambda each: (each.id is None, each.start_ns or 0, each.id or "")
+        )
+
+    def _of_record(self, id_: str | None) -> int | None:
+        """Return the session of a mark or a snapshot on a scope outside of units."""
+        found = self._tree.numbered(id_)
+        session = None if found is None else self.of_scope(*found)
+        return self.finder.of_key(id_) if session is None else session
+
+
+def _listed(numbers: set[int | None]) -> list[int]:
+    return sorted(number for number in numbers if number is not None)[:_MOST_LISTED]
+
+
+def _key(id_: str | None) -> bytes:
+    return (id_ or "").encode("utf-8", "surrogatepass")
