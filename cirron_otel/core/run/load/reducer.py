@@ -1,7 +1,8 @@
 """Reduces the batches of a recording to its relations in one pass, without a database.
 
-A scope is recorded when it ends, so its children precede it. The reducer keeps each span until its
-parent arrives; a step then becomes a unit, and the spans inside it become parts. Few recordings
+A scope is recorded when it ends, so its children precede it, or follow it soon: a step may end with
+its last phase. The reducer keeps each span until its parent arrives. A step becomes a unit when the
+next batch of its process arrives, and the spans inside it become parts. Few recordings
 break this order: a record occurs twice, a child comes after its parent, or a step is inside another
 one. The reducer then raises `NeedsIndexError`, and the recording is read with a database.
 """
@@ -40,6 +41,8 @@ class Reducer:
         self._waiting: dict[str | None, list[Numbered]] = {}
         self.extents: dict[str | None, Extent] = {}
         """The extents of the units, with what is inside them, by the ids of their parents."""
+        self._steps: dict[int | None, list[Numbered]] = {}
+        """The steps of the last batch of each process."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
@@ -48,12 +51,12 @@ class Reducer:
         self.marks.add(marks)
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
+        steps: list[Numbered] = []
         for span in spans:
             number += 1
             ids.append(span.id)
             if span.name == STEP and span.start_ns is not None and span.end_ns is not None:
-                inside = waiting.pop(span.id, ()) if span.id is not None else ()
-                self._add_unit(number, span, list(inside))
+                steps.append((number, span))
                 continue
             beside = waiting.get(span.parent_id)
             if beside is None:
@@ -61,13 +64,20 @@ class Reducer:
             else:
                 beside.append((number, span))
             self._count += 1
+        if steps:
+            pid = steps[0][1].pid
+            self._add_units(self._steps.pop(pid, ()))
+            self._steps[pid] = steps
         self.spans = number
         self._ids.append(_hashes(ids))
         if self._count > MOST_PENDING:
             raise NeedsIndexError("too many spans wait for their parents")
 
     def finish(self) -> None:
-        """Check the order of all spans. Raises NeedsIndexError."""
+        """Add the last units, and check the order of all spans. Raises NeedsIndexError."""
+        for steps in self._steps.values():
+            self._add_units(steps)
+        self._steps.clear()
         ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.int64)
         ids = ids[ids != 0]
         ids.sort()
@@ -93,6 +103,11 @@ class Reducer:
         gone = _hashes(parent for parent in parents if parent not in known)
         if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
             raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
+
+    def _add_units(self, steps: Iterable[Numbered]) -> None:
+        for number, span in steps:
+            inside = self._waiting.pop(span.id, None) if span.id is not None else None
+            self._add_unit(number, span, inside or [])
 
     def _add_unit(self, number: int, span: IndexedSpan, inside: list[Numbered]) -> None:
         extent = self.extents.get(span.parent_id)
