@@ -15,12 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from ....semconv import MICRO_STEP
-from ...analysis.breakdown import STEP
+from ...analysis.breakdown import STEP, is_checkpoint
 from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.step_summaries import ExpandedSpan
 from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
+from .lanes import LaneSums
 from .marks import Marks
 from .phases import Numbered, duration_of, own_times, parts_of
 from .tree import Extent, ScopeTree
@@ -37,12 +38,17 @@ class Reducer:
         self.texts = texts
         self.units, self.parts = Columns("unit"), Columns("part")
         self.marks = Marks(texts)
+        self.sums = LaneSums()
         self.spans = 0
         self._waiting: dict[str | None, list[Numbered]] = {}
         self.extents: dict[str | None, Extent] = {}
         """The extents of the units, with what is inside them, by the ids of their parents."""
+        self.noted: list[Numbered] = []
+        """The spans inside units that figures need: evaluations, checkpoints, and failed ones."""
         self._steps: dict[int | None, list[Numbered]] = {}
         """The steps of the last batch of each process."""
+        self._names: dict[str | None, bool] = {}
+        """Whether spans with a name are noted."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
@@ -68,6 +74,7 @@ class Reducer:
             pid = steps[0][1].pid
             self._add_units(self._steps.pop(pid, ()))
             self._steps[pid] = steps
+        self.sums.add(spans)
         self.spans = number
         self._ids.append(_hashes(ids))
         if self._count > MOST_PENDING:
@@ -143,6 +150,7 @@ class Reducer:
         if not any(each.id in waiting for _, each in inside):
             self._count -= len(inside)
             extent.add_all(inside)
+            self._note(inside)
             rows = [
                 (unit, no, token(shown(each.name) or "?"), ns, _device(each.gpu_ns))
                 for no, each in inside
@@ -152,6 +160,7 @@ class Reducer:
             below = self._take(inside)
             for spans in (inside, *below.values()):
                 extent.add_all(spans)
+                self._note(spans)
             self.marks.place_below(unit, span, {span.id: inside, **below})
             rows = []
             for part in parts_of(inside, lambda parent: below.get(parent, ())):
@@ -162,6 +171,17 @@ class Reducer:
         for row in rows:
             self.parts.add(row)
         return len(rows)
+
+    def _note(self, spans: Iterable[Numbered]) -> None:
+        noted = self._names
+        for each in spans:
+            span = each[1]
+            name = span.name
+            is_noted = noted.get(name)
+            if is_noted is None:
+                is_noted = noted[name] = name == "eval" or is_checkpoint(name)
+            if is_noted or (span.otel is not None and span.error is not None):
+                self.noted.append(each)
 
     def _take(self, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
         """Return all spans below some spans by the ids of their parents; they wait no longer."""
