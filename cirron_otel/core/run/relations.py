@@ -9,11 +9,14 @@ Texts are tokens: numbers that `Texts` translates. A missing integer is `ABSENT`
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
+
+from ...ids import is_id
 
 Block: TypeAlias = Mapping[str, np.ndarray]
 """Some rows of a relation, column by column."""
@@ -21,18 +24,20 @@ ABSENT: Final = -(2**63)
 """A missing integer. No time, rank or size of a recording is this number."""
 NO_TEXT: Final = -1
 """The token of a missing text."""
+_HALVES: Final = struct.Struct(">qq")
 
 UNIT: Final[Mapping[str, str]] = {
-    "no": "int64", "parent": "int64", "rank": "int64", "pid": "int64", "idx": "int64",
-    "start_ns": "int64", "ns": "int64", "gpu_ns": "int64", "error": "int64",
+    "no": "int64", "id_high": "int64", "id_low": "int64", "parent": "int64", "rank": "int64",
+    "pid": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64", "gpu_ns": "int64", "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
     "parts": "int64",
 }  # fmt: skip
 """One row for each unit: a step that is not inside another one.
 
-`no` orders all spans of the recording. `parent` is the token of the parent's id, `idx` and `error`
-are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `parts` is the number of rows that
-the unit has in the relation `part`."""
+`no` orders all spans of the recording. `id_high` and `id_low` are the halves of the id; of any
+other text they are `ABSENT` and its token. `parent` is the token of the parent's id; `idx` and
+`error` are tokens. `flags` is a sum of `SAMPLED`, `SUMS` and `SUMMARY`. `parts` is the number of
+rows that the unit has in the relation `part`."""
 SAMPLED: Final = 1
 """The flag of a unit whose peaks are the largest samples, and not exact."""
 SUMS: Final = 2
@@ -100,6 +105,18 @@ class Texts:
         if token == NO_TEXT:
             return None
         return str(token) if token >= 0 else self._texts[-2 - token]
+
+    def halves(self, id_: str | None) -> tuple[int, int]:
+        """Return the columns `id_high` and `id_low` of an id."""
+        if id_ is not None and is_id(id_):
+            high, low = _HALVES.unpack(bytes.fromhex(id_))
+            if high != ABSENT:
+                return high, low
+        return ABSENT, self.token(id_)
+
+    def id_of(self, high: int, low: int) -> str | None:
+        """Return the id from its halves."""
+        return self.text(low) if high == ABSENT else _HALVES.pack(high, low).hex()
 
 
 def rows(block: Block, *columns: str) -> Iterator[tuple[int, ...]]:
