@@ -28,7 +28,8 @@ _HALVES: Final = struct.Struct(">qq")
 
 UNIT: Final[Mapping[str, str]] = {
     "no": "int64", "id_high": "int64", "id_low": "int64", "parent": "int64", "rank": "int64",
-    "pid": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64", "gpu_ns": "int64", "error": "int64",
+    "pid": "int64", "idx": "int64", "start_ns": "int64", "ns": "int64", "gpu_ns": "int64",
+    "error": "int64",
     "memory_peak": "int64", "device_peak": "int64", "reserved_peak": "int64", "flags": "int64",
     "parts": "int64",
 }  # fmt: skip
@@ -56,12 +57,14 @@ PART: Final[Mapping[str, str]] = {
 MARK: Final[Mapping[str, str]] = {
     "no": "int64", "unit": "int64", "rank": "int64", "name": "int64", "is_eval": "int64",
     "epoch": "int64", "ts_ns": "int64", "type": "int64", "value": "int64", "is_listed": "int64",
+    "device": "int64", "on_scope": "int64",
 }  # fmt: skip
 """One row for each mark that figures use.
 
 `unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 for a
-mark of an evaluation. `is_listed` is 0 for a mark that has no series. `value` depends on `type`: it
-is the bits of a double, an integer, or a token."""
+mark of an evaluation. `is_listed` is 0 for a mark that has no series. `device` is the token of the
+device that a reading is of. `on_scope` is 1 if the mark's scope is recorded. `value` depends on
+`type`: it is the bits of a double, an integer, or a token."""
 NOTHING: Final = 0
 """The type of a mark without a value."""
 DOUBLE: Final = 1

@@ -30,6 +30,7 @@ class MemorySample(NamedTuple):
 
     @property
     def rank(self) -> int | None:
+        """The rank of the scope."""
         return None if self.scope is None else self.scope.rank
 
     @property

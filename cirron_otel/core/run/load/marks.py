@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....semconv import OVERHEAD_NS
+from ....semconv import HW_ID, OVERHEAD_NS
 from ...records.digest_marks import MARK_NAMES, digest_mark
 from ...records.memory_marks import STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, shown
@@ -125,8 +125,17 @@ class Marks:
             self.needs_index |= name in NEED_INDEX
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
-                epoch, int(has_epoch), around, levels, int(is_listed),
+                epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
+                int(bool(chain)),
             ))  # fmt: skip
+
+    def _device(self, mark: IndexedMark) -> int:
+        """Return the token of the device that a reading is of."""
+        if mark.name is None or not mark.name.startswith("hw."):
+            return NO_TEXT
+        attributes = mark.attributes
+        device = attributes.get(HW_ID) if isinstance(attributes, dict) else None
+        return self._texts.token(shown(device) if isinstance(device, str) else None)
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""

@@ -135,8 +135,8 @@ class Reducer:
             flags |= SUMMARY
         token = self.texts.token
         self.units.add((
-            number, *self.texts.halves(span.id), token(span.parent_id), _integer(span.rank), _integer(span.pid),
-            token(shown(span.index)), span.start_ns, duration_of(span),
+            number, *self.texts.halves(span.id), token(span.parent_id), _integer(span.rank),
+            _integer(span.pid), token(shown(span.index)), span.start_ns, duration_of(span),
             _integer(span.gpu_ns), token(shown(span.error) if span.otel is not None else None),
             _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
             flags, count,
