@@ -74,13 +74,13 @@ class _Process:
         count = self.chance.randint(1, 4)
         size = len(self.spans) // count + 1
         ends = [*self.spans[size - 1 :: size]]
-        begun, found = 0, []
+        begun, found = -1, []
         for part in range(count):
             spans = self.spans[part * size : (part + 1) * size]
             ended = ends[part]["end_ns"] if part < len(ends) else self.now
-            marks = [each for each in self.marks if begun <= each["ts_ns"] < ended]
             if part == count - 1:
-                marks = [each for each in self.marks if each["ts_ns"] >= begun]
+                ended = max(ended, self.now)
+            marks = [each for each in self.marks if begun < each["ts_ns"] <= ended]
             begun = ended
             batch = made(self.number * 10 + part, spans=spans, marks=marks,
                          sdk_version=self.sdk_version, created_ns=ended)  # fmt: skip
