@@ -161,10 +161,24 @@ def _step(
         process.mark(step, "loss", chance.random())
         if chance.random() < 0.01:
             process.marks[-1] |= {"value": None, "value_nonfinite": "nan"}
-        if chance.random() < 0.1:
-            process.mark(step, "hw.temperature", chance.randrange(30, 90),
-                         attrs={"hw.id": "cuda:0"})  # fmt: skip
+        if chance.random() < 0.2:
+            _sample(process, step)
     process.spend(0, 80)
+
+
+def _sample(process: _Process, scope: int) -> None:
+    """Marks of the sampler on a scope."""
+    chance = process.chance
+    process.mark(scope, "process.cpu.utilization", chance.random())
+    process.mark(scope, "hw.temperature", chance.randrange(30, 90), attrs={"hw.id": "cuda:0"})
+    reserved = chance.randrange(10**9)
+    sizes = {"allocator_reserved_bytes": reserved, "device_used_bytes": reserved + 10**6,
+             "device_total_bytes": 2 * 10**9}  # fmt: skip
+    device = chance.choice([{"backend": "cuda", "device_id": 0, **sizes}, {"device_id": -1}])
+    process.mark(scope, "memory", chance.randrange(reserved + 1), attrs=device)
+    if chance.random() < 0.1:
+        limit = {"limit": "cuda:0", "limit_bytes": 2 * 10**9, "share": 0.9, "threshold": 0.85}
+        process.mark(scope, "memory.warning", reserved, attrs=limit)
 
 
 def _summarised(process: _Process) -> None:
