@@ -233,8 +233,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Fail a test that leaves a span current: the traces of later tests would belong to it."""
+    """Fail a test that leaves a span current: the traces of later tests would belong to it.
+
+    Scopes that were recorded without a session are dropped: the session of a later test would
+    contain them.
+    """
     yield
+    if "cirron_otel.sdk.tracing.scope" in sys.modules:
+        from cirron_otel.sdk.tracing import buffers, scope, state
+
+        if state.state.session is scope.NO_SESSION and buffers.recorded():
+            buffers.reset_after_fork()
     span = get_current_span()
     if span.get_span_context().is_valid:
         context.attach(context.Context())

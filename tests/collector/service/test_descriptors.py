@@ -59,12 +59,9 @@ def open_files(here: Serving) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_idle_grpc_connections_leave_room_for_everything_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_grpc_connections_leave_room_for_everything_else(tmp_path: Path) -> None:
     """More of them than there are descriptors, none with a request."""
-    monkeypatch.setattr("tests.kit.servers.serving.PROGRAM", limited(LIMIT // 2, LIMIT)[-1])
-    with serving(tmp_path / "data") as here:
+    with serving(tmp_path / "data", program=limited(LIMIT // 2, LIMIT)[-1]) as here:
         limits = Path(f"/proc/{here.process.pid}/limits").read_text()
         (line,) = [each for each in limits.splitlines() if each.startswith("Max open files")]
         assert line.split()[3:5] == [str(LIMIT), str(LIMIT)]

@@ -15,7 +15,9 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +27,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 PRELOADED = (
     "cirron_otel.core.analysis.breakdown",
@@ -49,18 +52,63 @@ ENGINES = (
     "pandas",  # DuckDB imports it if it is installed
 )
 """With what `--engine` imports besides, for the server of the tests of engines."""
+COLLECTOR = (
+    "cirron_otel.tools.cli",
+    "cirron_otel.collector.service.config_file",
+    "cirron_otel.collector.service.service",
+)
+"""What `cirron-otel collector` imports."""
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The prefixes of variables that are read when a process starts, ahead of any of our code."""
 
 
-def starts_alike(environment: Mapping[str, str]) -> bool:
-    """Return whether the interpreter would start in `environment` as it did in this process."""
-    names = {*environment, *os.environ}
+def starts_alike(environment: Mapping[str, str], other: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the interpreter would start in `environment` as in `other`.
+
+    The other one is the environment of this process by default.
+    """
+    names = {*environment, *other}
     return all(
-        environment.get(name) == os.environ.get(name)
-        for name in names
-        if name.startswith(_OF_PYTHON)
+        environment.get(name) == other.get(name) for name in names if name.startswith(_OF_PYTHON)
     )
+
+
+class StartedCommand:
+    """A command that runs; it is used like a `subprocess.Popen`."""
+
+    def __init__(self, connection: socket.socket, pid: int, stdout: IO[str]) -> None:
+        self._connection, self.pid, self.stdout = connection, pid, stdout
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the command runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            status = int.from_bytes(_exactly(self._connection, 8))
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the command has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 class CommandServer:
@@ -68,6 +116,7 @@ class CommandServer:
 
     def __init__(self, modules: Sequence[str] = PRELOADED) -> None:
         """Start a process that imports these modules."""
+        self.environment = dict(os.environ)
         self._directory = tempfile.TemporaryDirectory()
         self._address = str(Path(self._directory.name, "commands"))
         listener = socket.socket(socket.AF_UNIX)
@@ -88,19 +137,11 @@ class CommandServer:
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as `subprocess.run` with captured output does."""
-        request = json.dumps({"argv": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self._address)
-            try:
-                socket.send_fds(connection, [len(request).to_bytes(8)], theirs)
-            finally:
-                for number in theirs:
-                    os.close(number)
-            connection.sendall(request)
-            pid = int.from_bytes(_exactly(connection, 8))
+            pid = self._start(connection, command, cwd, env, theirs)
             try:
                 out, err = _communicate(ours, stdin, time.monotonic() + timeout)
             except TimeoutError:
@@ -108,6 +149,35 @@ class CommandServer:
                 raise subprocess.TimeoutExpired(command, timeout) from None
             code = os.waitstatus_to_exitcode(int.from_bytes(_exactly(connection, 8)))
         return subprocess.CompletedProcess(list(command), code, out, err)
+
+    def start(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stderr: IO[str]
+    ) -> StartedCommand:
+        """Start a command as `subprocess.Popen` does, with its standard output as text."""
+        out, theirs = os.pipe()
+        connection = socket.socket(socket.AF_UNIX)
+        streams = [os.open(os.devnull, os.O_RDONLY), theirs, os.dup(stderr.fileno())]
+        pid = self._start(connection, command, cwd, env, streams)
+        return StartedCommand(connection, pid, os.fdopen(out, encoding="utf-8"))
+
+    def _start(
+        self,
+        connection: socket.socket,
+        command: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        streams: list[int],
+    ) -> int:
+        """Start a command with these standard streams, which are closed; return its process id."""
+        request = json.dumps({"argv": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
+        connection.connect(self._address)
+        try:
+            socket.send_fds(connection, [len(request).to_bytes(8)], streams)
+        finally:
+            for number in streams:
+                os.close(number)
+        connection.sendall(request)
+        return int.from_bytes(_exactly(connection, 8))
 
     def close(self) -> None:
         assert self._process.stdin is not None

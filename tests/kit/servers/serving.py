@@ -1,4 +1,8 @@
-"""A collector as a user starts it: a process of its own, asked over loopback."""
+"""A collector in a process of its own, asked over loopback.
+
+Its process is forked from one that has imported the collector (`command_server`), unless the
+variables that Python reads at its start have changed.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .command_server import COLLECTOR, StartedCommand, shared_server, starts_alike
+
 PROGRAM = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
 
 
 class Serving:
     """A running `cirron-otel collector`."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        """Start it on free ports, with its spool in `folder`, and wait until it listens."""
+    def __init__(self, folder: Path, *options: str, program: str | None = None) -> None:
+        """Start it on free ports, with its spool in `folder`, and wait until it listens.
+
+        With `program`, a new interpreter runs this text with the arguments of `cirron-otel`.
+        """
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.log"
+        command = ["collector", "--spool", str(folder), "--json", "--grpc", "localhost:0",
+                   "--http", "localhost:0", *options]  # fmt: skip
+        self.process: subprocess.Popen[str] | StartedCommand
+        server = shared_server(COLLECTOR)
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "collector", "--spool", str(folder), "--json",
-                 "--grpc", "localhost:0", "--http", "localhost:0", *options],
-                stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+            if program is None and starts_alike(os.environ, server.environment):
+                self.process = server.start(["cirron-otel", *command], Path.cwd(), os.environ, log)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", program or PROGRAM, *command],
+                    stdout=subprocess.PIPE, stderr=log, text=True,
+                )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()
@@ -56,9 +71,9 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Serving]:
+def serving(folder: Path, *options: str, program: str | None = None) -> Iterator[Serving]:
     """A collector that is gone afterwards."""
-    found = Serving(folder, *options)
+    found = Serving(folder, *options, program=program)
     try:
         yield found
     finally:
