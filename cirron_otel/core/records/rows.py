@@ -90,6 +90,11 @@ class IndexedSpan(Struct):
         return isinstance(self.attrs, msgspec.Raw) and _SAMPLES_TEXT in bytes(self.attrs)
 
     @property
+    def is_summary(self) -> bool:
+        """Whether it is from the summary of a step."""
+        return False
+
+    @property
     def phases_are_sums(self) -> bool:
         """Whether only the sums of its phases are recorded, and not when they ran."""
         return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)

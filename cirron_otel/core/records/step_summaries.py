@@ -62,6 +62,11 @@ class ExpandedSpan(IndexedSpan):
     origin: str | None = None
     """The id of the step."""
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether it is from the summary of a step."""
+        return True
+
 
 def is_plain(id_: Any, name: Any, start_ns: Any, end_ns: Any, otel: Any) -> bool:
     """Return whether a summary can represent a scope with these fields.

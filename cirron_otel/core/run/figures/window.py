@@ -25,6 +25,8 @@ from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumb
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
 
 _KEY: Final = ("rank", "parent", "idx", "start_ns", "ns", "no")
+UNIT_KEYS: Final = ("no", "parent", "pid")
+"""The columns that determine the session of a unit."""
 _PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", SCOPE)
 
 
@@ -127,14 +129,14 @@ class WindowSums:
     """The window of the verdicts, once all units and their parts were added."""
 
     def __init__(
-        self, texts: Texts, chosen: ChosenUnits, session_of: Callable[[int], int | None]
+        self, texts: Texts, chosen: ChosenUnits, sessions_of: Callable[[Block], np.ndarray]
     ) -> None:
-        """`session_of` returns the session of the units whose parent's id has a token."""
-        self._texts, self._chosen, self._session_of = texts, chosen, session_of
+        """`sessions_of` returns the number of the session of each unit, -1 if there is none."""
+        self._texts, self._chosen, self._sessions_of = texts, chosen, sessions_of
         self.count, self.slow = chosen.aligned, chosen.slow
         self._units: list[np.ndarray] = []
         self._parts: list[np.ndarray] = []
-        self._columns = ("rank", "parent", "start_ns", "ns", "no", "reserved_peak", "device_peak",
+        self._columns = ("rank", "start_ns", "ns", "no", "reserved_peak", "device_peak",
                          "flags")  # fmt: skip
 
     def add(self, units: Block, parts: Block) -> None:
@@ -146,7 +148,10 @@ class WindowSums:
         )  # fmt: skip
         at = places[is_chosen]
         rows = [units[name][is_chosen] for name in self._columns]
-        self._units.append(np.stack([*rows, self._chosen.position[at], self._chosen.is_slow[at]]))
+        sessions = self._sessions_of({name: units[name][is_chosen] for name in UNIT_KEYS})
+        self._units.append(
+            np.stack([*rows, self._chosen.position[at], self._chosen.is_slow[at], sessions])
+        )
         inside = np.repeat(is_chosen, units["parts"])
         self._parts.append(np.stack([parts[name][inside] for name in ("unit", "name", "ns",
                                                                       "gpu_ns")]))  # fmt: skip
@@ -154,17 +159,9 @@ class WindowSums:
     def finish(self) -> None:
         """Compute the sums."""
         units = np.concatenate([np.zeros((10, 0), np.int64), *self._units], axis=1)
-        (self._rank, parent, self._start, self._ns, self._no, reserved, device, flags,
-         self._position, self._is_slow) = units[:, np.argsort(units[4], kind="stable")]  # fmt: skip
-        order = np.argsort(units[4], kind="stable")
-        parent, reserved, device, flags = (units[at][order] for at in (1, 5, 6, 7))
-        self._flags = flags
+        (self._rank, self._start, self._ns, self._no, reserved, device, self._flags,
+         self._position, self._is_slow, self._session) = units[:, np.argsort(units[3])]  # fmt: skip
         self._peak = np.where(reserved == ABSENT, device, reserved)
-        sessions = {
-            token: -1 if (session := self._session_of(token)) is None else session
-            for token in np.unique(parent).tolist()
-        }
-        self._session = np.array([sessions[token] for token in parent.tolist()], np.int64)
         parts = np.concatenate([np.zeros((4, 0), np.int64), *self._parts], axis=1)
         self._of_unit = np.searchsorted(self._no, parts[0])
         self._name, self._part_ns, self._part_gpu = parts[1:]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....semconv import HW_ID, OVERHEAD_NS
 from ...records.digest_marks import MARK_NAMES, digest_mark
-from ...records.memory_marks import STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
+from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.trace_marks import TRACE_STEP
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
@@ -112,9 +112,11 @@ class Marks:
         around = self._texts.token(outside)
         for number, mark in marks:
             name = mark.name
-            if name == OVERHEAD_NS:
+            is_overhead = name == OVERHEAD_NS
+            if is_overhead and mark.value is not None:
                 continue
-            is_listed = not (name or "").startswith("stormlog.") or name == STORMLOG_ERROR
+            is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
+            is_listed = not is_overhead and not is_foreign
             if kind_of(name) is not None:
                 memory = memory_mark(name, mark.value, mark.attributes)
                 if memory is not None:

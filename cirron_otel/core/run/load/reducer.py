@@ -9,46 +9,40 @@ one. The reducer then raises `NeedsIndexError`, and the recording is read with a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
-from ....semconv import MICRO_STEP
-from ...analysis.breakdown import STEP, is_checkpoint
-from ...records.rows import IndexedMark, IndexedSpan, shown
-from ...records.step_summaries import ExpandedSpan
-from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
-from .columns import Columns
+from ...analysis.breakdown import STEP
+from ...analysis.summary import SessionSummary
+from ...records.memory_marks import MemoryMark
+from ...records.rows import IndexedMark, IndexedSpan
+from ..relations import ABSENT, Block, Texts
 from .errors import NeedsIndexError
 from .lanes import LaneSums
 from .marks import Marks
-from .phases import Numbered, duration_of, own_times, parts_of
-from .tree import Extent, ScopeTree
+from .phases import Numbered
+from .tree import ScopeTree, SessionMembers
+from .unit_builder import UnitBuilder
 
 MOST_PENDING: Final = 500_000
 """The most spans that may wait for their parents."""
-_INT64: Final = range(-(2**63) + 1, 2**63)
 
 
 class Reducer:
     """Reduces spans that are added in the order of the recording; then call `finish`."""
 
     def __init__(self, texts: Texts) -> None:
-        self.texts = texts
-        self.units, self.parts = Columns("unit"), Columns("part")
+        self._texts = texts
+        self.built = UnitBuilder(texts)
         self.marks = Marks(texts)
         self.sums = LaneSums()
         self.spans = 0
         self._waiting: dict[str | None, list[Numbered]] = {}
-        self.extents: dict[str | None, Extent] = {}
-        """The extents of the units, with what is inside them, by the ids of their parents."""
-        self.noted: list[Numbered] = []
-        """The spans inside units that figures need: evaluations, checkpoints, and failed ones."""
         self._steps: dict[int | None, list[Numbered]] = {}
         """The steps of the last batch of each process."""
-        self._names: dict[str | None, bool] = {}
-        """Whether spans with a name are noted."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
@@ -94,6 +88,33 @@ class Reducer:
         self._sorted_ids = ids
         self.tree = ScopeTree(self._waiting)
         self.marks.finish(self.tree, self.is_recorded)
+        self._members = SessionMembers(self.tree, self.built.extents, self.is_recorded)
+
+    def sessions(self) -> list[SessionSummary]:
+        """Return all sessions in order of their start; those without an id come last."""
+        return self._members.summaries(Counter(), Counter())
+
+    def unit_sessions(self, units: Block) -> np.ndarray:
+        """Return the number of the session of each unit; -1 for one without a session."""
+        keys = np.stack([units["parent"], units["pid"]], axis=1)
+        distinct, which = np.unique(keys, axis=0, return_inverse=True)
+        found = np.array(
+            [self._session(parent, pid) for parent, pid in distinct.tolist()], np.int64
+        )
+        return found[which.reshape(-1)]
+
+    def _session(self, parent: int, pid: int) -> int:
+        key = self._texts.text(parent), None if pid == ABSENT else pid
+        session = self._members.of_units(key)
+        return -1 if session is None else session
+
+    def mark_blocks(self) -> Iterator[Block]:
+        """Yield the relation `mark`, in the order of the recording, after `finish`."""
+        return self.marks.blocks(self.tree)
+
+    def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
+        """Return the marks about memory, each with the scope that it is on."""
+        return self.marks.samples
 
     def is_recorded(self, id_: str) -> bool:
         """Return whether a span with this id was added, after `finish`."""
@@ -106,7 +127,8 @@ class Reducer:
         known = {
             span.id for spans in self._waiting.values() for _, span in spans if span.id is not None
         }
-        parents = {each for each in (*self._waiting, *self.extents) if each is not None}
+        above = (*self._waiting, *(parent for parent, _ in self.built.extents))
+        parents = {each for each in above if each is not None}
         gone = _hashes(parent for parent in parents if parent not in known)
         if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
             raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
@@ -114,74 +136,16 @@ class Reducer:
     def _add_units(self, steps: Iterable[Numbered]) -> None:
         for number, span in steps:
             inside = self._waiting.pop(span.id, None) if span.id is not None else None
-            self._add_unit(number, span, inside or [])
-
-    def _add_unit(self, number: int, span: IndexedSpan, inside: list[Numbered]) -> None:
-        extent = self.extents.get(span.parent_id)
-        if extent is None:
-            extent = self.extents[span.parent_id] = Extent()
-        extent.add(number, span)
-        self.marks.place(number, span, inside)
-        count = self._add_parts(number, span, inside, extent)
-        if len(self.extents) > MOST_PENDING:
-            raise NeedsIndexError("too many spans contain units")
-        flags = 0
-        device_peak: int | None = None
-        reserved_peak: int | None = None
-        if span.has_attributes:
-            device_peak, reserved_peak = span.device_peaks
-            flags = SAMPLED * span.is_peak_sampled + SUMS * span.phases_are_sums
-        if isinstance(span, ExpandedSpan):
-            flags |= SUMMARY
-        token = self.texts.token
-        self.units.add((
-            number, *self.texts.halves(span.id), token(span.parent_id), _integer(span.rank),
-            _integer(span.pid), token(shown(span.index)), span.start_ns, duration_of(span),
-            _integer(span.gpu_ns), token(shown(span.error) if span.otel is not None else None),
-            _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
-            flags, count,
-        ))  # fmt: skip
-
-    def _add_parts(
-        self, unit: int, span: IndexedSpan, inside: list[Numbered], extent: Extent
-    ) -> int:
-        token = self.texts.token
-        waiting = self._waiting
-        if not any(each.id in waiting for _, each in inside):
-            self._count -= len(inside)
-            extent.add_all(inside)
-            self._note(inside)
-            rows = [
-                (unit, no, token(shown(each.name) or "?"), ns, _device(each.gpu_ns))
-                for no, each in inside
-                if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
-            ]
-        else:
-            below = self._take(inside)
-            for spans in (inside, *below.values()):
-                extent.add_all(spans)
-                self._note(spans)
-            self.marks.place_below(unit, span, {span.id: inside, **below})
-            rows = []
-            for part in parts_of(inside, lambda parent: below.get(parent, ())):
-                if part.is_phase and part.ns is not None:
-                    ns, gpu_ns = own_times(part)
-                    name = token(shown(part.span.name) or "?")
-                    rows.append((unit, part.no, name, ns, _device(gpu_ns)))
-        for row in rows:
-            self.parts.add(row)
-        return len(rows)
-
-    def _note(self, spans: Iterable[Numbered]) -> None:
-        noted = self._names
-        for each in spans:
-            span = each[1]
-            name = span.name
-            is_noted = noted.get(name)
-            if is_noted is None:
-                is_noted = noted[name] = name == "eval" or is_checkpoint(name)
-            if is_noted or (span.otel is not None and span.error is not None):
-                self.noted.append(each)
+            inside, below = inside or [], {}
+            self.marks.place(number, span, inside)
+            if any(each.id in self._waiting for _, each in inside):
+                below = self._take(inside)
+                self.marks.place_below(number, span, {span.id: inside, **below})
+            else:
+                self._count -= len(inside)
+            self.built.add(number, span, inside, below)
+            if len(self.built.extents) > MOST_PENDING:
+                raise NeedsIndexError("too many spans contain units")
 
     def _take(self, inside: list[Numbered]) -> dict[str | None, list[Numbered]]:
         """Return all spans below some spans by the ids of their parents; they wait no longer."""
@@ -195,14 +159,6 @@ class Reducer:
                 below[span.id] = found
                 todo += found
         return below
-
-
-def _device(gpu_ns: int | None) -> int:
-    return ABSENT if gpu_ns is None else max(gpu_ns, 0)
-
-
-def _integer(value: Any) -> int:
-    return value if value is not None and value in _INT64 else ABSENT
 
 
 def _hashes(ids: Iterable[str | None]) -> np.ndarray:

@@ -6,7 +6,7 @@ import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ....semconv import SESSION
 from ...analysis.summary import SessionSummary, State
@@ -18,6 +18,10 @@ _HANG_ON_SESSIONS: Final = ("epoch", "request")
 """The scopes whose parent is a session even if it was not recorded."""
 _MOST_LEVELS: Final = 64
 _MOST_LISTED: Final = 1000
+
+
+UnitsKey: TypeAlias = tuple[str | None, int | None]
+"""The id of the parent of some units, and the process that recorded them."""
 
 
 @dataclass(slots=True)
@@ -201,44 +205,46 @@ class SessionMembers:
     def __init__(
         self,
         tree: ScopeTree,
-        units: Mapping[str | None, Extent],
+        units: Mapping[UnitsKey, Extent],
         is_recorded: Callable[[str], bool],
     ) -> None:
-        """`units` has the extents of the units, with what is inside them, by their parents' ids.
+        """`units` has the extents of the units, with what is inside them.
 
         Raises NeedsIndexError if the session of a unit depends on its time.
         """
         self._tree, self._units = tree, units
         self.finder = finder = SessionFinder(tree, is_recorded)
-        tops: list[tuple[int, IndexedSpan | None, str | None, Extent | None]] = [
-            (number, span, span.parent_id, None)
+        tops: list[tuple[int, IndexedSpan | None, UnitsKey, Extent | None]] = [
+            (number, span, (span.parent_id, span.pid), None)
             for number, span in tree.scopes
             if span.parent_id is None or not is_recorded(span.parent_id)
         ]
-        for parent, of_units in units.items():
+        for key, of_units in units.items():
+            parent, pid = key
             if of_units.top is not None and (parent is None or not is_recorded(parent)):
-                if finder.is_unclear(parent, of_units.top[1]):
+                if finder.is_unclear(parent, pid):
                     raise NeedsIndexError("a unit's session depends on its time")
-                tops.append((of_units.top[0], None, parent, of_units))
+                tops.append((of_units.top[0], None, key, of_units))
         self._of_top: dict[int, int] = {}
         """The sessions of the topmost scopes, by their numbers."""
-        self._of_units: dict[str | None, int] = {}
+        self._of_units: dict[UnitsKey, int] = {}
         for number, span, key, extent in sorted(tops, key=lambda top: top[0]):
+            parent, pid = key
             if span is not None:
-                own = span.id if key is None and span.name == SESSION else key
-                self._of_top[number] = finder.of_top(own, span.pid, span.start_ns or 0)
+                own = span.id if parent is None and span.name == SESSION else parent
+                self._of_top[number] = finder.of_top(own, pid, span.start_ns or 0)
             elif extent is not None and extent.top is not None:
-                self._of_units[key] = finder.of_top(key, extent.top[1], extent.top[2])
+                self._of_units[key] = finder.of_top(parent, pid, extent.top[2])
 
     def of_scope(self, number: int, span: IndexedSpan) -> int | None:
         """Return the session of a scope; None in a cycle."""
         top = self._tree.top_of(number, span)
         return None if top is None else self._of_top.get(top)
 
-    def of_units(self, parent: str | None) -> int | None:
-        """Return the session of the units with a parent."""
-        found = self._tree.numbered(parent)
-        return self._of_units.get(parent) if found is None else self.of_scope(*found)
+    def of_units(self, key: UnitsKey) -> int | None:
+        """Return the session of the units with a parent and a process."""
+        found = self._tree.numbered(key[0])
+        return self._of_units.get(key) if found is None else self.of_scope(*found)
 
     def summaries(
         self, marks: Counter[str | None], snapshots: Counter[str | None]
@@ -252,8 +258,8 @@ class SessionMembers:
             session = self.of_scope(number, span)
             if session is not None:
                 extents[session].add(number, span)
-        for parent, extent in self._units.items():
-            session = self.of_units(parent)
+        for key, extent in self._units.items():
+            session = self.of_units(key)
             if session is not None:
                 extents[session].join(extent)
         summaries = [

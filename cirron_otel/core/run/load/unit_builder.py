@@ -1,0 +1,108 @@
+"""Units and their parts, from steps and the spans inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ....semconv import MICRO_STEP, SESSION
+from ...analysis.breakdown import is_checkpoint
+from ...records.rows import IndexedSpan, shown
+from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
+from .columns import Columns
+from .phases import Numbered, duration_of, own_times, parts_of
+from .tree import Extent, UnitsKey
+
+_NOTED: Final = frozenset({"eval", SESSION})
+_INT64: Final = range(-(2**63) + 1, 2**63)
+
+
+class UnitBuilder:
+    """Collects the units of a recording."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self.units, self.parts = Columns("unit"), Columns("part")
+        self.extents: dict[UnitsKey, Extent] = {}
+        """The extents of the units, with what is inside them, by parent and process."""
+        self.noted: list[Numbered] = []
+        """The spans inside units that figures need: evaluations, checkpoints, and failed ones."""
+        self._names: dict[str | None, bool] = {}
+        """Whether spans with a name are noted."""
+
+    def add(
+        self,
+        number: int,
+        span: IndexedSpan,
+        inside: Sequence[Numbered],
+        below: Mapping[str | None, Sequence[Numbered]],
+    ) -> None:
+        """Add a unit with the spans directly inside it, and those below them by their parents.
+
+        Raises NeedsIndexError if a number has more than 64 bits.
+        """
+        key = span.parent_id, span.pid
+        extent = self.extents.get(key)
+        if extent is None:
+            extent = self.extents[key] = Extent()
+        extent.add(number, span)
+        for spans in (inside, *below.values()):
+            extent.add_all(spans)
+            self._note(spans)
+        count = self._add_parts(number, inside, below)
+        flags = 0
+        device_peak: int | None = None
+        reserved_peak: int | None = None
+        if span.has_attributes:
+            device_peak, reserved_peak = span.device_peaks
+            flags = SAMPLED * span.is_peak_sampled + SUMS * span.phases_are_sums
+        if span.is_summary:
+            flags |= SUMMARY
+        token = self._texts.token
+        self.units.add((
+            number, *self._texts.halves(span.id), token(span.parent_id), _integer(span.rank),
+            _integer(span.pid), token(shown(span.index)), span.start_ns, duration_of(span),
+            _integer(span.gpu_ns), token(shown(span.error) if span.otel is not None else None),
+            _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
+            flags, count,
+        ))  # fmt: skip
+
+    def _add_parts(
+        self, unit: int, inside: Sequence[Numbered], below: Mapping[str | None, Sequence[Numbered]]
+    ) -> int:
+        token = self._texts.token
+        if not below:
+            rows = [
+                (unit, no, token(shown(each.name) or "?"), ns, _device(each.gpu_ns))
+                for no, each in inside
+                if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
+            ]
+        else:
+            rows = []
+            for part in parts_of(inside, lambda parent: below.get(parent, ())):
+                if part.is_phase and part.ns is not None:
+                    ns, gpu_ns = own_times(part)
+                    name = token(shown(part.span.name) or "?")
+                    rows.append((unit, part.no, name, ns, _device(gpu_ns)))
+        for row in rows:
+            self.parts.add(row)
+        return len(rows)
+
+    def _note(self, spans: Iterable[Numbered]) -> None:
+        noted = self._names
+        for each in spans:
+            span = each[1]
+            name = span.name
+            is_noted = noted.get(name)
+            if is_noted is None:
+                is_noted = noted[name] = name in _NOTED or is_checkpoint(name)
+            if is_noted or (span.otel is not None and span.error is not None):
+                self.noted.append(each)
+
+
+def _device(gpu_ns: int | None) -> int:
+    return ABSENT if gpu_ns is None else max(gpu_ns, 0)
+
+
+def _integer(value: Any) -> int:
+    return value if value is not None and value in _INT64 else ABSENT
