@@ -8,7 +8,6 @@ import logging
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,11 +80,11 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
 def test_batches_that_move_to_the_queue_count_as_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, take = threading.Event(), Backlog.take
+    entered, go_on, take = threading.Event(), threading.Event(), Backlog.take
 
     def late_take(backlog: Backlog, names: list[str]) -> int:
         entered.set()
-        time.sleep(0.3)
+        go_on.wait(60)
         return take(backlog, names)
 
     process = Process(tmp_path)
@@ -95,6 +94,7 @@ def test_batches_that_move_to_the_queue_count_as_waiting(
     monkeypatch.setattr(Backlog, "take", late_take)
     delivery.start()
     assert entered.wait(60)
+    threading.Timer(0.3, go_on.set).start()
     assert delivery.stats()["waiting"] == 10
     delivery.finish(0.0)
 
