@@ -37,7 +37,7 @@ from tests.kit.backends.versitygw import Versitygw, versitygw
 from tests.kit.servers.away import until
 from tests.kit.servers.serving import Serving, serving
 from tests.kit.spools.made import EPOCH_NS
-from tests.perf.load.test_cost import batch, fill
+from tests.perf.load.test_cost import batch
 
 from .configs import options
 from .test_running import post
@@ -385,13 +385,10 @@ def test_batches_count_as_waiting_while_their_group_is_announced(
             waiting.append(sender.progress().waiting)
 
     monkeypatch.setattr(ParquetSender, "_notify", counted)
-    names = fill(tmp_path, 3)
     target = ColumnsTarget(str(tmp_path / "tables"), 1024, lambda _: DEFAULT_CONTEXT)
     limits = ParquetOptions(url=str(tmp_path / "tables"), roll_s=60)
     sender = ParquetSender(SpoolPaths.under(tmp_path), target, limits, Registry(), None)
-    waiting.clear()  # those of the start
-    new = [SpoolWriter(tmp_path).write(batch(len(names))[1]).name]
-    sender.stored(new)
+    sender.stored([SpoolWriter(tmp_path).write(batch(1)[1]).name])
     assert sender.progress().waiting >= 1
     sender.finish(60)
     assert len(waiting) == 2
