@@ -36,8 +36,7 @@ from tests.core.columns.helpers import add, of_run, stored
 from tests.kit.backends.versitygw import Versitygw, versitygw
 from tests.kit.servers.away import until
 from tests.kit.servers.serving import Serving, serving
-from tests.kit.spools.made import EPOCH_NS
-from tests.perf.load.test_cost import batch
+from tests.kit.spools.made import EPOCH_NS, encoded, made, span
 
 from .configs import options
 from .test_running import post
@@ -388,7 +387,7 @@ def test_batches_count_as_waiting_while_their_group_is_announced(
     target = ColumnsTarget(str(tmp_path / "tables"), 1024, lambda _: DEFAULT_CONTEXT)
     limits = ParquetOptions(url=str(tmp_path / "tables"), roll_s=60)
     sender = ParquetSender(SpoolPaths.under(tmp_path), target, limits, Registry(), None)
-    sender.stored([SpoolWriter(tmp_path).write(batch(1)[1]).name])
+    sender.stored([SpoolWriter(tmp_path).write(encoded(made(1, spans=[span(1)]))).name])
     assert sender.progress().waiting >= 1
     sender.finish(60)
     assert len(waiting) == 2

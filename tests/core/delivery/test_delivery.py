@@ -99,6 +99,32 @@ def test_batches_that_move_to_the_queue_count_as_waiting(
     delivery.finish(0.0)
 
 
+def test_announced_batches_that_are_queued_in_portions_arrive_in_order_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is scanned for the batches after them, and only once they are queued."""
+    taken, take = [], Backlog.take
+
+    def noted_take(backlog: Backlog, names: list[str]) -> int:
+        taken.append(len(names))
+        return take(backlog, names)
+
+    monkeypatch.setattr("cirron_otel.core.delivery.delivery._MOST_TAKEN", 3)
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        delivery = process.delivery(cirron_target(server.url), most_noted=10)
+        for _ in range(20):
+            delivery.notify(process.seal())
+        assert delivery.stats()["waiting"] == 20
+        monkeypatch.setattr(Backlog, "take", noted_take)
+        delivery.start()
+        assert delivery.finish(120)
+    assert server.accepted == process.sealed
+    assert sum(count for count in taken if count <= 3) == 10
+    stats = delivery.stats()
+    assert (stats["waiting"], stats["evicted"], stats["errors"]) == (0, 0, 0)
+
+
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:
     process, port = Process(tmp_path), free_port()
     delivery = process.delivery(cirron_target(f"http://127.0.0.1:{port}"))
