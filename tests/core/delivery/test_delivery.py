@@ -102,7 +102,7 @@ def test_batches_that_move_to_the_queue_count_as_waiting(
 def test_announced_batches_that_are_queued_in_portions_arrive_in_order_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is scanned for the batches after them, and only once they are queued."""
+    """The directory is scanned for the batches after them."""
     taken, take = [], Backlog.take
 
     def noted_take(backlog: Backlog, names: list[str]) -> int:
