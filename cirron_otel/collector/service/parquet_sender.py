@@ -90,9 +90,10 @@ class ParquetSender(TargetSender):
                 while not self._is_due():
                     left = self._roll_at - time.monotonic() if self._held else None
                     self._changed.wait(left)
-                names, self._held, self._held_bytes = self._held, [], 0
+                # The delivery has the batches before they are no longer held: see `progress`.
+                self._notify(self._held)
+                self._held, self._held_bytes = [], 0
                 self._is_hurried, is_ending = False, self._is_ending
-            self._notify(names)
             if is_ending:
                 return
 

@@ -247,8 +247,10 @@ class TargetSender(BatchSender):
 
     def progress(self) -> DeliveryProgress:
         """Return the progress of the delivery."""
+        # Read first: a batch that moves meanwhile is counted twice, but never left out.
+        held_back = self._held_back()
         stats = self._delivery.stats()
-        waiting = stats["waiting"] + self._held_back()
+        waiting = stats["waiting"] + held_back
         if not waiting:
             self._oldest.clear()
         return DeliveryProgress(waiting, self._oldest.age_s(), stats["evicted"])

@@ -27,6 +27,9 @@ from .errors import StoppedError
 from .retry_policy import RetryGate, RetryPolicy
 
 _GRACE_S = 0.5
+_MOST_TAKEN = 1_000
+"""The maximum number of announced batches that are queued at once: `notify` and `stats` wait for
+this."""
 
 
 class Delivery(DeliveryEngine):
@@ -162,16 +165,17 @@ class Delivery(DeliveryEngine):
     def stats(self) -> dict[str, Any]:
         """Return `target`, the counts of DeliveryStats, `waiting` batches and `waiting_blobs`.
 
-        `waiting` includes the claimed batches of dead owners, and is exact. The result contains no
-        secrets. While the thread works, the other counts may be from different moments.
+        `waiting` includes the claimed batches of dead owners, and announced batches while they move
+        to the queue. During a scan of the directory, some may be counted twice. The result contains
+        no secrets. While the thread works, the other counts may be from different moments.
         """
-        backlogs = self._held()
         counts = self._stats.counts()
         counts["evicted"] += self._evicted
-        # The thread moves announced batches to the queue with this lock. In a forked child, the
-        # lock may be held forever.
+        # The thread moves announced batches to the queue while it holds this lock. In a forked
+        # child, a thread that does not exist there may hold it.
         is_own = os.getpid() == self._pid
         with self._changed if is_own else contextlib.nullcontext():
+            backlogs = self._held()
             waiting = len(self._noted) + self._unnoted + sum(each.waiting for each in backlogs)
         return {
             "target": self._target.shown,
@@ -271,10 +275,10 @@ class Delivery(DeliveryEngine):
         if own_backlog is None:
             return
         with self._changed:
-            room = min(self._most_names - own_backlog.waiting, len(self._noted))
+            room = min(self._most_names - own_backlog.waiting, len(self._noted), _MOST_TAKEN)
             names = [self._noted.popleft() for _ in range(room)]
             own_backlog.take(names)
-            if own_backlog.waiting or not (self._unnoted or self._is_scan_due):
+            if own_backlog.waiting or self._noted or not (self._unnoted or self._is_scan_due):
                 return
             unnoted, self._is_scan_due = self._unnoted, False
         left = own_backlog.scan()

@@ -39,7 +39,8 @@ class SpanExtras:
         self.costs: tuple[int, int, int] | None = None
         """Readings at the start: CPU time of the thread, resident set and peak of the process."""
         self.left_ns = 0
-        """When an exception left the scope (monotonic ns), which ends after it is recorded."""
+        """The time at which an exception left the scope (monotonic ns), 0 if none did; the end of
+        the scope is stored after the exception is recorded."""
 
 
 def exception_attributes(exception: BaseException, *, escaped: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from cirron_otel.collector.receiver import blob_directory
 from cirron_otel.collector.receiver.blob_directory import DirectoryBlobs
-from tests.kit.servers.serving import Serving, serving
+from tests.kit.servers.serving import PROGRAM, Serving, serving
 
 from .http_serving import until
 
@@ -51,11 +51,11 @@ def test_a_killed_upload_leaves_nothing_and_all_is_private(tmp_path: Path) -> No
     def files() -> list[Path]:
         return [path for path in (root / "snapshots").rglob("*") if path.is_file()]
 
-    with serving(root) as here, upload(here, 500_000, 1_000_000):
+    with serving(root, program=PROGRAM) as here, upload(here, 500_000, 1_000_000):
         until(lambda: sum(path.stat().st_size for path in files()) == 500_000)
         here.kill()
     assert len(files()) == 1
-    with serving(root) as here:
+    with serving(root, program=PROGRAM) as here:
         assert files() == []
         with upload(here, 1000, 1000) as connection:
             assert connection.recv(12) == b"HTTP/1.1 201"

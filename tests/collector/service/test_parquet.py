@@ -18,6 +18,9 @@ import pytest
 import yaml
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, TracesData
 
+from cirron_otel.collector.service.metrics import Registry
+from cirron_otel.collector.service.options import ParquetOptions
+from cirron_otel.collector.service.parquet_sender import ParquetSender
 from cirron_otel.collector.service.retention import TableUpkeep
 from cirron_otel.core.columns.layout import EMPTY_GROUP
 from cirron_otel.core.columns.places import open_tables
@@ -26,12 +29,14 @@ from cirron_otel.core.columns.schema import BATCHES
 from cirron_otel.core.columns.target import ColumnsTarget
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.delivery.errors import MisconfiguredError
+from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.core.targets.sql.ownership import DEFAULT_CONTEXT
 from tests.core.columns.helpers import add, of_run, stored
 from tests.kit.backends.versitygw import Versitygw, versitygw
 from tests.kit.servers.away import until
 from tests.kit.servers.serving import Serving, serving
-from tests.kit.spools.made import EPOCH_NS
+from tests.kit.spools.made import EPOCH_NS, encoded, made, span
 
 from .configs import options
 from .test_running import post
@@ -362,3 +367,28 @@ def test_a_collector_reports_damaged_tables(tmp_path: Path) -> None:
         assert 'reason="unreachable"' not in metrics(here)
         assert here.end() == 7
     assert "1 batches are not delivered to parquet" in here.log.read_text()
+
+
+def test_batches_count_as_waiting_while_their_group_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery has them before the sender no longer holds them."""
+    waiting: list[int] = []
+    notify = ParquetSender._notify
+
+    def counted(sender: ParquetSender, names: list[str]) -> None:
+        if names:
+            waiting.append(sender.progress().waiting)
+        notify(sender, names)
+        if names:
+            waiting.append(sender.progress().waiting)
+
+    monkeypatch.setattr(ParquetSender, "_notify", counted)
+    target = ColumnsTarget(str(tmp_path / "tables"), 1024, lambda _: DEFAULT_CONTEXT)
+    limits = ParquetOptions(url=str(tmp_path / "tables"), roll_s=60)
+    sender = ParquetSender(SpoolPaths.under(tmp_path), target, limits, Registry(), None)
+    sender.stored([SpoolWriter(tmp_path).write(encoded(made(1, spans=[span(1)]))).name])
+    assert sender.progress().waiting >= 1
+    sender.finish(60)
+    assert len(waiting) == 2
+    assert min(waiting) >= 1

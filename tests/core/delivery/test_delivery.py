@@ -8,7 +8,6 @@ import logging
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,11 +80,11 @@ def test_a_server_that_comes_up_late_gets_everything(tmp_path: Path) -> None:
 def test_batches_that_move_to_the_queue_count_as_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, take = threading.Event(), Backlog.take
+    entered, go_on, take = threading.Event(), threading.Event(), Backlog.take
 
     def late_take(backlog: Backlog, names: list[str]) -> int:
         entered.set()
-        time.sleep(0.3)
+        go_on.wait(60)
         return take(backlog, names)
 
     process = Process(tmp_path)
@@ -95,8 +94,35 @@ def test_batches_that_move_to_the_queue_count_as_waiting(
     monkeypatch.setattr(Backlog, "take", late_take)
     delivery.start()
     assert entered.wait(60)
+    threading.Timer(0.3, go_on.set).start()
     assert delivery.stats()["waiting"] == 10
     delivery.finish(0.0)
+
+
+def test_announced_batches_that_are_queued_in_portions_arrive_in_order_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is scanned for the batches after them."""
+    taken, take = [], Backlog.take
+
+    def noted_take(backlog: Backlog, names: list[str]) -> int:
+        taken.append(len(names))
+        return take(backlog, names)
+
+    monkeypatch.setattr("cirron_otel.core.delivery.delivery._MOST_TAKEN", 3)
+    process = Process(tmp_path)
+    with CirronServer().running() as server:
+        delivery = process.delivery(cirron_target(server.url), most_noted=10)
+        for _ in range(20):
+            delivery.notify(process.seal())
+        assert delivery.stats()["waiting"] == 20
+        monkeypatch.setattr(Backlog, "take", noted_take)
+        delivery.start()
+        assert delivery.finish(120)
+    assert server.accepted == process.sealed
+    assert sum(count for count in taken if count <= 3) == 10
+    stats = delivery.stats()
+    assert (stats["waiting"], stats["evicted"], stats["errors"]) == (0, 0, 0)
 
 
 def test_a_server_that_never_comes_up_loses_nothing(tmp_path: Path) -> None:

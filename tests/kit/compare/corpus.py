@@ -1,4 +1,6 @@
-"""The inputs of a comparison: recordings, runs, traces, vectors, generated and hostile files.
+"""The inputs of a comparison: recordings, runs, traces, vectors, and other files.
+
+The other files are generated, mutated or hostile.
 
 The same seed gives the same files. Both versions read these files, so that they depend on the
 generators of this tree only.

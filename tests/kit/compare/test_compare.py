@@ -31,7 +31,7 @@ CHANGES = {
     "core/importers/dgrr/training.py": ("NOISE = 2.0, 1.0, 0.1", "NOISE = 2.0, 1.0, 0.2"),
     "tools/cli/report_text.py": ("set-up, before the first step", "set-up"),
 }
-"""A change of the mapping, one of the collector, one of a training, and one of a report."""
+"""Changes of the mapping, the collector, a training and a report."""
 
 
 def run(folder: Path, package_parent: Path, place: Path) -> dict[str, bytes]:

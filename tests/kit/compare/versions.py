@@ -1,4 +1,7 @@
-"""Environments with the wheel of an earlier commit, or with that of this tree."""
+"""Environments with the wheel of an earlier commit or of this tree.
+
+`make compare` and the benchmark of `report` use the same environments: run one at a time.
+"""
 
 from __future__ import annotations
 

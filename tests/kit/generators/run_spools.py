@@ -19,7 +19,7 @@ from tests.kit.spools.made import EPOCH_NS, encoded, made, mark, span, span_id
 
 Files = list[tuple[str, bytes]]
 _PER_PROCESS = 1 << 32
-"""The ids of a process are numbers from a multiple of this on."""
+"""The distance between the first ids of two processes."""
 _US = 1_000
 _OURS, _THEIRS = "0.3.0+cirron-otel.0.1.0", "0.3.0"
 _ERROR = {"status": {"code": 2, "message": "ValueError: planted"}}
@@ -73,19 +73,22 @@ class _Process:
         """Return the batch files, each with some of the records in their order."""
         count = self.chance.randint(1, 4)
         size = len(self.spans) // count + 1
-        ends = [*self.spans[size - 1 :: size]]
-        begun, found = -1, []
+        marks_of: dict[str, list[dict[str, Any]]] = {}
+        for each in self.marks:
+            marks_of.setdefault(each["span_id"], []).append(each)
+        files, end_ns = [], self.now
         for part in range(count):
             spans = self.spans[part * size : (part + 1) * size]
-            ended = ends[part]["end_ns"] if part < len(ends) else self.now
-            if part == count - 1:
-                ended = max(ended, self.now)
-            marks = [each for each in self.marks if begun < each["ts_ns"] <= ended]
-            begun = ended
+            marks = [mark for each in spans for mark in marks_of.pop(each["id"], ())]
+            if part == count - 1:  # those of a scope that was never recorded
+                marks += [mark for some in marks_of.values() for mark in some]
+            for each in spans:
+                each["mark_ids"] = [m["id"] for m in marks if m["span_id"] == each["id"]]
+            end_ns = spans[-1]["end_ns"] if spans else end_ns
             batch = made(self.number * 10 + part, spans=spans, marks=marks,
-                         sdk_version=self.sdk_version, created_ns=ended)  # fmt: skip
-            found.append((_file_name(batch), encoded(batch | self._session())))
-        return found
+                         sdk_version=self.sdk_version, created_ns=end_ns)  # fmt: skip
+            files.append((_file_name(batch), encoded(batch | self._session())))
+        return files
 
     def _session(self) -> dict[str, Any]:
         if self.name is None:
@@ -193,6 +196,8 @@ def _summarised(process: _Process) -> None:
                 each for each in process.spans
                 if each["parent_id"] not in below and each["id"] not in below
             ]  # fmt: skip
+            kept = {each["id"] for each in process.spans}
+            process.marks = [each for each in process.marks if each["span_id"] in kept]
             step["attrs"] = step["attrs"] | {INSIDE: text_of(inside_rows(step, inside))}
 
 
@@ -215,7 +220,7 @@ def _hooks(process: _Process) -> None:
 
 
 def _batches(process: _Process) -> None:
-    """cirron-sdk's `ci.batches`: each step is inside of the one before, and has a `batch`."""
+    """cirron-sdk's `ci.batches`: each step is nested in the previous step, and has a `batch`."""
     above, scopes = None, contextlib.ExitStack()
     with scopes:
         for index in range(process.chance.randint(2, 30)):
@@ -228,7 +233,7 @@ def _batches(process: _Process) -> None:
 
 
 def _manual(process: _Process) -> None:
-    """cirron-sdk by hand: phases in `batch`, and validations; or no unit at all."""
+    """cirron-sdk with manual scopes: phases in `batch`, and validations, or other units."""
     unit = process.chance.choice(["batch", "train_step", "request"])
     for index in range(process.chance.randint(1, 20)):
         with process.scope(unit, None, index=index) as batch:
@@ -262,7 +267,7 @@ _PRODUCERS: tuple[tuple[str, Callable[[_Process], None], str], ...] = (
 
 
 def run_spool(seed: int) -> Files:
-    """Return the files of a run's spool; of each eight seeds, one gives a random tree instead."""
+    """Return the files of a spool. One seed in eight gives a random tree instead of a run."""
     chance = random.Random(seed)
     kind = seed % (len(_PRODUCERS) + 1)
     if kind == len(_PRODUCERS):

@@ -14,8 +14,8 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing.connection
 import os
-import select
 import selectors
 import signal
 import socket
@@ -57,7 +57,7 @@ COLLECTOR = (
     "cirron_otel.collector.service.config_file",
     "cirron_otel.collector.service.service",
 )
-"""What `cirron-otel collector` imports."""
+"""The modules that `cirron-otel collector` imports."""
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The prefixes of variables that are read when a process starts, ahead of any of our code."""
 
@@ -65,7 +65,7 @@ _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 def starts_alike(environment: Mapping[str, str], other: Mapping[str, str] = os.environ) -> bool:
     """Return whether the interpreter would start in `environment` as in `other`.
 
-    The other one is the environment of this process by default.
+    `other` is this process's environment by default.
     """
     names = {*environment, *other}
     return all(
@@ -74,7 +74,10 @@ def starts_alike(environment: Mapping[str, str], other: Mapping[str, str] = os.e
 
 
 class StartedCommand:
-    """A command that runs; it is used like a `subprocess.Popen`."""
+    """A running command, with the methods of `subprocess.Popen` that tests use.
+
+    For one thread.
+    """
 
     def __init__(self, connection: socket.socket, pid: int, stdout: IO[str]) -> None:
         self._connection, self.pid, self.stdout = connection, pid, stdout
@@ -89,7 +92,7 @@ class StartedCommand:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end, and return the exit code. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
+            if not multiprocessing.connection.wait([self._connection], timeout):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             status = int.from_bytes(_exactly(self._connection, 8))
             self.returncode = os.waitstatus_to_exitcode(status)
@@ -116,7 +119,6 @@ class CommandServer:
 
     def __init__(self, modules: Sequence[str] = PRELOADED) -> None:
         """Start a process that imports these modules."""
-        self.environment = dict(os.environ)
         self._directory = tempfile.TemporaryDirectory()
         self._address = str(Path(self._directory.name, "commands"))
         listener = socket.socket(socket.AF_UNIX)
@@ -157,7 +159,12 @@ class CommandServer:
         out, theirs = os.pipe()
         connection = socket.socket(socket.AF_UNIX)
         streams = [os.open(os.devnull, os.O_RDONLY), theirs, os.dup(stderr.fileno())]
-        pid = self._start(connection, command, cwd, env, streams)
+        try:
+            pid = self._start(connection, command, cwd, env, streams)
+        except BaseException:
+            connection.close()
+            os.close(out)
+            raise
         return StartedCommand(connection, pid, os.fdopen(out, encoding="utf-8"))
 
     def _start(
@@ -170,8 +177,8 @@ class CommandServer:
     ) -> int:
         """Start a command with these standard streams, which are closed; return its process id."""
         request = json.dumps({"argv": list(command), "cwd": str(cwd), "env": dict(env)}).encode()
-        connection.connect(self._address)
         try:
+            connection.connect(self._address)
             socket.send_fds(connection, [len(request).to_bytes(8)], streams)
         finally:
             for number in streams:
@@ -265,10 +272,12 @@ def supervise(connection: socket.socket) -> list[str]:
     request = json.loads(_exactly(connection, int.from_bytes(size)))
     pid = os.fork()
     if pid:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the command
         for number in streams:
             os.close(number)
-        connection.sendall(pid.to_bytes(8))
-        connection.sendall(os.waitpid(pid, 0)[1].to_bytes(8))
+        with contextlib.suppress(OSError):  # the client is gone
+            connection.sendall(pid.to_bytes(8))
+            connection.sendall(os.waitpid(pid, 0)[1].to_bytes(8))
         os._exit(0)
     connection.close()
     for target, number in enumerate(streams):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 from .command_server import COLLECTOR, StartedCommand, shared_server, starts_alike
 
+_ENVIRONMENT = dict(os.environ)
 PROGRAM = "import sys; from cirron_otel.tools.cli import main; sys.exit(main())"
 
 
@@ -27,17 +27,20 @@ class Serving:
     def __init__(self, folder: Path, *options: str, program: str | None = None) -> None:
         """Start it on free ports, with its spool in `folder`, and wait until it listens.
 
-        With `program`, a new interpreter runs this text with the arguments of `cirron-otel`.
+        With `program`, a new interpreter runs this text with the arguments of `cirron-otel`. It
+        inherits the umask, the limits, the CPU affinity and the ignored signals of this process,
+        which a forked collector does not.
         """
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.log"
         command = ["collector", "--spool", str(folder), "--json", "--grpc", "localhost:0",
                    "--http", "localhost:0", *options]  # fmt: skip
         self.process: subprocess.Popen[str] | StartedCommand
-        server = shared_server(COLLECTOR)
         with self.log.open("a") as log:
-            if program is None and starts_alike(os.environ, server.environment):
-                self.process = server.start(["cirron-otel", *command], Path.cwd(), os.environ, log)
+            if program is None and starts_alike(os.environ, _ENVIRONMENT):
+                self.process = shared_server(COLLECTOR).start(
+                    ["cirron-otel", *command], Path.cwd(), os.environ, log
+                )
             else:
                 self.process = subprocess.Popen(
                     [sys.executable, "-c", program or PROGRAM, *command],
@@ -45,6 +48,9 @@ class Serving:
                 )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.process.stdout.close()
         assert line, self.log.read_text()
         addresses = json.loads(line)
         self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"
@@ -65,8 +71,7 @@ class Serving:
 
     def end(self) -> int:
         """Ask it to end; its exit code."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGTERM)
+        self.process.terminate()
         return self.process.wait(180)
 
 

@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="all but conversion, to see it run")
     parser.add_argument("--base", help="the commit with which `report` is compared")
     arguments = parser.parse_args()
+    if arguments.base is not None and arguments.section != "report":
+        parser.error("--base is for the section `report` alone")
     for section in SECTIONS if arguments.section is None else (arguments.section,):
         run(section, is_tiny=arguments.tiny, is_big=arguments.big, base=arguments.base)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from tests.kit.backends.build import missing
 from tests.kit.backends.run import FILE, otelcol
-from tests.kit.servers.serving import serving
+from tests.kit.servers.serving import PROGRAM, serving
 
 from . import collector_parts
 
@@ -128,7 +128,7 @@ def _peak_bytes(pid: int) -> int:
 def started(label: str, folder: Path) -> Iterator[Running]:
     """Start one, and end it afterwards."""
     if label == OURS:
-        with serving(folder / "spool") as own:
+        with serving(folder / "spool", program=PROGRAM) as own:
             translator = own.translator()
             pids = {"receive": own.process.pid}
             if translator is not None:

@@ -1,4 +1,4 @@
-"""The cost of `report` of a spool, its start included; beside that of an earlier commit, in turns.
+"""The cost of the command `report`, its start included, also of an earlier commit in turns.
 
 `python -m tests.perf.bench report --base COMMIT` installs the wheels of both into environments of
 their own.
@@ -19,7 +19,7 @@ from .engines_cost import write
 from .measure import COMMAND, Run, run
 
 CPU_BAR_S = 1.0
-"""For the smallest spool, the start of the command included."""
+"""The maximum CPU time in seconds for the smallest spool, including the start of the command."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def _command(side: str, source: Path, place: Path) -> Path:
 
 def _measured(commands: dict[str, Path], source: Path, blocks: int) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {name: [] for name in commands}
-    for _ in range(blocks):
-        for name, command in commands.items():
+    for number in range(blocks):
+        for name, command in [*commands.items()][:: 1 if number % 2 else -1]:
             runs[name].append(run([command, "report", source, "--json"]))
     return runs
 

@@ -31,7 +31,7 @@ from tests.core.importers.traceml.sending import (
     stream,
 )
 from tests.kit.environments import EnvironmentUnavailableError
-from tests.kit.servers.serving import serving
+from tests.kit.servers.serving import PROGRAM, serving
 
 BAR = 1.0
 RANKS = 2
@@ -121,7 +121,8 @@ def _compare(label: str, streams: list[bytes], sizes: Sizes) -> None:
 
 def _collector(streams: list[bytes], settle_s: float) -> float:
     """Return the CPU time of both processes of a collector, seconds."""
-    with _folder() as folder, serving(folder / "data", "--traceml", "127.0.0.1:0") as here:
+    options = ("--traceml", "127.0.0.1:0")
+    with _folder() as folder, serving(folder / "data", *options, program=PROGRAM) as here:
         translator = here.translator()
         assert translator is not None
         time.sleep(settle_s)

@@ -225,10 +225,10 @@ def killed(folder: Path, kills: int, seed: int = 7) -> Found:
 
 
 def _ask(here: Serving) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(here.process.pid, signal.SIGTERM)
-        return True
-    return False
+    if here.process.poll() is not None:
+        return False
+    here.process.terminate()
+    return True
 
 
 def _kill(here: Serving, victim: str, start: object) -> Serving:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
-from tests.kit.servers.serving import Serving
+from tests.kit.servers.serving import PROGRAM, Serving
 from tests.perf.bench.load_client import varied
 
 from .sink import Sink, config_of, sink
@@ -67,7 +67,7 @@ def resident(pid: int) -> int:
 @contextlib.contextmanager
 def loaded(folder: Path, endpoint: Sink) -> Iterator[Serving]:
     """A collector with a database, a directory for tensors and an OTLP endpoint."""
-    here = Serving(folder / "data", "--config", str(config_of(folder, endpoint)))
+    here = Serving(folder / "data", "--config", str(config_of(folder, endpoint)), program=PROGRAM)
     try:
         yield here
     finally:

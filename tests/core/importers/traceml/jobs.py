@@ -21,10 +21,11 @@ PROGRAM = Path(__file__).parent / "programs" / "train.py"
 _LAUNCHER = """\
 import sys
 from traceml_ai.launcher import cli, commands
-commands.DEFAULT_SHUTDOWN_TIMEOUT_SEC = 120.0
+commands.DEFAULT_SHUTDOWN_TIMEOUT_SEC = 60.0
 sys.exit(cli.main())
 """
-"""The command `traceml`, which kills its aggregator otherwise if the summary takes 5 seconds."""
+"""The command `traceml`, with more time for the summary: TraceML 0.3.1 kills its aggregator after 5
+seconds."""
 AGGREGATOR_HOST = "127.0.0.2"
 """The address of TraceML's own aggregator; the collector has 127.0.0.1, with the same port."""
 _FORGOTTEN = ("OTEL_", "CIRRON_", "PYTHON", "TRACEML_")

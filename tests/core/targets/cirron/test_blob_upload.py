@@ -152,7 +152,8 @@ def test_a_server_without_a_place_for_files_gets_the_batches(tmp_path: Path) -> 
         delivery.start()
         for number in range(5):
             delivery.notify(process.seal([process.snapshot(f"s{number}", content(10))]))
-        until(lambda: len(server.accepted) == 5 and delivery.stats()["is_misconfigured"])
+        until(lambda: delivery.stats()["waiting_blobs"] == 5)
+        until(lambda: delivery.stats()["is_misconfigured"])
         assert not delivery.finish(0.1)  # the files are still to go
         assert delivery.stats()["waiting_blobs"] == 5
     assert server.accepted == process.sealed

@@ -19,6 +19,7 @@ from .conversions import WORK
 _OF_EVERY_RECORDING = (("report",), ("diagnose",), ("runs", "report"))
 _OF_SPOOLS = (
     *_OF_EVERY_RECORDING,
+    ("diff",),
     ("runs", "ls"),
     ("spool", "ls"),
     ("spool", "show"),
@@ -77,7 +78,7 @@ def _documents(
 
 @contextlib.contextmanager
 def _frozen_clock() -> Iterator[None]:
-    """Stop the clock: a document may depend on its age."""
+    """Freeze the clock: a document may depend on the current time."""
     clocks = time.time, time.time_ns
     time.time = lambda: _NOW_NS / 1e9
     time.time_ns = lambda: _NOW_NS
