@@ -110,7 +110,7 @@ def failures_of(
         for each in failures:
             # The session's exception has all frames; an inner scope's has only the inner ones.
             session, scope = records.get(each.session, {}), records.get(each.span_id or "", {})
-            each.where = _where(session) or _where(scope)
+            each.where = innermost_frame(session) or innermost_frame(scope)
     return sorted(failures, key=lambda each: (each.state != "failed", each.time_ns or 0))
 
 
@@ -177,7 +177,7 @@ def _around(index: SpoolIndex, failure: SessionFailure, row: tuple[Any, ...] | N
         row = None if parent_row is None else (parent_row[3], *parent_row[:3])
 
 
-def _where(record: dict[str, Any]) -> str | None:
+def innermost_frame(record: dict[str, Any]) -> str | None:
     """Return the innermost frame of a record's exception, preferably in the program's own code."""
     otel = record.get("otel")
     events = otel.get("events") if isinstance(otel, dict) else None

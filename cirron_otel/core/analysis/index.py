@@ -19,6 +19,7 @@ from ...semconv import HW_ID
 from ..records.digest_marks import MARK_NAMES, digest_mark
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
+from ..records.run_summary import values_of_marks, values_of_spans
 from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ..records.trace_marks import TRACE_STEP, trace_step
 from ..spool.reader import BatchFile
@@ -105,7 +106,6 @@ _NAMES_TEXT = b'"names"'
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
 _NO_ATTRIBUTES = None, None, False, False
-SUMMARY_SPAN = "traceml.summary"
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
 
@@ -186,7 +186,8 @@ class SpoolIndex:
             add(_ADD_LAYOUT, _layouts(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
-            add(_ADD_SUMMARY, _summary(rows))
+            add(_ADD_SUMMARY, values_of_spans(rows.spans))
+            add(_ADD_SUMMARY, values_of_marks(rows.marks))
 
     def ready(self) -> SpoolIndex:
         """Make the added records searchable."""
@@ -338,21 +339,6 @@ def _listed(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
     for span in rows.spans:
         for mark_id in span.mark_ids:
             yield file, key_of(span.id), key_of(mark_id)
-
-
-def _summary(rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the figures of a run of which only a summary was imported (docs/traceml.md)."""
-    for span in rows.spans:
-        if span.name == SUMMARY_SPAN and isinstance(attributes := span.attributes, dict):
-            for name, value in attributes.items():
-                if type(value) is int or type(value) is float:
-                    yield name, None, float(value)
-    for mark in rows.marks:
-        if mark.kind == "summary" and mark.name is not None and mark.name.startswith("traceml."):
-            attributes = mark.attributes
-            rank = attributes.get("rank") if isinstance(attributes, dict) else None
-            if type(mark.value) in (int, float):
-                yield mark.name, rank if type(rank) is int else None, float(mark.value)
 
 
 def _int64(value: int | None) -> int | None:

@@ -6,7 +6,7 @@ figures of each rank, and the durations of one rank's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,7 +54,13 @@ def drops_of(
 ) -> list[Drop]:
     """Return the drops of the sessions, at most 1,000."""
     ranks = {each.id: each.ranks for each in sessions if each.id is not None}
-    records = records_of(index, reader, list(ranks)[:_MOST])
+    return drops_in(records_of(index, reader, list(ranks)[:_MOST]), ranks)
+
+
+def drops_in(
+    records: Mapping[str, dict[str, Any]], ranks: Mapping[str, Sequence[int]]
+) -> list[Drop]:
+    """Return the drops in the records of sessions, at most 1,000; `ranks` are those of each."""
     drops = []
     for session, record in records.items():
         attributes = record.get("attrs")

@@ -95,16 +95,28 @@ def records_of(
     index: SpoolIndex, reader: BatchLookup, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
+    places = (
+        (span_id, *place) for span_id in ids for place in index.rows(_PLACE, key_of(span_id))
+    )
+    return records_at(reader, places)
+
+
+def records_at(
+    reader: BatchLookup, places: Iterable[tuple[str, str, int]]
+) -> dict[str, dict[str, Any]]:
+    """Return the recorded spans with some ids, each from a batch and its position in it.
+
+    Those whose file was removed are left out.
+    """
     places_by_name: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for span_id in ids:
-        for name, position in index.rows(_PLACE, key_of(span_id)):
-            places_by_name[name].append((span_id, position))
+    for span_id, name, position in places:
+        places_by_name[name].append((span_id, position))
     spans: dict[str, dict[str, Any]] = {}
-    for name, places in places_by_name.items():
+    for name, in_batch in places_by_name.items():
         batch = reader.read(name, check=False)
         if batch is not None:
             records = span_records(batch.data)
-            for span_id, position in places:
+            for span_id, position in in_batch:
                 record = record_at(records, position)
                 if record is not None and record.get("id") == span_id:
                     spans[span_id] = record

@@ -11,7 +11,7 @@ from ..step_tables import create_step_tables
 from .aligned_steps import AlignedSteps
 from .diagnosis import Diagnosis, diagnose
 from .readings import StateReadings, rank_memory
-from .summary_window import summary_window
+from .summary_window import window_of_index
 from .thresholds import Thresholds
 from .window import Stall, StepWindow, WindowSteps
 
@@ -56,7 +56,7 @@ def read_window(
 ) -> StepWindow:
     """Return the window of the last aligned steps of an index, or of a summary without steps."""
     if steps is None and index.one("SELECT 1 FROM step LIMIT 1") is None:
-        window = summary_window(index, limits.policy)
+        window = window_of_index(index, limits.policy)
         if window is not None:
             return window
     steps = AlignedSteps(index, limits) if steps is None else steps

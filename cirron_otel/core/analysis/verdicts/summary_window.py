@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ...records.run_summary import SummaryValue
 from ..index import SpoolIndex
 from .thresholds import Policy
 from .window import RankMemory, RankSteps, StepMeans, StepWindow, Utilization
 
-_VALUES: Final = "SELECT name, rank, value FROM summary ORDER BY rank LIMIT 1000000"
+_VALUES: Final = "SELECT name, rank, value FROM summary"
+_MOST: Final = 1_000_000
 _PREFIX: Final = "traceml."
 _MS: Final = 1_000_000
 _MOST_MS: Final = 1e12
@@ -23,10 +26,15 @@ _INPUT: Final = (
 _PEAKS: Final = ("step_memory.peak_reserved_bytes", "step_memory.peak_allocated_bytes")
 
 
-def summary_window(index: SpoolIndex, policy: Policy) -> StepWindow | None:
-    """Return the window of a summary; None if the index has no summary with times of steps."""
+def window_of_index(index: SpoolIndex, policy: Policy) -> StepWindow | None:
+    """Return the window of the summary in an index, like `summary_window`."""
+    return summary_window(((name, rank, value) for name, rank, value in index.rows(_VALUES)), policy)
+
+
+def summary_window(values: Iterable[SummaryValue], policy: Policy) -> StepWindow | None:
+    """Return the window of the figures of a summary; None if they have no times of steps."""
     by_rank: dict[int | None, dict[str, float]] = {}
-    for name, rank, value in index.rows(_VALUES):
+    for name, rank, value in sorted(itertools.islice(values, _MOST), key=_of_rank):
         by_rank.setdefault(rank, {})[name.removeprefix(_PREFIX)] = value
     # Figures of the whole run and of hosts have no rank.
     whole = by_rank.pop(None, {})
@@ -71,6 +79,10 @@ def _reading(
     values: Mapping[str, float], name: str, source: str, whole: float
 ) -> list[Utilization]:
     return [Utilization(None, source, values[name] / whole)] if name in values else []
+
+
+def _of_rank(value: SummaryValue) -> tuple[bool, int]:
+    return value[1] is not None, value[1] or 0
 
 
 def _rank(entry: tuple[int | None, StepMeans]) -> int:

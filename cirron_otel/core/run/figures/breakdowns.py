@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures, PhaseTimes
+from ...analysis.breakdown import (
+    MOST_WARM_UP,
+    STEP,
+    UNATTRIBUTED,
+    Breakdown,
+    PhaseFigures,
+    place_of_95,
+    warm_up_of,
+)
 from ..relations import ABSENT, Block, Texts
 
 
@@ -47,27 +56,61 @@ class BreakdownFold:
                 found.phases.setdefault(name, []).append(durations[names == name])
 
     def result(self) -> dict[int | None, Breakdown]:
-        """Return the breakdown of each rank with units."""
+        """Return the breakdown of each rank with units, without the durations."""
         return {
-            None if rank == ABSENT else rank: Breakdown(
-                _times(STEP, found.steps),
-                [
-                    _times(self._texts.text(name) or "?", durations)
-                    for name, durations in found.phases.items()
-                ],
-                _times(UNATTRIBUTED, found.unattributed),
-            )
+            None if rank == ABSENT else rank: self._figures([found])
             for rank, found in self._ranks.items()
         }
 
+    def together(self) -> Breakdown:
+        """Return the breakdown of the units of all ranks, without the durations."""
+        return self._figures([self._ranks[rank] for rank in sorted(self._ranks)])
 
-def _times(name: str, durations: list[np.ndarray]) -> PhaseTimes:
-    return PhaseTimes(name, np.concatenate(durations).tolist())
+    def units_of(self, rank: int | None) -> np.ndarray:
+        """Return the durations of the units of a rank in the order of their start, ns."""
+        found = self._ranks.get(ABSENT if rank is None else rank)
+        return _joined([] if found is None else found.steps)
+
+    def _figures(self, ranks: Sequence[_Durations]) -> Breakdown:
+        phases: dict[int, list[np.ndarray]] = {}
+        for each in ranks:
+            for name, durations in each.phases.items():
+                phases.setdefault(name, []).extend(durations)
+        units = _joined([durations for each in ranks for durations in each.steps])
+        steps = figures_of(STEP, units)
+        warm_up = warm_up_of(steps, units[:MOST_WARM_UP].tolist())
+        rest = _joined([durations for each in ranks for durations in each.unattributed])
+        return Breakdown(
+            steps,
+            [
+                figures_of(self._texts.text(name) or "?", _joined(durations))
+                for name, durations in phases.items()
+            ],
+            figures_of(UNATTRIBUTED, rest),
+            warm_up,
+            figures_of(STEP, units[warm_up:]),
+        )
+
+
+def _joined(durations: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *durations])
 
 
 def figures_of(name: str, durations: np.ndarray) -> PhaseFigures:
-    """Return the figures of some durations in ns; at least one."""
+    """Return the figures of some durations in ns."""
     ordered, count = np.sort(durations), len(durations)
+    if not count:
+        return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
     middle = int(ordered[(count - 1) // 2]), int(ordered[count // 2])
-    p95 = int(ordered[-(-95 * count // 100) - 1])
-    return PhaseFigures(name, count, int(durations.sum()), middle, p95, int(ordered[-1]))
+    p95 = int(ordered[place_of_95(count)])
+    return PhaseFigures(name, count, sum_of(durations), middle, p95, int(ordered[-1]))
+
+
+def sum_of(numbers: np.ndarray) -> int:
+    """Return the exact sum of numbers of 64 bits."""
+    if not len(numbers):
+        return 0
+    largest = max(abs(int(numbers.max())), abs(int(numbers.min())))
+    if largest < 2**62 // len(numbers):
+        return int(numbers.sum())
+    return sum(numbers.tolist())

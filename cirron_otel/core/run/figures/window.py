@@ -104,7 +104,8 @@ class WindowKeys:
         is_slow = durations > limit
         if is_slow.sum() > self._limits["few_steps.share"] * len(durations):
             return np.zeros(len(durations), np.int64)
-        return is_slow.astype(np.int64)
+        found: np.ndarray = is_slow.astype(np.int64)
+        return found
 
 
 def _starts(keys: np.ndarray) -> Any:
@@ -114,13 +115,13 @@ def _starts(keys: np.ndarray) -> Any:
     return np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
 
 
-def _turns(*columns: np.ndarray) -> Any:
+def _turns(*columns: np.ndarray) -> np.ndarray:
     """Return how many units of the same rank, epoch and number are earlier."""
     rank, epoch, idx, start, no = columns
     order = np.lexsort((no, start, idx, epoch, rank))
     firsts = _starts(np.stack([rank, epoch, idx])[:, order])
     sizes = np.diff(np.r_[firsts, len(order)])
-    turn = np.empty(len(order), np.int64)
+    turn: np.ndarray = np.empty(len(order), np.int64)
     turn[order] = np.arange(len(order)) - np.repeat(firsts, sizes)
     return turn
 

@@ -11,37 +11,45 @@ from typing import Any, Final
 
 import numpy as np
 
+from ....semconv import OOM
 from ...analysis.index import SpoolIndex, id_of, key_of
 from ...analysis.mark_series import IS_LISTED
 from ...analysis.sessions import assign_sessions
 from ...analysis.summary import SessionSummary, sessions_of
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
+from ...records.run_summary import SummaryValue
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NOTHING, TEXT, Block, Texts
+from .blocks import unit_blocks
 from .lanes import LaneSums
 from .phases import Numbered
-from .tree import ScopeTree
-from .unit_builder import UnitBuilder
+from .places import Place
+from .tree import Extent, LastStep, ScopeTree, UnitsKey
+from .unit_builder import NotedSpan, UnitBuilder
 
 _AT_ONCE: Final = 10_000
 # A step inside another step, at any depth, belongs to the outer one.
 _UNITS: Final = """
-CREATE TABLE unit (no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB);
-INSERT INTO unit SELECT no, id, parent FROM span
+CREATE TABLE step (
+    no INTEGER PRIMARY KEY, id BLOB UNIQUE, parent BLOB, rank INTEGER, idx TEXT, start_ns INTEGER,
+    ns INTEGER
+);
+INSERT INTO step SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
 WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
-DELETE FROM unit WHERE parent IS NOT id AND parent IN (
+DELETE FROM step WHERE parent IS NOT id AND parent IN (
     WITH RECURSIVE above (parent, id) AS (
-        SELECT DISTINCT parent, parent FROM unit WHERE parent IS NOT NULL
+        SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL
         UNION
         SELECT above.parent, span.parent FROM above JOIN span ON span.id = above.id
-        WHERE span.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM unit WHERE unit.id = above.id)
+        WHERE span.parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = above.id)
     )
-    SELECT above.parent FROM above JOIN unit ON unit.id = above.id
+    SELECT above.parent FROM above JOIN step ON step.id = above.id
 );
+CREATE INDEX step_rank ON step (rank, ns);
 CREATE TABLE inside (no INTEGER PRIMARY KEY, unit INTEGER);
 INSERT OR IGNORE INTO inside
 WITH RECURSIVE below (no, id, unit) AS (
-    SELECT span.no, span.id, unit.no FROM unit JOIN span
+    SELECT span.no, span.id, unit.no FROM step AS unit JOIN span
     ON span.parent = unit.id AND span.no <> unit.no
     UNION
     SELECT span.no, span.id, below.unit FROM below JOIN span ON span.parent = below.id
@@ -56,16 +64,16 @@ span.is_peak_sampled, span.phases_are_sums, span.origin
 """
 _ALL: Final = f"SELECT {_COLUMNS} FROM span ORDER BY no"  # noqa: S608 - constants
 _OF_UNITS: Final = f"""
-SELECT unit.no, {_COLUMNS} FROM unit JOIN span ON span.no = unit.no
+SELECT unit.no, {_COLUMNS} FROM step AS unit JOIN span ON span.no = unit.no
 UNION ALL SELECT inside.unit, {_COLUMNS} FROM inside JOIN span ON span.no = inside.no
 ORDER BY 1, 2
 """  # noqa: S608 - constants
 _OTHERS: Final = f"""
 SELECT {_COLUMNS} FROM span
-WHERE no NOT IN (SELECT no FROM unit) AND no NOT IN (SELECT no FROM inside) ORDER BY no
+WHERE no NOT IN (SELECT no FROM step) AND no NOT IN (SELECT no FROM inside) ORDER BY no
 """  # noqa: S608 - constants
 _SESSIONS: Final = """
-SELECT unit.no, coalesce(member.session, -1) FROM unit LEFT JOIN member USING (no) ORDER BY 1
+SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no) ORDER BY 1
 """
 _MARKS: Final = f"""
 SELECT mark.no, coalesce(inside.unit, unit.no), a.rank, mark.name,
@@ -73,11 +81,23 @@ SELECT mark.no, coalesce(inside.unit, unit.no), a.rank, mark.name,
     CASE 'epoch' WHEN a.name THEN a.idx WHEN b.name THEN b.idx WHEN c.name THEN c.idx END,
     mark.ts_ns, mark.value, mark.is_text, {IS_LISTED}, mark.device, a.no IS NOT NULL
 FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
-LEFT JOIN span AS c ON c.id = b.parent LEFT JOIN unit ON unit.no = a.no
+LEFT JOIN span AS c ON c.id = b.parent LEFT JOIN step AS unit ON unit.no = a.no
 LEFT JOIN inside ON inside.no = a.no
 WHERE mark.name IS NOT 'cirron.overhead_ns' OR mark.value IN ('nan', 'inf', '-inf')
 ORDER BY mark.no
 """  # noqa: S608 - constants
+_OUT_OF_MEMORY: Final = "SELECT no, span, value, ts_ns FROM mark WHERE name = ? ORDER BY no"
+_PLACE: Final = (
+    "SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE span.no = ?"
+)
+_SESSION_OF: Final = "SELECT session.key FROM member JOIN session ON session.no = member.session"
+_OF_SPAN: Final = f"{_SESSION_OF} WHERE member.no = ?"
+_LAST_STEP: Final = """
+SELECT span.idx, coalesce(unit.parent, span.parent) FROM session
+JOIN member ON member.session = session.no JOIN span ON span.no = member.no
+LEFT JOIN inside ON inside.no = span.no LEFT JOIN step AS unit ON unit.no = inside.unit
+WHERE session.key = ? AND span.name = 'step' ORDER BY span.start_ns DESC, span.no DESC LIMIT 1
+"""
 _SAMPLES: Final = f"""
 SELECT mark.no, mark.span, mark.name, mark.value, mark.ts_ns, sample.kind, sample.device,
     sample.allocated, sample.reserved, sample.device_used, sample.device_total, sample.detail,
@@ -132,7 +152,8 @@ class IndexedRecording:
 
     def __init__(self, index: SpoolIndex, texts: Texts) -> None:
         """Read the units and the scopes. Raises TargetError if there is no disk space."""
-        self.index, self.texts = index, texts
+        self.index: SpoolIndex = index
+        self.texts = texts
         assign_sessions(index)
         index.script(_UNITS)
         self.built = UnitBuilder(texts)
@@ -161,6 +182,54 @@ class IndexedRecording:
         if own is not None:
             inside = by_parent.pop(own.id, [])
             self.built.add(unit, own, inside, by_parent)
+
+    @property
+    def noted(self) -> list[NotedSpan]:
+        """The spans inside units that figures need."""
+        return self.built.noted
+
+    @property
+    def extents(self) -> dict[UnitsKey, Extent]:
+        """The extents of the units, with what is inside them, by parent and process."""
+        return self.built.extents
+
+    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, and the parts of these units in order."""
+        return unit_blocks(self.built.units, self.built.parts)
+
+    def session_of(self, number: int, units: UnitsKey | None) -> str | None:  # noqa: ARG002
+        """Return the id of the session of a span with a number."""
+        key = self.index.one(_OF_SPAN, number)
+        return None if key is None else id_of(key)
+
+    def last_step(self, session: str) -> LastStep | None:
+        """Return the step of a session that started last."""
+        row = next(self.index.rows(_LAST_STEP, key_of(session)), None)
+        if row is None:
+            return None
+        index, parent = row
+        return LastStep(index, None if parent is None else id_of(parent))
+
+    def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
+        """Yield the marks that a lack of memory left, each with its number."""
+        for no, key, value, ts_ns in self.index.rows(_OUT_OF_MEMORY, OOM):
+            span_id = None if key is None else id_of(key)
+            yield no, IndexedMark(span_id=span_id, name=OOM, value=value, ts_ns=ts_ns)
+
+    def summary_values(self) -> Iterator[SummaryValue]:
+        """Yield the figures of a run of which only a summary was imported."""
+        for name, rank, value in self.index.rows("SELECT name, rank, value FROM summary"):
+            yield name, rank, value
+
+    def place_of(self, number: int) -> Place | None:
+        """Return the place of the record of the span with a number."""
+        row = next(self.index.rows(_PLACE, number), None)
+        return None if row is None else Place(*row)
+
+    def files(self) -> Iterator[str]:
+        """Yield the names of the batches."""
+        for (name,) in self.index.rows("SELECT name FROM file ORDER BY no"):
+            yield name
 
     def is_recorded(self, id_: str) -> bool:
         """Return whether a span with this id is recorded."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....semconv import HW_ID, OVERHEAD_NS
+from ....semconv import HW_ID, OOM, OVERHEAD_NS
 from ...records.digest_marks import MARK_NAMES, digest_mark
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, shown
@@ -46,6 +46,10 @@ class Marks:
         self._waiting: dict[str | None, list[tuple[int, IndexedMark]]] = {}
         self.samples: list[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]] = []
         """The samples of memory, each with the scope that it is on."""
+        self.out_of_memory: list[tuple[int, IndexedMark]] = []
+        """The marks that a lack of memory left on the scope that it ended."""
+        self.of_summary: list[IndexedMark] = []
+        """The figures of a run of which only a summary was imported."""
         self.needs_index = False
         """Whether there are marks that are compared in a database."""
         self._number = 0
@@ -55,6 +59,10 @@ class Marks:
         waiting, number = self._waiting, self._number
         for mark in marks:
             number += 1
+            if mark.name == OOM:
+                self.out_of_memory.append((number, mark))
+            elif mark.kind == "summary":
+                self.of_summary.append(mark)
             beside = waiting.get(mark.span_id)
             if beside is None:
                 waiting[mark.span_id] = [(number, mark)]

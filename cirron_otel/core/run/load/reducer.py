@@ -16,16 +16,22 @@ from typing import Final
 import numpy as np
 
 from ...analysis.breakdown import STEP
+from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
-from ...records.rows import IndexedMark, IndexedSpan
+from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
+from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
+from ...records.step_summaries import expand, may_have_summaries
+from ...spool.reader import BatchFile
 from ..relations import ABSENT, Block, Texts
+from .blocks import unit_blocks
 from .errors import NeedsIndexError
 from .lanes import LaneSums
 from .marks import Marks
 from .phases import Numbered
-from .tree import ScopeTree, SessionMembers
-from .unit_builder import UnitBuilder
+from .places import Place, Places
+from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
+from .unit_builder import NotedSpan, UnitBuilder
 
 MOST_PENDING: Final = 500_000
 """The most spans that may wait for their parents."""
@@ -34,8 +40,11 @@ MOST_PENDING: Final = 500_000
 class Reducer:
     """Reduces spans that are added in the order of the recording; then call `finish`."""
 
+    index: SpoolIndex | None = None
+
     def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+        self.texts = texts
+        self._places = Places()
         self.built = UnitBuilder(texts)
         self.marks = Marks(texts)
         self.sums = LaneSums()
@@ -45,6 +54,18 @@ class Reducer:
         """The steps of the last batch of each process."""
         self._count = 0
         self._ids: list[np.ndarray] = []
+
+    def add_batch(self, batch: BatchFile) -> None:
+        """Add a batch. Raises NeedsIndexError."""
+        rows = rows_of(batch.data)
+        name, first = shown(batch.name) or "", self.spans + 1
+        if may_have_summaries(batch.data):
+            expanded = list(expand(rows))
+            self._places.add(name, first, [position for position, _ in expanded])
+            self.add([span for _, span in expanded], rows.marks)
+        else:
+            self._places.add(name, first)
+            self.add(rows.spans, rows.marks)
 
     def add(self, spans: Sequence[IndexedSpan], marks: Iterable[IndexedMark] = ()) -> None:
         """Add the spans and the marks of a batch. Raises NeedsIndexError."""
@@ -104,9 +125,48 @@ class Reducer:
         return found[which.reshape(-1)]
 
     def _session(self, parent: int, pid: int) -> int:
-        key = self._texts.text(parent), None if pid == ABSENT else pid
+        key = self.texts.text(parent), None if pid == ABSENT else pid
         session = self._members.of_units(key)
         return -1 if session is None else session
+
+    @property
+    def noted(self) -> list[NotedSpan]:
+        """The spans inside units that figures need."""
+        return self.built.noted
+
+    @property
+    def extents(self) -> dict[UnitsKey, Extent]:
+        """The extents of the units, with what is inside them, by parent and process."""
+        return self.built.extents
+
+    def session_of(self, number: int, units: UnitsKey | None) -> str | None:
+        """Return the id of the session of a span; `units` are those that it belongs to."""
+        return self._members.id_of(number, units)
+
+    def last_step(self, session: str) -> LastStep | None:
+        """Return the step of a session that started last."""
+        return self._members.last_step(session)
+
+    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, and the parts of these units in order."""
+        return unit_blocks(self.built.units, self.built.parts)
+
+    def out_of_memory(self) -> list[tuple[int, IndexedMark]]:
+        """Return the marks that a lack of memory left, each with its number."""
+        return self.marks.out_of_memory
+
+    def summary_values(self) -> Iterator[SummaryValue]:
+        """Yield the figures of a run of which only a summary was imported."""
+        yield from values_of_spans(span for _, span in self.tree.scopes)
+        yield from values_of_marks(self.marks.of_summary)
+
+    def place_of(self, number: int) -> Place | None:
+        """Return the place of the record of the span with a number."""
+        return self._places.of(number)
+
+    def files(self) -> list[str]:
+        """Return the names of the batches."""
+        return self._places.names
 
     def mark_blocks(self) -> Iterator[Block]:
         """Yield the relation `mark`, in the order of the recording, after `finish`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from ....semconv import SESSION
+from ...analysis.breakdown import STEP
 from ...analysis.summary import SessionSummary, State
 from ...records.rows import IndexedSpan, shown
 from .errors import NeedsIndexError
@@ -35,6 +36,8 @@ class Extent:
     pids: set[int | None] = field(default_factory=set)
     top: tuple[int, int | None, int] | None = None
     """The number, the process and the start of the first one."""
+    last: tuple[int, int, str | None] | None = None
+    """The start, the number and the index of the step that started last."""
 
     def add(self, number: int, span: IndexedSpan) -> None:
         """Add a span."""
@@ -47,6 +50,12 @@ class Extent:
         self.pids.add(span.pid)
         if self.top is None or number < self.top[0]:
             self.top = number, span.pid, span.start_ns or 0
+
+    def add_step(self, number: int, span: IndexedSpan) -> None:
+        """Note a step that was added: it may be the last one."""
+        start = -1 if span.start_ns is None else span.start_ns
+        if self.last is None or (start, number) > self.last[:2]:
+            self.last = start, number, shown(span.index)
 
     def add_all(self, spans: Sequence[Numbered]) -> None:
         """Add spans, most of which are of processes that are known, and within the extent."""
@@ -71,6 +80,17 @@ class Extent:
             setattr(self, name, smaller(times, default=None))
         self.ranks |= other.ranks
         self.pids |= other.pids
+        if other.last is not None and (self.last is None or other.last[:2] > self.last[:2]):
+            self.last = other.last
+
+
+class LastStep(NamedTuple):
+    """The step of a session that started last."""
+
+    step: str | None
+    """Its index."""
+    parent: str | None
+    """The id of the scope around it, or around the unit that it is inside of."""
 
 
 class FoundSession(NamedTuple):
@@ -96,6 +116,13 @@ class ScopeTree:
     def numbered(self, id_: str | None) -> Numbered | None:
         """Return the scope with an id, and its number; None if there is none."""
         return None if id_ is None else self._by_id.get(id_)
+
+    def by_number(self, number: int) -> IndexedSpan | None:
+        """Return the scope with a number; None if there is none."""
+        place = bisect.bisect_left(self.scopes, number, key=lambda each: each[0])
+        if place == len(self.scopes) or self.scopes[place][0] != number:
+            return None
+        return self.scopes[place][1]
 
     def top_of(self, number: int, span: IndexedSpan) -> int | None:
         """Return the number of the topmost recorded scope around a scope; None in a cycle."""
@@ -245,6 +272,33 @@ class SessionMembers:
         """Return the session of the units with a parent and a process."""
         found = self._tree.numbered(key[0])
         return self._of_units.get(key) if found is None else self.of_scope(*found)
+
+    def id_of(self, number: int, units: UnitsKey | None) -> str | None:
+        """Return the id of the session of a scope, or of units."""
+        if units is not None:
+            session = self.of_units(units)
+        else:
+            span = self._tree.by_number(number)
+            session = None if span is None else self.of_scope(number, span)
+        return None if session is None else self.finder.sessions[session].key
+
+    def last_step(self, session: str) -> LastStep | None:
+        """Return the step of a session that started last."""
+        found: list[tuple[int, int, str | None, str | None]] = [
+            (*extent.last, key[0])
+            for key, extent in self._units.items()
+            if extent.last is not None and self.id_of(0, key) == session
+        ]
+        found += [
+            (span.start_ns if span.start_ns is not None else -1, number, shown(span.index),
+             span.parent_id)
+            for number, span in self._tree.scopes
+            if span.name == STEP and self.id_of(number, None) == session
+        ]  # fmt: skip
+        if not found:
+            return None
+        _, _, index, parent = max(found, key=lambda step: step[:2])
+        return LastStep(index, parent)
 
     def summaries(
         self, marks: Counter[str | None], snapshots: Counter[str | None]

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ....semconv import MICRO_STEP, SESSION
-from ...analysis.breakdown import is_checkpoint
+from ...analysis.breakdown import STEP, is_checkpoint
 from ...records.rows import IndexedSpan, shown
 from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
 from .columns import Columns
 from .phases import Numbered, duration_of, own_times, parts_of
 from .tree import Extent, UnitsKey
 
-_NOTED: Final = frozenset({"eval", SESSION})
+_NOTED: Final = frozenset({"eval", SESSION, STEP})
+_EPOCH: Final = "epoch"
+_MOST_LEVELS: Final = 64
 _INT64: Final = range(-(2**63) + 1, 2**63)
+
+
+class NotedSpan(NamedTuple):
+    """A span inside a unit that figures need."""
+
+    no: int
+    span: IndexedSpan
+    units: UnitsKey
+    """The units among which its unit is."""
+    step: str | None
+    epoch: str | None
+    """The indexes of the innermost step and epoch around it, up to its unit."""
 
 
 class UnitBuilder:
@@ -25,7 +39,7 @@ class UnitBuilder:
         self.units, self.parts = Columns("unit"), Columns("part")
         self.extents: dict[UnitsKey, Extent] = {}
         """The extents of the units, with what is inside them, by parent and process."""
-        self.noted: list[Numbered] = []
+        self.noted: list[NotedSpan] = []
         """The spans inside units that figures need: evaluations, checkpoints, and failed ones."""
         self._names: dict[str | None, bool] = {}
         """Whether spans with a name are noted."""
@@ -46,9 +60,19 @@ class UnitBuilder:
         if extent is None:
             extent = self.extents[key] = Extent()
         extent.add(number, span)
+        extent.add_step(number, span)
+        noted = []
         for spans in (inside, *below.values()):
             extent.add_all(spans)
-            self._note(spans)
+            noted += self._to_note(spans)
+        if noted:
+            around = {span.id: span} | {s.id: s for spans in (inside, *below.values())
+                                        for _, s in spans}  # fmt: skip
+            for no, each in noted:
+                step, epoch = _around(each, around)
+                self.noted.append(NotedSpan(no, each, key, step, epoch))
+                if each.name == STEP:
+                    extent.add_step(no, each)
         count = self._add_parts(number, inside, below)
         flags = 0
         device_peak: int | None = None
@@ -88,16 +112,34 @@ class UnitBuilder:
             self.parts.add(row)
         return len(rows)
 
-    def _note(self, spans: Iterable[Numbered]) -> None:
-        noted = self._names
+    def _to_note(self, spans: Iterable[Numbered]) -> list[Numbered]:
+        names, found = self._names, []
         for each in spans:
             span = each[1]
             name = span.name
-            is_noted = noted.get(name)
+            is_noted = names.get(name)
             if is_noted is None:
-                is_noted = noted[name] = name in _NOTED or is_checkpoint(name)
+                is_noted = names[name] = name in _NOTED or is_checkpoint(name)
             if is_noted or (span.otel is not None and span.error is not None):
-                self.noted.append(each)
+                found.append(each)
+        return found
+
+
+def _around(
+    span: IndexedSpan, around: Mapping[str | None, IndexedSpan]
+) -> tuple[str | None, str | None]:
+    """Return the indexes of the innermost step and epoch around a span, itself included."""
+    step = epoch = None
+    at: IndexedSpan | None = span
+    for _ in range(_MOST_LEVELS):
+        if at is None:
+            break
+        if at.name == STEP and step is None:
+            step = shown(at.index)
+        elif at.name == _EPOCH and epoch is None:
+            epoch = shown(at.index)
+        at = None if at.parent_id is None else around.get(at.parent_id)
+    return step, epoch
 
 
 def _device(gpu_ns: int | None) -> int:

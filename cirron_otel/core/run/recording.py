@@ -1,0 +1,83 @@
+"""A recording that was read: the relations of a run, and what belongs to no unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from ..analysis.index import SpoolIndex
+from ..analysis.summary import SessionSummary
+from ..records.memory_marks import MemoryMark
+from ..records.rows import IndexedMark, IndexedSpan
+from ..records.run_summary import SummaryValue
+from .load.lanes import LaneSums
+from .load.places import Place
+from .load.tree import Extent, LastStep, ScopeTree, UnitsKey
+from .load.unit_builder import NotedSpan
+from .relations import Block, Texts
+
+
+class Recording(Protocol):
+    """The relations of a run, read in blocks as often as needed.
+
+    The reducer, the index, and each engine provide one, and all are equal.
+    """
+
+    texts: Texts
+    sums: LaneSums
+    """Sums over all spans of each rank."""
+    tree: ScopeTree
+    """The scopes outside of units."""
+
+    @property
+    def index(self) -> SpoolIndex | None:
+        """The records in a database, if the recording was read through one."""
+
+    @property
+    def noted(self) -> list[NotedSpan]:
+        """The spans inside units that figures need."""
+
+    @property
+    def extents(self) -> Mapping[UnitsKey, Extent]:
+        """The extents of the units, with what is inside them, by parent and process."""
+
+    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, and the parts of these units in order."""
+
+    def mark_blocks(self) -> Iterator[Block]:
+        """Yield the marks in the order of the recording."""
+
+    def sessions(self) -> list[SessionSummary]:
+        """Return all sessions in order of their start; those without an id come last.
+
+        They have no numbers of marks and snapshots.
+        """
+
+    def session_of(self, number: int, units: UnitsKey | None) -> str | None:
+        """Return the id of the session of a span with a number.
+
+        `units` are the units among which it is, or which it is inside of; None for other scopes.
+        """
+
+    def last_step(self, session: str) -> LastStep | None:
+        """Return the step of a session that started last."""
+
+    def unit_sessions(self, units: Block) -> np.ndarray:
+        """Return the number of the session of each unit; -1 for one without a session."""
+
+    def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
+        """Return the marks about memory, each with the scope that it is on."""
+
+    def out_of_memory(self) -> Iterable[tuple[int, IndexedMark]]:
+        """Return the marks that a lack of memory left, each with its number."""
+
+    def summary_values(self) -> Iterable[SummaryValue]:
+        """Return the figures of a run of which only a summary was imported."""
+
+    def place_of(self, number: int) -> Place | None:
+        """Return the place of the record of the span with a number."""
+
+    def files(self) -> Iterable[str]:
+        """Return the names of the batches."""

@@ -1,0 +1,326 @@
+"""A run: the figures of a recording, each computed on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
+from ..analysis.divergence.observed_steps import create_digest_tables
+from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
+from ..analysis.divergence.tensors import RunDigests
+from ..analysis.epochs import add_open_scopes
+from ..analysis.failures import SessionFailure
+from ..analysis.mark_series import MarkSeries
+from ..analysis.memory_series import MemoryReport
+from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
+from ..analysis.run_time import RankReport
+from ..analysis.run_traces import records_at
+from ..analysis.summary import SessionSummary, with_processes
+from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
+from ..analysis.verdicts.summary_window import summary_window
+from ..analysis.verdicts.thresholds import Thresholds
+from ..analysis.verdicts.window import Stall, StepWindow
+from ..records.rows import shown
+from ..spool.journal import open_scopes
+from ..spool.owner import owner_of
+from ..spool.reader import SpoolReader
+from .figures.breakdowns import BreakdownFold
+from .figures.device_times import device_times, peaks
+from .figures.failures import Failures
+from .figures.memory import MemoryFold, MemorySample
+from .figures.readings import ReadingsFold, rank_memory
+from .figures.series import SeriesFold
+from .figures.slowest import SlowestFold, SlowUnit
+from .figures.wall_times import WallTimeFold
+from .figures.window import WindowKeys, WindowSums
+from .recording import Recording
+from .relations import ABSENT, SUMMARY
+
+_MOST_SESSIONS: Final = 1000
+_MOST_MISSING: Final = 1000
+
+
+class Run:
+    """The figures of a run."""
+
+    def __init__(
+        self, recording: Recording, reader: SpoolReader | None = None, slowest: int = 10
+    ) -> None:
+        """`reader` has the batches of the recording, and the states of its processes.
+
+        `slowest` is the number of units that `slowest` lists.
+        """
+        self.recording = recording
+        self._reader, self._most_slowest = reader, slowest
+
+    @cached_property
+    def spans(self) -> int:
+        """The number of spans."""
+        return sum(each.spans for each in self.recording.sums.ranks.values())
+
+    @cached_property
+    def sessions(self) -> list[SessionSummary]:
+        """The sessions in order of their start; those without an id come last."""
+        sessions = self.recording.sessions()
+        if self._reader is not None:
+            # A process without a batch may belong to a run other than the one being read.
+            sessions = with_processes(
+                sessions, self._reader.paths, adds=self._reader.only is None
+            )
+        return sessions
+
+    @cached_property
+    def _units(self) -> _UnitFolds:
+        """The folds over all units, in one pass."""
+        folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
+        for units, parts in self.recording.unit_blocks():
+            folds.breakdowns.add(units, parts)
+            folds.times.add(units)
+            folds.slowest.add(units, parts)
+            folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
+            folds.failures.units.add(units)
+        return folds
+
+    @cached_property
+    def _failures(self) -> Failures:
+        return Failures(self.recording, self.sessions)
+
+    @cached_property
+    def _marks(self) -> SeriesFold:
+        """The folds over all marks, in one pass."""
+        series, failures = SeriesFold(self.recording.texts), self._failures
+        for block in self.recording.mark_blocks():
+            series.add(block)
+            failures.losses.add(block)
+        return series
+
+    @cached_property
+    def breakdowns(self) -> dict[int | None, Breakdown]:
+        """The units of each rank that has some, by phase, without their durations."""
+        return self._units.breakdowns.result()
+
+    @cached_property
+    def together(self) -> Breakdown:
+        """The units of all ranks, by phase, without their durations."""
+        return self._units.breakdowns.together()
+
+    def durations(self, rank: int | None) -> list[int]:
+        """Return the durations of a rank's units in the order of their start, ns."""
+        found: list[int] = self._units.breakdowns.units_of(rank).tolist()
+        return found
+
+    @cached_property
+    def ranks(self) -> list[RankReport]:
+        """The report of each rank, in order; spans without a rank come first."""
+        reports = []
+        sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
+        nothing = Breakdown(_none(STEP), [], _none(UNATTRIBUTED), 0, _none(STEP))
+        for rank, each in sums:
+            steps = self.breakdowns.get(rank, nothing)
+            time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
+            reports.append(
+                RankReport(
+                    rank, each.spans, each.first_ns, each.last_ns, steps, time, each.recompute_ns
+                )
+            )
+        return reports
+
+    @cached_property
+    def slowest(self) -> list[SlowStep]:
+        """The slowest units of all ranks, the slowest first."""
+        return [self._slow(each) for each in self._units.slowest.result()]
+
+    def _slow(self, unit: SlowUnit) -> SlowStep:
+        row, texts = unit.row, self.recording.texts
+        return SlowStep(
+            texts.id_of(row["id_high"], row["id_low"]),
+            None if row["rank"] == ABSENT else row["rank"],
+            self.recording.tree.epoch_of(texts.text(row["parent"]), {}),
+            texts.text(row["idx"]),
+            row["start_ns"],
+            unit.ns,
+            unit.parts,
+        )
+
+    @cached_property
+    def summarised(self) -> int:
+        """The number of units that an export budget sent as summaries."""
+        inside = (each.span for each in self.recording.noted)
+        others = (span for _, span in self.recording.tree.scopes)
+        return self._units.summarised + sum(
+            each.name == STEP and each.is_summary and each.id is not None
+            for each in chain(inside, others)
+        )
+
+    @cached_property
+    def marks(self) -> tuple[list[MarkSeries], int]:
+        """The first 1,000 series of marks, by name and rank, and how many more there are."""
+        return self._marks.result()
+
+    @cached_property
+    def gpu(self) -> list[GpuTime]:
+        """The device time of each rank's scopes by name, the longest first; at most 1,000."""
+        return device_times(self.recording.sums)
+
+    @cached_property
+    def _samples(self) -> list[MemorySample]:
+        return [MemorySample(*each) for each in self.recording.samples()]
+
+    @cached_property
+    def memory(self) -> MemoryReport:
+        """The memory of the run."""
+        fold = MemoryFold()
+        fold.add(self._samples)
+        return fold.result(peaks(self.recording.sums))
+
+    @cached_property
+    def failures(self) -> list[SessionFailure]:
+        """The sessions that failed or were killed, in the order of their end; at most 100."""
+        _ = self._units, self._marks  # fill the folds
+        return self._failures.result(self._reader)
+
+    @cached_property
+    def drops(self) -> list[Drop]:
+        """The records that the recording processes dropped; at most 1,000."""
+        if self._reader is None:
+            return []
+        ranks = {each.id: each.ranks for each in self.sessions if each.id is not None}
+        places = []
+        for id_ in list(ranks)[:_MOST_SESSIONS]:
+            found = self.recording.tree.numbered(id_)
+            place = None if found is None else self.recording.place_of(found[0])
+            if place is not None:
+                places.append((id_, *place))
+        return drops_in(records_at(self._reader, places), ranks)
+
+    @cached_property
+    def replicas(self) -> ReplicaComparison | None:
+        """The comparison of ranks by their weights; None if no ranks have equal weights."""
+        index, reader = self.recording.index, self._reader
+        if index is None or reader is None:  # there are no digests
+            return None
+        _ = self._open_scopes  # adds them to the index
+        create_digest_tables(index)
+        return compare_replicas(RunDigests(index, reader))
+
+    @cached_property
+    def has_units(self) -> bool:
+        """Whether the run has units."""
+        return bool(self.breakdowns)
+
+    def diagnosis(self, limits: Thresholds, world_size: int | None = None) -> Diagnosis | None:
+        """Return the verdicts on the last units; None if there are neither units nor a summary."""
+        if not self.has_units and next(iter(self.recording.summary_values()), None) is None:
+            return None
+        return diagnose(self.window(limits, world_size), limits)
+
+    def window(
+        self,
+        limits: Thresholds,
+        world_size: int | None = None,
+        stalls: list[Stall] | None = None,
+    ) -> StepWindow:
+        """Return the window of the last aligned units, or of a summary of a run without units.
+
+        `world_size` is the number of ranks that the run should have, if it is known.
+        """
+        if not self.has_units:
+            window = summary_window(self.recording.summary_values(), limits.policy)
+            if window is not None:
+                return window
+        steps = self._window_sums(limits)
+        first, last = steps.ends()
+        begin_ns, end_ns = steps.times()
+        times = None
+        if limits.policy == "live" and begin_ns is not None and end_ns is not None:
+            times = begin_ns, end_ns
+        readings = ReadingsFold(self.recording.texts, times)
+        for block in self.recording.mark_blocks():
+            readings.add(block)
+        return StepWindow(
+            policy=limits.policy,
+            steps=steps.count,
+            ranks=steps.ranks(),
+            clock=steps.clock,
+            first=first,
+            last=last,
+            slow_steps=steps.slow,
+            summarised=steps.summarised(),
+            missing_ranks=_missing(steps.present(), world_size),
+            memory=rank_memory(self._samples, steps, round(limits["memory.steps"])),
+            cpu=readings.cpu(),
+            gpu=readings.gpu(),
+            temperature=readings.temperature(),
+            non_finite=readings.non_finite(),
+            outside=steps.outside(),
+            stalls=stalls or [],
+        )
+
+    def _window_sums(self, limits: Thresholds) -> WindowSums:
+        recording = self.recording
+        texts, opened = recording.texts, self._open_scopes
+        keys = WindowKeys(
+            texts, lambda token: texts.token(recording.tree.epoch_of(texts.text(token), opened)),
+            limits,
+        )  # fmt: skip
+        for units, _ in recording.unit_blocks():
+            keys.add(units)
+        sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
+        for units, parts in recording.unit_blocks():
+            sums.add(units, parts)
+        sums.finish()
+        return sums
+
+    @cached_property
+    def _open_scopes(self) -> Mapping[str, tuple[str | None, ...]]:
+        """The parent, the name and the index of each scope that is open.
+
+        Those are the epochs of a process that runs, or was killed: only ended scopes are in
+        batches.
+        """
+        if self._reader is None:
+            return {}
+        owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
+        if self.recording.index is not None:
+            add_open_scopes(self.recording.index, self._reader.paths)
+        found: dict[str, tuple[str | None, ...]] = {}
+        for owner in owners:
+            for each in open_scopes(self._reader.paths, owner):
+                id_, parent = each.get("id"), each.get("parent_id")
+                if isinstance(id_, str):
+                    parent = parent if isinstance(parent, str) else None
+                    name, number = shown(each.get("name")), shown(each.get("index"))
+                    found.setdefault(id_, (parent, name, number))
+        return found
+
+
+class _UnitFolds:
+    """The folds over units and their parts that all reports need."""
+
+    def __init__(self, recording: Recording, failures: Failures, slowest: int) -> None:
+        self.breakdowns = BreakdownFold(recording.texts)
+        self.times = WallTimeFold()
+        self.times.add_scopes(span for _, span in recording.tree.scopes)
+        self.times.add_scopes(each.span for each in recording.noted)
+        self.slowest = SlowestFold(recording.texts, slowest)
+        self.summarised = 0
+        self.failures = failures
+
+
+def _none(name: str) -> PhaseFigures:
+    return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
+
+
+def _order(rank: int | None) -> tuple[bool, int]:
+    return rank is not None, rank or 0
+
+
+def _missing(present: set[int | None], world_size: int | None) -> list[int]:
+    """Return the ranks of the job without a unit, at most 1,000."""
+    ranks = range(min(world_size or 0, len(present) + _MOST_MISSING))
+    return [rank for rank in ranks if rank not in present] if present else []
