@@ -81,9 +81,8 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
-    from ...core.analysis.all_ranks import steps_of_all
-    from ...core.analysis.index import run_index
-    from ...core.analysis.run_report import report_run
+    from ...core.run.opening import open_run
+    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
@@ -103,13 +102,12 @@ def report(
     with as_spool(source, source_format, run) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
-        with run_index(reader) as index:
-            run_report = report_run(index, slowest, reader)
-            if not as_json:
-                run_report.together = steps_of_all(index, run_report.ranks)
-            if trace_file is not None:
+        needs_index = (trace_file, page_file) != (None, None)
+        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as opened:
+            run_report, index = report_of(opened), opened.recording.index
+            if trace_file is not None and index is not None:
                 _write_trace(index, trace_file)
-            if page_file is not None:
+            if page_file is not None and index is not None:
                 _write_page(page_file, run_report, index, (source, place, reader, spans), chosen)
     findings = place.findings(reader)
     _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)

@@ -87,6 +87,7 @@ WHERE mark.name IS NOT 'cirron.overhead_ns' OR mark.value IN ('nan', 'inf', '-in
 ORDER BY mark.no
 """  # noqa: S608 - constants
 _OUT_OF_MEMORY: Final = "SELECT no, span, value, ts_ns FROM mark WHERE name = ? ORDER BY no"
+_FIRST_FORWARD: Final = "SELECT min(no) FROM span WHERE name = 'forward' AND id IS NOT NULL"
 _PLACE: Final = (
     "SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE span.no = ?"
 )
@@ -225,6 +226,11 @@ class IndexedRecording:
         """Return the place of the record of the span with a number."""
         row = next(self.index.rows(_PLACE, number), None)
         return None if row is None else Place(*row)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        found: int | None = self.index.one(_FIRST_FORWARD)
+        return found
 
     def files(self) -> Iterator[str]:
         """Yield the names of the batches."""

@@ -33,6 +33,7 @@ from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
 
+_FORWARD: Final = "forward"
 MOST_PENDING: Final = 500_000
 """The most spans that may wait for their parents."""
 
@@ -45,6 +46,7 @@ class Reducer:
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         self._places = Places()
+        self._forward: int | None = None
         self.built = UnitBuilder(texts)
         self.marks = Marks(texts)
         self.sums = LaneSums()
@@ -89,6 +91,11 @@ class Reducer:
             pid = steps[0][1].pid
             self._add_units(self._steps.pop(pid, ()))
             self._steps[pid] = steps
+        if self._forward is None:
+            self._forward = next(
+                (at for at, span in enumerate(spans, self.spans + 1)
+                 if span.name == _FORWARD and span.id is not None), None,
+            )  # fmt: skip
         self.sums.add(spans)
         self.spans = number
         self._ids.append(_hashes(ids))
@@ -163,6 +170,10 @@ class Reducer:
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
         return self._places.of(number)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        return self._forward
 
     def files(self) -> list[str]:
         """Return the names of the batches."""
