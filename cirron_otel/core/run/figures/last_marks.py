@@ -21,7 +21,7 @@ class LastLoss(NamedTuple):
 
 
 class LastLossFold:
-    """The last loss of each rank up to each of some times; one that is named `loss` is preferred."""
+    """The last loss of each rank up to each of some times; one named `loss` is preferred."""
 
     def __init__(self, texts: Texts, times: Iterable[int]) -> None:
         """`times` are in Unix ns."""

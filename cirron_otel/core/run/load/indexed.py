@@ -73,7 +73,8 @@ SELECT {_COLUMNS} FROM span
 WHERE no NOT IN (SELECT no FROM step) AND no NOT IN (SELECT no FROM inside) ORDER BY no
 """  # noqa: S608 - constants
 _SESSIONS: Final = """
-SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no) ORDER BY 1
+SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no)
+ORDER BY 1
 """
 _MARKS: Final = f"""
 SELECT mark.no, coalesce(inside.unit, unit.no), a.rank, mark.name,
@@ -219,8 +220,8 @@ class IndexedRecording:
 
     def summary_values(self) -> Iterator[SummaryValue]:
         """Yield the figures of a run of which only a summary was imported."""
-        for name, rank, value in self.index.rows("SELECT name, rank, value FROM summary"):
-            yield name, rank, value
+        rows = self.index.rows("SELECT name, rank, value FROM summary")
+        yield from ((name, rank, value) for name, rank, value in rows)
 
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
