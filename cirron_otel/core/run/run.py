@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -17,7 +17,7 @@ from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
 from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
-from ..analysis.mark_series import MarkSeries
+from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
@@ -113,8 +113,26 @@ class Run:
 
     def durations(self, rank: int | None) -> list[int]:
         """Return the durations of a rank's units in the order of their start, ns."""
-        found: list[int] = self._units.breakdowns.units_of(rank).tolist()
+        found: list[int] = self._units.times.units_of(rank)[:, 1].tolist()
         return found
+
+    def unit_points(self, rank: int | None, limit: int) -> list[Point]:
+        """Return the durations of a rank's units, ns, in the order of their start.
+
+        They are at most `limit` points.
+        """
+        times = self._units.times.units_of(rank).tolist()
+        return list(points_of(((ns, start) for start, ns in times), len(times), limit))
+
+    def mark_points(
+        self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
+    ) -> Iterator[tuple[MarkSeries, list[Point]]]:
+        """Yield the points of the wanted series in the order of `marks`; at most `limit` each.
+
+        `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the
+        series, or None to skip it.
+        """
+        return self._marks.points(wanted, limit)
 
     @cached_property
     def ranks(self) -> list[RankReport]:

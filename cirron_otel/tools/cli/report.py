@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
+    from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
     from .engines import EngineResult
     from .sources import OpenedSource
@@ -107,8 +108,8 @@ def report(
             run_report, index = report_of(opened), opened.recording.index
             if trace_file is not None and index is not None:
                 _write_trace(index, trace_file)
-            if page_file is not None and index is not None:
-                _write_page(page_file, run_report, index, (source, place, reader, spans), chosen)
+            if page_file is not None:
+                _write_page(page_file, run_report, opened, (source, place, reader, spans), chosen)
     findings = place.findings(reader)
     _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(run_report))
@@ -219,7 +220,7 @@ def _write_trace(index: SpoolIndex, path: str) -> None:
 def _write_page(
     path: str,
     found: RunReport,
-    index: SpoolIndex,
+    opened: Run,
     run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
     chosen: ChosenRun,
 ) -> None:
@@ -231,7 +232,7 @@ def _write_page(
     shown = shown_source(source)
     name = None if chosen.run is None else chosen.run.name
     content = gather(
-        shown, found, index, reader, span_ids, place.shortfalls(), place.findings(reader), name
+        shown, found, opened, reader, span_ids, place.shortfalls(), place.findings(reader), name
     )
     with replacing(path) as file:
         for piece in document(content):

@@ -35,7 +35,7 @@ CREATE TABLE step (
     ns INTEGER
 );
 INSERT INTO step SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
-WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
+WHERE name = 'step' AND typeof(end_ns - start_ns) = 'integer' ORDER BY no;
 DELETE FROM step WHERE parent IS NOT id AND parent IN (
     WITH RECURSIVE above (parent, id) AS (
         SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL

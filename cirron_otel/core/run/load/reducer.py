@@ -28,7 +28,7 @@ from .blocks import unit_blocks
 from .errors import NeedsIndexError
 from .lanes import LaneSums
 from .marks import Marks
-from .phases import Numbered
+from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
@@ -78,7 +78,7 @@ class Reducer:
         for span in spans:
             number += 1
             ids.append(span.id)
-            if span.name == STEP and span.start_ns is not None and span.end_ns is not None:
+            if span.name == STEP and duration_of(span) is not None:
                 steps.append((number, span))
                 continue
             beside = waiting.get(span.parent_id)
