@@ -19,7 +19,7 @@ from ...analysis.breakdown import STEP
 from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
-from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
+from ...records.rows import IndexedMark, IndexedSpan, detach, rows_of, shown
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
@@ -54,6 +54,8 @@ class Reducer:
         self._waiting: dict[str | None, list[Numbered]] = {}
         self._steps: dict[int | None, list[Numbered]] = {}
         """The steps of the last batch of each process."""
+        self._before: dict[int | None, Sequence[IndexedSpan]] = {}
+        """The spans of the last batch of each process."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
@@ -75,6 +77,9 @@ class Reducer:
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
+        pid = spans[0].pid if spans else None
+        before = self._before.pop(pid, ())
+        self._before[pid] = spans
         for span in spans:
             number += 1
             ids.append(span.id)
@@ -88,9 +93,11 @@ class Reducer:
                 beside.append((number, span))
             self._count += 1
         if steps:
-            pid = steps[0][1].pid
             self._add_units(self._steps.pop(pid, ()))
             self._steps[pid] = steps
+        for span in before:
+            if span.parent_id in waiting:
+                detach(span)
         if self._forward is None:
             self._forward = next(
                 (at for at, span in enumerate(spans, self.spans + 1)
