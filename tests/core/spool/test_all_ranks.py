@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.breakdown import joined
+from cirron_otel.core.analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
 from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.kit.generators.trees import random_spool, training
@@ -16,6 +16,21 @@ from tests.kit.spools.recorded import NAMES, SPOOLS
 from tests.kit.spools.reports import reported
 from tests.perf.scale.ranks import Job
 from tests.perf.scale.simulate import requests_of
+
+
+def joined(parts: Iterable[Breakdown]) -> Breakdown:
+    """Combine several breakdowns, for example those of several ranks, into one.
+
+    They must have their durations.
+    """
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
+    phases: dict[str, PhaseTimes] = {}
+    for part in parts:
+        steps.durations += part.steps.durations
+        unattributed.durations += part.unattributed.durations
+        for each in part.phases:
+            phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
+    return Breakdown(steps, list(phases.values()), unattributed)
 
 
 def figures(report: RunReport) -> dict[str, Any]:
