@@ -13,7 +13,7 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
-from .runs import chosen_run, report_chosen, run_json
+from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -145,22 +145,27 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
     """
     from ...core.analysis.run_selection import ALL, all_runs
+    from ...core.analysis.verdicts.diagnosis import diagnose
+    from ...core.run.choosing import open_chosen_run
     from ...core.run.diagnosing import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run
     with as_spool(source.name, source.format, only) as place:
         reader = SpoolReader(place.directory)
-        selected, readers = [], [reader]
+        readers = [reader]
         if source.run == ALL:
             selected = all_runs(reader)
             readers += [each for _, each in selected if each is not reader]
+            runs = [
+                DiagnosedRun(chosen, diagnose_batches(batches, limits, chosen.world_size))
+                for chosen, batches in selected
+            ]
         else:
-            selected = [(chosen_run(reader, source.run), reader)]
-        runs = [
-            DiagnosedRun(chosen, diagnose_batches(batches, limits, chosen.world_size))
-            for chosen, batches in selected
-        ]
+            with open_chosen_run(reader, source.run) as (chosen, opened):
+                report_chosen(chosen, source.run)
+                window = opened.window(limits, chosen.world_size)
+                runs = [DiagnosedRun(chosen, diagnose(window, limits))]
         return _DiagnosedSource(runs, place.findings(*readers), place.report_problems(*readers))
 
 

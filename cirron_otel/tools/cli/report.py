@@ -15,7 +15,7 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option, run_option
-from .runs import chosen_run, report_chosen, run_json
+from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
-    from ...core.run.opening import open_run
+    from ...core.run.choosing import open_chosen_run
     from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
@@ -102,9 +102,12 @@ def report(
             return max(computed.report_problems(), _drops(found))
     with as_spool(source, source_format, run) as place:
         reader = SpoolReader(place.directory)
-        chosen = chosen_run(reader, run)
         needs_index = (trace_file, page_file) != (None, None)
-        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as opened:
+        with open_chosen_run(reader, run, slowest=slowest, needs_index=needs_index) as (
+            chosen,
+            opened,
+        ):
+            report_chosen(chosen, run)
             run_report, index = report_of(opened), opened.recording.index
             if trace_file is not None and index is not None:
                 _write_trace(index, trace_file)
