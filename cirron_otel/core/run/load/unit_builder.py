@@ -69,7 +69,7 @@ class UnitBuilder:
             around = {span.id: span} | {s.id: s for spans in (inside, *below.values())
                                         for _, s in spans}  # fmt: skip
             for no, each in noted:
-                step, epoch = _around(each, around)
+                step, epoch = indexes_around(each, around)
                 self.noted.append(NotedSpan(no, each, key, step, epoch))
                 if each.name == STEP:
                     extent.add_step(no, each)
@@ -125,7 +125,7 @@ class UnitBuilder:
         return found
 
 
-def _around(
+def indexes_around(
     span: IndexedSpan, around: Mapping[str | None, IndexedSpan]
 ) -> tuple[str | None, str | None]:
     """Return the indexes of the innermost step and epoch around a span, itself included."""
