@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 import sqlglot
 
 from ...errors import EndpointError, InputError, MissingExtraError, UsageError
@@ -192,12 +193,11 @@ class SparkEngine(SqlEngine):
             # a join of both confuses.
             self._view(name, frame.toDF(*frame.columns))
 
-    def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order."""
+    def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an expression, in its order, as record batches of about `size`."""
         with _errors():
             table = self._session.sql(self.sql(expression)).toArrow()
-        for batch in table.to_batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from table.to_batches(size)
 
     def close(self) -> None:
         """Drop the views and the stored rows."""
