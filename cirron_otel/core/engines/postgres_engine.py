@@ -96,7 +96,7 @@ class PostgresEngine(SqlEngine):
 
     def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of an expression, in its order, as record batches of about `size`."""
-        query, schema = self.sql(expression).encode(), expression.schema().to_pyarrow()
+        query, schema = self.sql(expression).encode(), _arrow_schema(expression)
         self._cursors += 1
         name = f"rows_{self._cursors}"
         with self._errors(), self._connection.cursor(name, binary=True) as cursor:
@@ -153,3 +153,16 @@ class PostgresEngine(SqlEngine):
         if isinstance(error, psycopg.ProgrammingError) and not state:
             return UsageError(f"{shown} is not a usable URL: {text}; {_USE}")
         return EndpointError(f"{shown} cannot be used: {text}")
+
+
+def _arrow_schema(expression: Table) -> pa.Schema:
+    """Return the Arrow schema of an expression, with integers of 64 bits."""
+    columns = []
+    for name, type_ in expression.schema().items():
+        if type_.is_integer():
+            columns.append((name, pa.int64()))
+        elif type_.is_floating():
+            columns.append((name, pa.float64()))
+        else:
+            columns.append((name, pa.bool_() if type_.is_boolean() else pa.string()))
+    return pa.schema(columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,17 @@ def document_of(recording: Recording) -> dict[str, Any]:
         "summary": sorted(recording.summary_values(), key=repr),
         "files": list(recording.files()),
     }
+
+
+def plain(value: Any) -> Any:
+    """A document as values of JSON: dictionaries and sets are sorted lists."""
+    if is_dataclass(value):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return sorted(([plain(key), plain(each)] for key, each in value.items()), key=repr)
+    if isinstance(value, set):
+        return sorted((plain(each) for each in value), key=repr)
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class _Described:

@@ -12,6 +12,7 @@ import pytest
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.run.engines.columns import halves, tokens
 from cirron_otel.core.run.relations import Texts
+from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
@@ -96,7 +97,7 @@ def test_units_whose_session_depends_on_their_time(tmp_path: Path) -> None:
     """Two sessions of one process, and steps of a scope that was not recorded."""
     second = 1_000_000_000
     spans = [
-        span(number, None, name="session", index=None, start_ns=at * second,
+        span(number, None, name=SESSION, index=None, start_ns=at * second,
              end_ns=(at + 10) * second)
         for number, at in ((1, 100), (2, 200))
     ]  # fmt: skip
