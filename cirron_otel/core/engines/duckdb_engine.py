@@ -114,6 +114,7 @@ _ATTRIBUTES = """
 SELECT place.number, ordinal, attributes
 FROM {rows} JOIN place USING (batch_key)
 WHERE list_contains(?, name)
+ORDER BY place.number, ordinal
 """
 _NOT_JSON = r"regexp_matches({0}, 'NaN|Infinity|[:,\[]-?[0-9.]+[eE][+]?[0-9]{{3}}')"
 _ODD_ATTRIBUTES = f"""
@@ -275,7 +276,7 @@ class DuckDBEngine(SqlEngine):
         self, names: Iterable[str]
     ) -> Iterator[tuple[int, int, dict[str, Any]]]:
         """Yield the attributes of the marks with some names, except those of odd batches, with the
-        number of the batch and the position.
+        number of the batch and the position, in this order.
         """
         query = _ATTRIBUTES.format(rows=self._rows(MARKS))
         for number, ordinal, entries in self._run(query, [sorted(names)]):
@@ -307,6 +308,12 @@ class DuckDBEngine(SqlEngine):
             for batch in rows.to_arrow_reader(_FETCHED):
                 if batch.num_rows:
                     yield tuple(map(_values, batch.columns))
+
+    def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an expression, in its order, as record batches of about `size`."""
+        with self._errors():
+            rows = self._connection.cursor().sql(self.sql(expression))
+            yield from rows.to_arrow_reader(size)
 
     def _run(self, query: str, values: list[Any] | None = None) -> Iterator[tuple[Any, ...]]:
         with self._errors():

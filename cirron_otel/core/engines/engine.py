@@ -87,15 +87,23 @@ class SqlEngine(ABC):
     def create(self, name: str, query: str) -> None:
         """Create a temporary table from a query."""
 
-    @abstractmethod
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of an expression, in its order."""
+        for batch in self.record_batches(expression, _AT_ONCE):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def columns(self, expression: Table) -> Iterator[tuple[Sequence[Any], ...]]:
         """Yield the columns of some rows of an expression, in its order; at least one row."""
         rows = self.rows(expression)
         while some := list(islice(rows, _AT_ONCE)):
             yield tuple(zip(*some, strict=True))
+
+    @abstractmethod
+    def record_batches(self, expression: Table, size: int) -> Iterator[Any]:
+        """Yield the rows of an expression, in its order, as Arrow record batches of about `size`.
+
+        Several expressions can be read at the same time.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -16,7 +16,7 @@ from ..targets.otlp.transport import without_secrets
 from ..targets.sql.url import Location, parse_url
 from .duckdb_engine import DuckDBEngine, arrow_schema
 from .engine import MARK, SPAN, Schema, SqlEngine, Table
-from .postgres_sql import ExactPostgresCompiler, escaped_column, unescaped
+from .postgres_sql import ExactPostgresCompiler, escaped_column, unescaped_column
 from .unsupported import NeedsPythonError
 
 try:
@@ -28,7 +28,6 @@ except ImportError as _error:  # the driver, or the library that it needs, is no
 
 PREFIXES: Final = ("postgres://", "postgresql://")
 _USE: Final = "use postgresql://USER@HOST/DATABASE, and escape special characters (%2F for /)"
-_FETCHED: Final = 10_000
 _COMPILER: Final = ExactPostgresCompiler()
 _TYPES: Final = {
     "int64": "bigint", "string": 'text COLLATE "C"', "boolean": "boolean",
@@ -69,7 +68,7 @@ class PostgresEngine(SqlEngine):
     def __init__(self, location: Location, files: DuckDBEngine) -> None:
         """Connect, and copy the rows of the relations. Raises the errors of SqlEngine."""
         super().__init__()
-        self._location, self._has_escapes = location, False
+        self._location, self._has_escapes, self._cursors = location, False, 0
         with self._errors():
             self._connection = connected(location, autocommit=False)
         try:
@@ -95,16 +94,19 @@ class PostgresEngine(SqlEngine):
         self._execute(f"CREATE TEMPORARY TABLE {name} ON COMMIT DROP AS {query}")
         self._execute(f"ANALYZE {name}")
 
-    def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order."""
-        query = self.sql(expression).encode()
-        with self._errors(), self._connection.cursor(f"rows_{id(query)}", binary=True) as cursor:
-            cursor.itersize = _FETCHED
+    def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an expression, in its order, as record batches of about `size`."""
+        query, schema = self.sql(expression).encode(), _arrow_schema(expression)
+        self._cursors += 1
+        name = f"rows_{self._cursors}"
+        with self._errors(), self._connection.cursor(name, binary=True) as cursor:
             cursor.execute(query)
-            if not self._has_escapes:
-                yield from cursor
-            for row in cursor:
-                yield tuple(unescaped(each) if isinstance(each, str) else each for each in row)
+            while rows := cursor.fetchmany(size):
+                columns = zip(zip(*rows, strict=True), schema.types, strict=True)
+                arrays = [pa.array(values, type_) for values, type_ in columns]
+                if self._has_escapes:
+                    arrays = [unescaped_column(each) for each in arrays]
+                yield pa.record_batch(arrays, schema=schema)
 
     def _execute(self, statement: str) -> None:
         with self._errors():
@@ -151,3 +153,16 @@ class PostgresEngine(SqlEngine):
         if isinstance(error, psycopg.ProgrammingError) and not state:
             return UsageError(f"{shown} is not a usable URL: {text}; {_USE}")
         return EndpointError(f"{shown} cannot be used: {text}")
+
+
+def _arrow_schema(expression: Table) -> pa.Schema:
+    """Return the Arrow schema of an expression, with integers of 64 bits."""
+    columns = []
+    for name, type_ in expression.schema().items():
+        if type_.is_integer():
+            columns.append((name, pa.int64()))
+        elif type_.is_floating():
+            columns.append((name, pa.float64()))
+        else:
+            columns.append((name, pa.bool_() if type_.is_boolean() else pa.string()))
+    return pa.schema(columns)

@@ -52,13 +52,6 @@ def escaped(text: str) -> str:
     return text
 
 
-def unescaped(text: str) -> str:
-    """Return the original of an escaped text."""
-    for character, replacement in reversed(_ESCAPED):
-        text = text.replace(replacement, character)
-    return text
-
-
 def escaped_column(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Return a column of texts without U+0000; None if it is the same column."""
     if not pa.types.is_string(column.type):
@@ -67,4 +60,12 @@ def escaped_column(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return None
     for character, replacement in _ESCAPED:
         column = pc.replace_substring(column, character, replacement)
+    return column
+
+
+def unescaped_column(column: pa.Array) -> pa.Array:
+    """Return a column with the originals of escaped texts."""
+    if pa.types.is_string(column.type):
+        for character, replacement in reversed(_ESCAPED):
+            column = pc.replace_substring(column, replacement, character)
     return column

@@ -7,6 +7,8 @@ go into an index like that of a complete spool, on which the code of `core/analy
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -29,6 +31,7 @@ READINGS: Final = (
 MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _AT_ONCE: Final = 1000
+_INT64: Final = range(-(2**63) + 1, 2**63)
 ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
 _ADD_MARK: Final = f"INSERT OR IGNORE INTO mark VALUES (?{', ?' * 9}, NULL)"  # noqa: S608 - constants
 """Reports do not read `is_text`."""
@@ -231,12 +234,27 @@ def _spans_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
 
 def _marks_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
     query = """
-        SELECT mark.file, position, mark.id, span, mark.name, kind, ts_ns, device, value,
+        SELECT mark.file, position, mark.id, span, mark.name, kind, ts_ns, device, value, is_text,
             has_summaries
         FROM mark JOIN file ON file.no = mark.file
     """
-    for file, position, id_, span, *rest, value, has_summaries in index.rows(query):
+    for file, position, id_, span, *rest, value, is_text, has_summaries in index.rows(query):
         ids = (None if key is None else id_of(key) for key in (id_, span))
         yield (
-            file * PLACES + position, *ids, *rest, value, None, None, None, bool(has_summaries)
+            file * PLACES + position, *ids, *rest, *_typed(value, is_text=bool(is_text)), None,
+            bool(has_summaries),
         )  # fmt: skip
+
+
+def _typed(value: str | None, *, is_text: bool) -> tuple[str | None, float | None, int | None]:
+    """Return a value, which an index has as text, as a text, a double or an integer."""
+    if value is not None and not is_text:
+        with contextlib.suppress(ValueError):
+            integer = int(value)
+            if str(integer) == value and integer in _INT64:
+                return None, None, integer
+        with contextlib.suppress(ValueError):
+            double = float(value)
+            if math.isfinite(double) and shown(double) == value:
+                return None, double, None
+    return value, None, None

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 import sqlglot
 
 from ...errors import EndpointError, InputError, MissingExtraError, UsageError
@@ -37,6 +38,7 @@ try:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.functions import col
+    from pyspark.sql.pandas.types import to_arrow_schema
 except ImportError as _error:
     raise MissingExtraError("spark", "--engine spark://") from _error
 
@@ -58,6 +60,7 @@ _GLOB: Final = frozenset("*?[]{}\\")
 """Characters of patterns, also in paths for which Spark's option switches patterns off."""
 _RAW_LITERALS: Final = "spark.sql.parser.escapedStringLiterals"
 """Deprecated: setting it logs a warning."""
+_BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LEAST_BYTES: Final = 1 << 20
 _PARTITION_BYTES: Final = 64 << 20
 """The bytes of files a partition of a query: up to one partition for each core, and for more."""
@@ -192,8 +195,21 @@ class SparkEngine(SqlEngine):
             # a join of both confuses.
             self._view(name, frame.toDF(*frame.columns))
 
+    def record_batches(self, expression: Table, size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an expression, in its order, as record batches of at most `size`.
+
+        The driver has the rows of one partition at a time.
+        """
+        with _errors():
+            frame = self._session.sql(self.sql(expression))
+            schema = to_arrow_schema(frame.schema)
+            self._session.conf.set(_BATCH_ROWS, str(size))
+            batches = frame._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()
+            while batches.hasNext():
+                yield pa.ipc.read_record_batch(pa.py_buffer(batches.next()), schema)
+
     def rows(self, expression: Table) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of an expression, in its order."""
+        """Yield the rows of an expression, in its order. There are few: the driver has them all."""
         with _errors():
             table = self._session.sql(self.sql(expression)).toArrow()
         for batch in table.to_batches():

@@ -45,8 +45,8 @@ class StepRelations:
     """The spans, each once."""
     step: Table
     """The outermost steps: no, id, parent, rank, pid, idx, start_ns, ns, and `position`, the
-    place of the step among those of its rank in order of start; the peak of the device's memory,
-    and whether it is a summary, and has phases that are sums."""
+    place of the step among those of its rank in order of start; its other columns of `span`; the
+    peak of the device's memory, and whether it is a summary."""
     phase: Table
     """The phases of these steps, each without the phases inside it: no, step, name, ns, gpu_ns, and
     the rank and the position of the step."""
@@ -56,6 +56,14 @@ class StepRelations:
     """The spans directly inside a step, also inside a step in another step."""
     around: Table
     """The spans that may have steps inside them: the others, and the children that have some."""
+    any_step: Table
+    """All steps, with the columns of `step`; the same rows as `step` unless `has_nested`."""
+    has_nested: bool
+    """Whether there are steps inside other steps."""
+    top: Table
+    """The children that have others, or steps, inside them: id, no."""
+    inner: Table
+    """All spans that have others, or steps, inside them: id, no."""
 
 
 def distinct(engine: SqlEngine, records: Table) -> Table:
@@ -90,7 +98,10 @@ def step_relations(engine: SqlEngine, span: Table) -> StepRelations:
     phase = _phases(parts)
     if parts[1] is not None:
         phase = engine.store(phase)
-    return StepRelations(span, step, phase, others, children, deep.around)
+    return StepRelations(
+        span, step, phase, others, children, deep.around, any_step, nested is not None, deep.top,
+        deep.inner,
+    )  # fmt: skip
 
 
 def _is_step(span: Table) -> Any:
@@ -105,10 +116,10 @@ def _place(step: Table) -> Any:
 def _any_steps(span: Table) -> Table:
     steps = span.filter(_is_step(span))
     return steps.select(
-        "no", "id", "parent", "rank", "pid", "idx", "start_ns", ns=duration(steps),
+        "no", "id", "parent", "rank", "pid", "idx", "start_ns", "gpu_ns", "error", "memory_peak",
+        "device_peak", "reserved_peak", "is_peak_sampled", "phases_are_sums", ns=duration(steps),
         end_ns=steps.end_ns, position=_place(steps),
         peak=steps.reserved_peak.coalesce(steps.device_peak), is_summary=steps.origin.notnull(),
-        phases_are_sums=steps.phases_are_sums,
     )  # fmt: skip
 
 
@@ -161,9 +172,9 @@ class _Descent:
         of_steps = engine.store(of_steps)
         known = engine.store(of_others.union(of_steps))
         unknown = engine.store(parents.anti_join(known, parents.parent == known.id))
-        self._top = of_steps.semi_join(self._direct, "no")
+        self.top = of_steps.semi_join(self._direct, "no")
         """The spans directly inside steps that have others, or steps, inside them."""
-        self._inner = known
+        self.inner = known
         """All spans that have others, or steps, inside them."""
         self.around = others
         """The others, and the spans directly inside steps that have some inside them."""
@@ -171,10 +182,10 @@ class _Descent:
             found = engine.store(span.semi_join(unknown, span.id == unknown.parent))
             self.around = others.union(found)
             of_children = found.select("id", "no")
-            self._top = self._top.union(of_children)
-            self._inner = engine.store(known.union(of_children))
-        self._top = engine.store(self._top)
-        self._has_inner = engine.count(self._top) > 0
+            self.top = self.top.union(of_children)
+            self.inner = engine.store(known.union(of_children))
+        self.top = engine.store(self.top)
+        self._has_inner = engine.count(self.top) > 0
         self._far: Table | None = None
 
     def nested_steps(self) -> Table | None:
@@ -182,14 +193,14 @@ class _Descent:
         engine = self._engine
         nested = self._direct
         steps = self._steps.select("no", "parent")
-        around = self._top
+        around = self.top
         for _ in range(MAX_LEVELS):
             if not engine.count(around):
                 break
             below = steps.semi_join(around, steps.parent == around.id).select("no")
             nested = engine.store(nested.union(below, distinct=True))
             inside = self._others.semi_join(around, self._others.parent == around.id)
-            around = engine.store(self._inner.semi_join(inside, "no"))
+            around = engine.store(self.inner.semi_join(inside, "no"))
         if not engine.count(nested):
             return None
         self._far = engine.store(nested.anti_join(self._direct, "no"))
@@ -226,15 +237,15 @@ class _Descent:
         if self._far is None:
             return below
         far = self._steps.semi_join(self._far, "no").mutate(name=ibis.literal(STEP))
-        far = far.select(*columns, "ns", gpu_ns=ibis.null("int64"))
+        far = far.select(*columns, "ns", gpu_ns=non_negative(far.gpu_ns))
         return below.union(far)
 
     def _holders(self, parts: Table) -> Table:
         """Return the parts whose scopes inside are parts, too, with their ids."""
         is_micro = has_name(parts.name, MICRO_STEP)
         holders = parts.filter((is_micro & ~parts.is_phase) | holds_phases(parts.name))
-        joined = holders.inner_join(self._inner, holders.no == self._inner.no)
-        return self._engine.store(joined.select(*(holders[name] for name in _PART), self._inner.id))
+        joined = holders.inner_join(self.inner, holders.no == self.inner.no)
+        return self._engine.store(joined.select(*(holders[name] for name in _PART), self.inner.id))
 
 
 def _is_timed_step(scope: Table) -> Any:

@@ -10,11 +10,18 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from cirron_otel.core.engines.spark_engine import spark, spark_session
 from cirron_otel.errors import InputError
 
+from . import relations
 from .documents import in_engine
+
+RELATIONS = "relations"
+"""The name of the document with the relations."""
 
 
 def main() -> None:
@@ -24,10 +31,18 @@ def main() -> None:
         for each in wanted:
             names, _, directory = each.partition(":")
             try:
-                documents = in_engine(Path(directory), spark(session), tuple(names.split(",")))
+                documents = _documents(Path(directory), session, names.split(","))
             except InputError as error:
                 documents = {"error": str(error)}
             print(json.dumps(documents), flush=True)
+
+
+def _documents(directory: Path, session: SparkSession, names: list[str]) -> dict[str, Any]:
+    others = tuple(name for name in names if name != RELATIONS)
+    documents = in_engine(directory, spark(session), others)
+    if RELATIONS in names:
+        documents[RELATIONS] = relations.plain(relations.in_engine(directory, spark(session)))
+    return documents
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from cirron_otel.core.columns.writing import WriterLimits
 from tests.core.columns.helpers import add, add_with_killed_compaction
 from tests.kit.backends.postgres import PASSWORD, Postgres
 from tests.kit.backends.process import free_endpoints
+from tests.kit.examples import examples
+from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import hostile, random_spool, training
 from tests.kit.spools.recorded import SPOOLS
 from tests.tools.conftest import environment
 
 from . import documents
+from . import relations as described
 from .documents import Files, in_engine, in_python
 from .test_command import command
 from .test_report import RECORDINGS, files_of
@@ -101,6 +104,32 @@ def test_texts_are_data_and_are_ordered_by_their_bytes(url_in_english: str, tmp_
     expected = in_python(files, tmp_path / "s", names)
     assert len(expected["report"]["marks"]) == 12
     assert in_postgres(files, tmp_path / "c", url_in_english, names) == expected
+
+
+def relations_of_postgres(files: Files, folder: Path, url: str) -> dict[str, Any]:
+    from cirron_otel.core.engines.postgres_engine import postgres
+
+    add(folder, files, WriterLimits())
+    return described.in_engine(folder, postgres(url))
+
+
+def test_the_relations_of_recordings_are_equal(postgres_url: str, tmp_path: Path) -> None:
+    files = [file for spool in RECORDINGS.values() for file in files_of(spool)]
+    expected = described.in_index(files, tmp_path / "s")
+    assert relations_of_postgres(files, tmp_path / "c", postgres_url) == expected
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", [2, 3, 5, *range(100, 100 + examples(20, 0))])
+def test_the_relations_of_runs_are_equal(seed: int, postgres_url: str, tmp_path: Path) -> None:
+    files = described.storable(run_spool(seed))
+    expected = described.in_index(files, tmp_path / "s")
+    assert relations_of_postgres(files, tmp_path / "c", postgres_url) == expected
+
+
+def test_texts_of_relations_are_their_originals(url_in_english: str, tmp_path: Path) -> None:
+    expected = described.in_index(hostile(), tmp_path / "s")
+    assert relations_of_postgres(hostile(), tmp_path / "c", url_in_english) == expected
 
 
 def test_tables_of_the_same_names_are_not_touched(postgres_url: str, tmp_path: Path) -> None:

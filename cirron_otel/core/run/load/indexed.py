@@ -5,7 +5,9 @@ The result is that of the reducer, whose rules for units and parts it uses.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -95,7 +97,7 @@ _PLACE: Final = (
 _SESSION_OF: Final = "SELECT session.key FROM member JOIN session ON session.no = member.session"
 _OF_SPAN: Final = f"{_SESSION_OF} WHERE member.no = ?"
 _LAST_STEP: Final = """
-SELECT span.idx, coalesce(unit.parent, span.parent) FROM session
+SELECT span.idx, CASE WHEN inside.no IS NULL THEN span.parent ELSE unit.parent END FROM session
 JOIN member ON member.session = session.no JOIN span ON span.no = member.no
 LEFT JOIN inside ON inside.no = span.no LEFT JOIN step AS unit ON unit.no = inside.unit
 WHERE session.key = ? AND span.name = 'step' ORDER BY span.start_ns DESC, span.no DESC LIMIT 1
@@ -274,15 +276,14 @@ class IndexedRecording:
         if text is None:
             return NOTHING, ABSENT
         if not is_text:
-            try:
+            with contextlib.suppress(ValueError):
                 number = int(text)
                 if str(number) == text and -(2**63) < number < 2**63:
                     return INTEGER, number
+            with contextlib.suppress(ValueError):
                 double = float(text)
-                if shown(double) == text:
+                if math.isfinite(double) and shown(double) == text:
                     return DOUBLE, int(np.float64(double).view(np.int64))
-            except ValueError:
-                pass
         return TEXT, self.texts.token(text)
 
     def samples(self) -> Iterator[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:

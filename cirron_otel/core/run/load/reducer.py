@@ -23,7 +23,7 @@ from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, Block, Texts
+from ..relations import Block, Texts
 from .blocks import unit_blocks
 from .errors import NeedsIndexError
 from .lanes import LaneSums
@@ -32,6 +32,7 @@ from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
+from .unit_sessions import sessions_of_units
 
 _FORWARD: Final = "forward"
 MOST_PENDING: Final = 500_000
@@ -134,17 +135,7 @@ class Reducer:
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
-        keys = np.stack([units["parent"], units["pid"]], axis=1)
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
-        found = np.array(
-            [self._session(parent, pid) for parent, pid in distinct.tolist()], np.int64
-        )
-        return found[which.reshape(-1)]
-
-    def _session(self, parent: int, pid: int) -> int:
-        key = self.texts.text(parent), None if pid == ABSENT else pid
-        session = self._members.of_units(key)
-        return -1 if session is None else session
+        return sessions_of_units(self._members, self.texts, units)
 
     @property
     def noted(self) -> list[NotedSpan]:

@@ -240,6 +240,8 @@ class SessionMembers:
         Raises NeedsIndexError if the session of a unit depends on its time.
         """
         self._tree, self._units = tree, units
+        self._divided: dict[UnitsKey, dict[int, Extent]] = {}
+        """The extents by session of units whose session depends on the time of each."""
         self.finder = finder = SessionFinder(tree, is_recorded)
         tops: list[tuple[int, IndexedSpan | None, UnitsKey, Extent | None]] = [
             (number, span, (span.parent_id, span.pid), None)
@@ -250,8 +252,9 @@ class SessionMembers:
             parent, pid = key
             if of_units.top is not None and (parent is None or not is_recorded(parent)):
                 if finder.is_unclear(parent, pid):
-                    raise NeedsIndexError("a unit's session depends on its time")
-                tops.append((of_units.top[0], None, key, of_units))
+                    self._divided[key] = {}
+                else:
+                    tops.append((of_units.top[0], None, key, of_units))
         self._of_top: dict[int, int] = {}
         """The sessions of the topmost scopes, by their numbers."""
         self._of_units: dict[UnitsKey, int] = {}
@@ -262,6 +265,21 @@ class SessionMembers:
                 self._of_top[number] = finder.of_top(own, pid, span.start_ns or 0)
             elif extent is not None and extent.top is not None:
                 self._of_units[key] = finder.of_top(parent, pid, extent.top[2])
+        if self._divided:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Fill `_divided`, which has the keys of the units."""
+        raise NeedsIndexError("a unit's session depends on its time")
+
+    def _extents(self) -> Iterator[tuple[UnitsKey, Extent, int | None]]:
+        """Yield the extents of the units of each session."""
+        for key, extent in self._units.items():
+            if key not in self._divided:
+                yield key, extent, self.of_units(key)
+        for key, extents in self._divided.items():
+            for session, extent in extents.items():
+                yield key, extent, session
 
     def of_scope(self, number: int, span: IndexedSpan) -> int | None:
         """Return the session of a scope; None in a cycle."""
@@ -280,14 +298,17 @@ class SessionMembers:
         else:
             span = self._tree.by_number(number)
             session = None if span is None else self.of_scope(number, span)
+        return self._key_of(session)
+
+    def _key_of(self, session: int | None) -> str | None:
         return None if session is None else self.finder.sessions[session].key
 
     def last_step(self, session: str) -> LastStep | None:
         """Return the step of a session that started last."""
         found: list[tuple[int, int, str | None, str | None]] = [
             (*extent.last[:2], shown(extent.last[2]), key[0])
-            for key, extent in self._units.items()
-            if extent.last is not None and self.id_of(0, key) == session
+            for key, extent, number in self._extents()
+            if extent.last is not None and self._key_of(number) == session
         ]
         found += [
             (span.start_ns if span.start_ns is not None else -1, number, shown(span.index),
@@ -312,8 +333,7 @@ class SessionMembers:
             session = self.of_scope(number, span)
             if session is not None:
                 extents[session].add(number, span)
-        for key, extent in self._units.items():
-            session = self.of_units(key)
+        for _, extent, session in self._extents():
             if session is not None:
                 extents[session].join(extent)
         summaries = [

@@ -70,7 +70,7 @@ class UnitBuilder:
                                         for _, s in spans}  # fmt: skip
             for no, each in noted:
                 detach(each)
-                step, epoch = _around(each, around)
+                step, epoch = indexes_around(each, around)
                 self.noted.append(NotedSpan(no, each, key, step, epoch))
                 if each.name == STEP:
                     extent.add_step(no, each)
@@ -126,7 +126,7 @@ class UnitBuilder:
         return found
 
 
-def _around(
+def indexes_around(
     span: IndexedSpan, around: Mapping[str | None, IndexedSpan]
 ) -> tuple[str | None, str | None]:
     """Return the indexes of the innermost step and epoch around a span, itself included."""

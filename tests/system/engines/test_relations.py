@@ -1,0 +1,126 @@
+"""The relations of an engine are equal to those of Python, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cirron_otel.core.columns.writing import WriterLimits
+from cirron_otel.core.run.engines.columns import halves, tokens
+from cirron_otel.core.run.relations import Texts
+from cirron_otel.semconv import SESSION
+from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
+from tests.kit.examples import examples
+from tests.kit.generators.run_spools import run_spool
+from tests.kit.generators.trees import hostile, random_spool, training
+from tests.kit.spools.made import encoded, made, mark, span
+
+from .relations import FEW, Files, engine_recording, in_engine, in_index, in_one_pass, storable
+from .test_report import RECORDINGS, files_of
+
+MANY = 40
+
+
+def assert_equal(files: Files, folder: Path, limits: WriterLimits = TINY) -> dict[str, Any]:
+    """The relations of DuckDB equal those of an index, and of one pass if that is possible."""
+    expected = in_index(files, folder / "s")
+    add(folder / "c", files, limits)
+    assert in_engine(folder / "c") == expected
+    reduced = in_one_pass(files, folder / "s")
+    assert reduced is None or reduced == expected
+    return expected
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_recordings(name: str, tmp_path: Path) -> None:
+    assert_equal(files_of(RECORDINGS[name]), tmp_path)
+
+
+RUNS = (0, 1, 2, 3, 4, 5, 6, 7)
+"""One seed for each producer of `run_spool`."""
+TREES = (0, 1, 5, 9)
+"""Random trees with repeated spans, step summaries, odd records, and steps inside each other."""
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", [*RUNS, *range(len(RUNS), len(RUNS) + examples(MANY, 0))])
+def test_runs(seed: int, tmp_path: Path) -> None:
+    assert_equal(storable(run_spool(seed)), tmp_path)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("seed", [*TREES, *range(100, 100 + examples(MANY, 0))])
+def test_random_trees(seed: int, tmp_path: Path) -> None:
+    assert_equal(random_spool(seed), tmp_path)
+
+
+def test_texts_that_are_hard_to_quote(tmp_path: Path) -> None:
+    found = assert_equal(hostile(), tmp_path)
+    assert found["units"]
+    assert found["marks"]
+
+
+def test_batches_in_two_groups_count_once(tmp_path: Path) -> None:
+    files = training(ranks=2, steps=20, seed=1)
+    add_with_killed_compaction(tmp_path / "c", files)
+    assert in_engine(tmp_path / "c") == in_index(files, tmp_path / "s")
+
+
+def test_a_recording_without_records(tmp_path: Path) -> None:
+    found = assert_equal([], tmp_path)
+    assert not found["units"]
+
+
+def test_blocks_are_as_small_as_asked_for(tmp_path: Path) -> None:
+    add(tmp_path, training(ranks=2, steps=20))
+    with engine_recording(tmp_path) as recording:
+        sizes = [(len(units["no"]), len(parts["no"])) for units, parts in recording.unit_blocks()]
+        marks = [len(block["no"]) for block in recording.mark_blocks()]
+        whole = [len(units["no"]) for units, _ in engine_blocks(tmp_path)]
+    assert max(units for units, _ in sizes) == FEW
+    assert sum(units for units, _ in sizes) == sum(whole) == 80
+    assert len(whole) == 1
+    assert max(marks) == FEW
+
+
+def engine_blocks(folder: Path) -> list[Any]:
+    """All blocks of units and parts, of the usual size."""
+    with engine_recording(folder, size=1 << 16) as recording:
+        return list(recording.unit_blocks())
+
+
+def test_units_whose_session_depends_on_their_time(tmp_path: Path) -> None:
+    """Two sessions of one process, and steps of a scope that was not recorded."""
+    second = 1_000_000_000
+    spans = [
+        span(number, None, name=SESSION, index=None, start_ns=at * second,
+             end_ns=(at + 10) * second)
+        for number, at in ((1, 100), (2, 200))
+    ]  # fmt: skip
+    for number, at in ((10, 101), (11, 202), (12, 102), (13, 900)):
+        spans.append(span(number, 99, index=number, start_ns=at * second,
+                          end_ns=at * second + 500))  # fmt: skip
+        spans.append(span(number + 10, number, name="forward", start_ns=at * second,
+                          end_ns=at * second + 300))  # fmt: skip
+    batch = made(0, spans=spans, marks=[mark(0, 20, name="loss")])
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    found = assert_equal(files, tmp_path)
+    assert found["unit_sessions"] == [0, 0, 1, 2]
+    assert [each.spans for each in found["sessions"]] == [5, 3, 2]
+
+
+def test_tokens_and_ids_of_a_column_are_those_of_each_text() -> None:
+    texts, ids = Texts(), ["0", "00", "17", "9" * 17, "9" * 18, None, "-1", "a", "é\0", "", "a"]
+    found = tokens(pa.array(ids), texts).tolist()
+    assert [texts.text(each) for each in found] == ids
+    assert found == [texts.token(each) for each in ids]
+    some = ["00" * 16, "f" * 32, "F" * 32, "80" + "0" * 30, None, "x", "0" * 31 + "é", "1" * 31]
+    column = pa.array(["skipped", *some])[1:]
+    high, low = halves(column, texts)
+    assert [*zip(high.tolist(), low.tolist(), strict=True)] == [texts.halves(id_) for id_ in some]
+    assert [texts.id_of(*pair) for pair in zip(high.tolist(), low.tolist(), strict=True)] == some
+    assert halves(pa.array([], pa.string()), texts)[0].dtype == np.int64
