@@ -21,7 +21,7 @@ from .load.errors import NeedsIndexError
 from .load.reducer import Reducer
 from .opening import open_run
 from .relations import Texts
-from .run import Run
+from .run import Run, RunFiles
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def open_chosen_run(
         names = chosen.run.batches
     reducer = guess.finished(names)
     if reducer is not None:
-        yield chosen, Run(reducer, reader, slowest)
+        yield chosen, Run(reducer, RunFiles.of(reader), slowest)
         return
     is_odd = guess.names == names  # reducing it again would fail again
     with open_run(reader, reader, slowest=slowest, needs_index=needs_index or is_odd) as run:

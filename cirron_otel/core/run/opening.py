@@ -12,7 +12,7 @@ from .load.indexed import IndexedRecording
 from .load.reducer import Reducer
 from .recording import Recording
 from .relations import Texts
-from .run import Run
+from .run import Run, RunFiles
 
 
 @contextmanager
@@ -31,10 +31,10 @@ def open_run(
     """
     recording = None if needs_index else reduced(batches)
     if recording is not None:
-        yield Run(recording, reader, slowest)
+        yield Run(recording, RunFiles.of(reader), slowest)
         return
     with run_index(batches) as index:
-        yield Run(IndexedRecording(index, Texts()), reader, slowest)
+        yield Run(IndexedRecording(index, Texts()), RunFiles.of(reader), slowest)
 
 
 def reduced(batches: Iterable[BatchFile]) -> Recording | None:

@@ -174,12 +174,14 @@ def _by_engine(engine: str, source: EngineSource, limits: Thresholds) -> _Diagno
 
     def compute(tables: OpenedTables, wanted: str | None) -> list[DiagnosedRun]:
         from ...core.analysis.run_selection import ALL
-        from ...core.engines.engine_diagnosis import diagnosis_of_run
+        from ...core.analysis.verdicts.diagnosis import diagnose
+        from ...core.run.engines.opening import engine_run
 
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
             with tables.run(chosen, names, needs_digests=False) as run:
-                runs.append(DiagnosedRun(chosen, diagnosis_of_run(run, limits)))
+                window = engine_run(run).window(limits, run.chosen.world_size)
+                runs.append(DiagnosedRun(chosen, diagnose(window, limits)))
         return runs
 
     computed = computed_by(engine, [source], compute, "diagnosis")

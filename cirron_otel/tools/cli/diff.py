@@ -237,10 +237,11 @@ def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Run] | None:
     """Return both runs with the figures by an engine; None, with a message, if one needs Python."""
 
     def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, ComparedRun]:
-        from ...core.engines.engine_comparison import compared_run_of
+        from ...core.run.compared_run import compared_run
+        from ...core.run.engines.opening import engine_run
 
         with tables.run(*tables.choose(wanted)) as run:
-            return run.chosen, compared_run_of(run)
+            return run.chosen, compared_run(engine_run(run))
 
     computed = computed_by(engine, sources, compute, "comparison")
     if computed is None:

@@ -127,15 +127,11 @@ def _by_engine(
     """
 
     def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, RunReport]:
-        from ...core.engines.engine_report import report_of
-        from ...core.engines.run_times import steps_of_all
+        from ...core.run.engines.opening import engine_run
+        from ...core.run.report import report_of
 
         with tables.run(*tables.choose(wanted)) as run:
-            found = report_of(run, slowest)
-            if not as_json:
-                names = dict.fromkeys(p.name for rank in found.ranks for p in rank.steps.phases)
-                found.together = steps_of_all(run.engine, run.relations, names)
-            return run.chosen, found
+            return run.chosen, report_of(engine_run(run, slowest))
 
     computed = computed_by(engine, [source], compute, "report")
     return None if computed is None else computed[0]
