@@ -25,6 +25,8 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
 Files = list[tuple[str, bytes]]
+RELATIONS = "relations"
+"""The name of the document with the relations."""
 FEW = 7
 """The rows of a block: most units, and their parts, are divided between blocks."""
 
