@@ -318,18 +318,3 @@ def _inside(phase: TreeNode) -> Iterator[TreeNode]:
             yield node
         elif holds_phases(node.name):
             todo += reversed(node.children)
-
-
-def joined(parts: Iterable[Breakdown]) -> Breakdown:
-    """Combine several breakdowns, for example those of several ranks, into one.
-
-    They must have their durations.
-    """
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
-    phases: dict[str, PhaseTimes] = {}
-    for part in parts:
-        steps.durations += part.steps.durations
-        unattributed.durations += part.unattributed.durations
-        for each in part.phases:
-            phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
-    return Breakdown(steps, list(phases.values()), unattributed)

@@ -8,10 +8,9 @@ It contains their minimum, median and maximum, so that no outlier is lost.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 from ..records.rows import number_of, shown
 from .index import SpoolIndex
@@ -32,24 +31,6 @@ AND NOT EXISTS (
 
 Values of imported events of Stormlog are memory, which has a section of its own. Digests are
 compared, not listed.
-"""
-# A series has one name and one rank; the marks of evaluations form a series of their own.
-_SERIES = f"""
-CREATE TABLE series (
-    no INTEGER PRIMARY KEY, name TEXT, rank INTEGER, is_eval INTEGER, epoch TEXT, value TEXT,
-    ts_ns INTEGER
-);
-INSERT INTO series
-SELECT mark.no, coalesce(nullif(mark.name, ''), '?'), a.rank,
-    'eval' IN (coalesce(a.name, ''), coalesce(b.name, ''), coalesce(c.name, '')),
-    CASE 'epoch' WHEN a.name THEN a.idx WHEN b.name THEN b.idx WHEN c.name THEN c.idx END,
-    mark.value, mark.ts_ns
-FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
-LEFT JOIN span AS c ON c.id = b.parent
-WHERE {IS_LISTED};
-"""  # noqa: S608 - a constant
-_MARKS_OF_RUN = """
-SELECT rank, name, is_eval, epoch, value FROM series ORDER BY name, rank, is_eval, ts_ns, no
 """
 
 
@@ -142,12 +123,6 @@ class MarkSeries:
         last.mean += (number - last.mean) / last.count
 
 
-def mark_series(index: SpoolIndex) -> tuple[list[MarkSeries], int]:
-    """Return the first 1,000 series, and how many more there are."""
-    index.script(_SERIES)
-    return series_of(index.rows(_MARKS_OF_RUN))
-
-
 class SeriesList:
     """The series of a run, in order of name and rank: the first 1,000, and how many more there are.
 
@@ -170,24 +145,6 @@ class SeriesList:
         return None if self.left_out else self.series[-1]
 
 
-def series_of(rows: Iterable[tuple[Any, ...]]) -> tuple[list[MarkSeries], int]:
-    """Return the first 1,000 series, and how many more there are.
-
-    The rows are the marks in the order of `SeriesList`: (rank, name, is_eval, epoch, value).
-    """
-    listed = SeriesList()
-    for rank, name, is_eval, epoch, value in rows:
-        series = listed.of(rank, name, is_eval)
-        if series is not None:
-            series.add(value, epoch)
-    return listed.series, listed.left_out
-
-
-_STEPS = "SELECT ns, start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no"
-# In the order of the report's series; the records of a series are in order of time.
-_MARKS_OVER_TIME = """
-SELECT rank, name, is_eval, value, ts_ns FROM series ORDER BY name, rank, is_eval, ts_ns, no
-"""
 _EPOCHS = """
 SELECT DISTINCT start_ns FROM span WHERE name = 'epoch' AND rank IS ? AND start_ns IS NOT NULL
 ORDER BY start_ns LIMIT ?
@@ -213,33 +170,9 @@ class Point:
     """The latest time of the records, Unix ns."""
 
 
-def step_points(index: SpoolIndex, rank: int | None, count: int, limit: int) -> list[Point]:
-    """Return the durations (ns) of a rank's steps, in order of start, as at most `limit` points.
-
-    `count` is the number of the rank's steps. `report_run` must have been called with the index.
-    """
-    return list(points_of(index.rows(_STEPS, rank), count, limit))
-
-
 def epoch_starts(index: SpoolIndex, rank: int | None, limit: int) -> list[int]:
     """Return the start times of a rank's first `limit` epochs, Unix ns."""
     return [start for (start,) in index.rows(_EPOCHS, rank, limit)]
-
-
-def mark_points(
-    index: SpoolIndex, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
-) -> Iterator[tuple[MarkSeries, list[Point]]]:
-    """Yield the points of the wanted series in the order of the report; at most `limit` each.
-
-    `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the series,
-    or None to skip it.
-    """
-    rows = index.rows(_MARKS_OVER_TIME)
-    for (rank, name, is_eval), records in groupby(rows, key=lambda row: row[:3]):
-        series = wanted(name, rank, bool(is_eval))
-        if series is not None:
-            values = ((number_of(row[3]), row[4]) for row in records)
-            yield series, list(points_of(values, series.count, limit))
 
 
 def points_of(

@@ -43,7 +43,7 @@ class CataloguedRun:
                 return SpoolReader(part.place).read(name, check=check)
         return None
 
-    def batches(self) -> Iterator[BatchFile]:
+    def __iter__(self) -> Iterator[BatchFile]:
         """Yield the batches of all parts, without listing the directories again.
 
         A batch that disappeared is left out.

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+from ..run.run_figures import RunFigures, run_figures
 from ..state_database import TEMPORARY, open_database
 from .breakdown import STEP, PhaseFigures
 from .index import disk_errors
 from .run_catalogue import CataloguedRun, merged_value
-from .run_figures import RunFigures, run_figures
 from .run_keys import OF_RECORDS, Values, value_of_run
 from .run_time import ROWS, Row
 from .runs import Run

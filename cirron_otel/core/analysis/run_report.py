@@ -6,27 +6,21 @@ figures of each rank, and the durations of one rank's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..spool.reader import SpoolReader
-from .bound import RunBound, Straggler, bound_of
-from .breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
-from .divergence.observed_steps import create_digest_tables
-from .divergence.replicas import ReplicaComparison, compare_replicas
-from .divergence.tensors import RunDigests
-from .epochs import add_open_scopes
-from .failures import SessionFailure, failures_of
-from .index import SpoolIndex, id_of
-from .mark_series import MAX_SERIES, MarkSeries, mark_series
-from .memory_series import MemoryReport, memory_report
+from .bound import RunBound, Straggler
+from .breakdown import Breakdown
+from .divergence.replicas import ReplicaComparison
+from .failures import SessionFailure
+from .index import SpoolIndex
+from .mark_series import MarkSeries
+from .memory_series import MemoryReport
 from .metrics import LossMetric, losses
-from .run_time import RankReport, create_intervals, wall_time
+from .run_time import RankReport
 from .run_traces import BatchLookup, records_of
-from .sessions import assign_sessions
-from .step_tables import create_step_tables, step_times_of, step_times_of_rank
-from .summary import SessionSummary, sessions_of, with_processes
+from .summary import SessionSummary
 from .verdicts.diagnosis import Diagnosis
 from .verdicts.reading import diagnose_index
 from .verdicts.thresholds import thresholds_of
@@ -73,24 +67,6 @@ def drops_in(
 
 SCHEMA_VERSION = 1
 """The version of the JSON document (docs/report.schema.json); it changes if a key changes."""
-
-_RANKS = """
-SELECT rank, count(*), min(start_ns), max(end_ns),
-    coalesce(sum(max(end_ns - start_ns, 0)) FILTER (WHERE name = 'recompute'), 0)
-FROM span GROUP BY rank ORDER BY rank
-"""
-_SLOWEST = """
-SELECT no, id, parent, rank, idx, start_ns FROM step ORDER BY ns DESC, no LIMIT ?
-"""
-_ABOVE = "SELECT name, idx, parent FROM span WHERE id = ? LIMIT 1"
-_GPU = """
-SELECT rank, coalesce(nullif(name, ''), '?') AS named, count(*), total(max(gpu_ns, 0)),
-    total(max(coalesce(end_ns - start_ns, 0), 0))
-FROM span WHERE gpu_ns IS NOT NULL GROUP BY rank, named ORDER BY rank, 4 DESC, named LIMIT ?
-"""
-_SUMMARISED = "SELECT count(*) FROM span WHERE origin = id"
-_EPOCH = "epoch"
-_MOST_LEVELS = 64
 
 
 @dataclass(slots=True)
@@ -184,99 +160,11 @@ class RunReport:
         }
 
 
-def report_run(
-    index: SpoolIndex,
-    slowest: int = 10,
-    reader: SpoolReader | None = None,
-    *,
-    keeps_durations: bool = False,
-) -> RunReport:
-    """Return the report of an index from `run_index`; call it at most once per index.
-
-    The report lists the `slowest` steps of all ranks, the slowest first. Attributes, events and the
-    state of processes are read through `reader`. With `keeps_durations`, the ranks have the
-    durations of all steps and phases. Raises TargetError if there is no disk space.
-    """
-    assign_sessions(index)
-    sessions = sessions_of(index)
-    if reader is not None:
-        add_open_scopes(index, reader.paths)
-        # A process without a batch may belong to a run other than the one being read.
-        sessions = with_processes(sessions, reader.paths, adds=reader.only is None)
-    create_step_tables(index)
-    create_digest_tables(index)
-    marks, left_out = mark_series(index)
-    ranks = list(rank_reports(index, keeps_durations=keeps_durations))
-    bound, straggler = bound_of(ranks)
-    return RunReport(
-        index.one("SELECT count(*) FROM span"),
-        ranks,
-        [_slow(index, row) for row in index.rows(_SLOWEST, slowest)],
-        marks,
-        left_out,
-        [
-            GpuTime(rank, name, times, int(gpu_ns), int(wall_ns))
-            for rank, name, times, gpu_ns, wall_ns in index.rows(_GPU, MAX_SERIES)
-        ],
-        failures_of(index, reader, sessions),
-        drops_of(index, reader, sessions) if reader is not None else [],
-        bound,
-        straggler,
-        memory_report(index),
-        diagnosis_of(index),
-        index.one(_SUMMARISED) if index.has_summaries else 0,
-        None if reader is None else compare_replicas(RunDigests(index, reader)),
-    )
-
-
 def diagnosis_of(index: SpoolIndex, steps: WindowSteps | None = None) -> Diagnosis | None:
     """Return the verdicts on a run; None if it has neither steps nor a summary of them.
 
-    `steps` are the aligned steps, if they are not in the index.
+    `steps` are the aligned steps; None if the run has none.
     """
-    if steps is None and not index.one(
-        "SELECT EXISTS (SELECT 1 FROM step) OR EXISTS (SELECT 1 FROM summary)"
-    ):
+    if steps is None and not index.one("SELECT EXISTS (SELECT 1 FROM summary)"):
         return None
     return diagnose_index(index, thresholds_of("run"), steps=steps)
-
-
-def rank_reports(index: SpoolIndex, *, keeps_durations: bool) -> Iterator[RankReport]:
-    """Yield the report of each rank, after `create_step_tables`; call it at most once per index."""
-    create_intervals(index)
-    for rank, spans, first_ns, last_ns, recompute_ns in index.rows(_RANKS):
-        steps = _breakdown(index, rank)
-        time = wall_time(index, rank, first_ns, last_ns, steps.warm_up)
-        if not keeps_durations:
-            steps = steps.figures()
-        yield RankReport(rank, spans, first_ns, last_ns, steps, time, int(recompute_ns))
-
-
-def _breakdown(index: SpoolIndex, rank: int | None) -> Breakdown:
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
-    phases: dict[str, PhaseTimes] = {}
-    for step in step_times_of_rank(index, rank):
-        steps.durations.append(step.ns)
-        unattributed.durations.append(step.unattributed_ns)
-        for phase in step.phases:
-            phases.setdefault(phase.name, PhaseTimes(phase.name)).durations.append(phase.ns)
-    return Breakdown(steps, list(phases.values()), unattributed)
-
-
-def _slow(index: SpoolIndex, row: tuple[Any, ...]) -> SlowStep:
-    number, key, parent, rank, step, start_ns = row
-    times = step_times_of(index, number)
-    named = id_of(key) if key is not None else None
-    epoch = _epoch_above(index, parent)
-    return SlowStep(named, rank, epoch, step, start_ns, times.ns, times.totals())
-
-
-def _epoch_above(index: SpoolIndex, parent: bytes | None) -> str | None:
-    for _ in range(_MOST_LEVELS):
-        row = next(index.rows(_ABOVE, parent), None) if parent is not None else None
-        if row is None:
-            return None
-        name, position, parent = row
-        if name == _EPOCH:
-            return str(position) if position is not None else None
-    return None

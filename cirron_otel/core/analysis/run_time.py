@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .breakdown import Breakdown
-from .index import SpoolIndex
 
 Row = Literal[
     "set_up", "warm_up", "steps", "evaluation", "checkpoints", "between_steps", "after_steps",
@@ -26,24 +25,6 @@ ROWS: tuple[Row, ...] = (
 WORK: tuple[Row, ...] = ("checkpoints", "evaluation", "warm_up", "steps")
 """In order of precedence: a moment that several of these rows cover belongs to the first one."""
 SESSION = len(WORK)
-# They are few. Without a table of them, all spans of each rank would be read several times.
-_OTHER_INTERVALS = """
-CREATE TABLE interval (
-    no INTEGER PRIMARY KEY, rank INTEGER, start_ns INTEGER, end_ns INTEGER, kind INTEGER
-);
-INSERT INTO interval (rank, start_ns, end_ns, kind)
-SELECT rank, start_ns, end_ns, CASE
-    WHEN name LIKE '%checkpoint%' THEN 0 WHEN name = 'eval' THEN 1 ELSE 4 END
-FROM span WHERE name LIKE '%checkpoint%' OR name IN ('eval', 'cirron.session');
-CREATE INDEX interval_rank ON interval (rank);
-"""
-_INTERVALS = """
-SELECT start_ns, end_ns, kind FROM interval WHERE rank IS ?1
-UNION ALL SELECT start_ns, start_ns + ns, CASE WHEN start_ns < ?2 THEN 2 ELSE 3 END
-    FROM step WHERE rank IS ?1
-ORDER BY 1, 2, 3
-"""
-_STEADY = "SELECT start_ns FROM step WHERE rank IS ? ORDER BY start_ns, no LIMIT 1 OFFSET ?"
 
 
 @dataclass(slots=True)
@@ -65,20 +46,6 @@ class WallTime:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the rows with their shares."""
         return [{"name": row, "ns": self.rows[row], "share": self.share(row)} for row in ROWS]
-
-
-def create_intervals(index: SpoolIndex) -> None:
-    """Create the table that `wall_time` reads besides the steps."""
-    index.script(_OTHER_INTERVALS)
-
-
-def wall_time(
-    index: SpoolIndex, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
-) -> WallTime:
-    """Return the wall time of a rank by row; its first `warm_up` steps count as warm-up."""
-    steady_ns = index.one(_STEADY, rank, warm_up) if warm_up else first_ns
-    intervals = index.rows(_INTERVALS, rank, last_ns if steady_ns is None else steady_ns)
-    return wall_time_of(intervals, first_ns, last_ns)
 
 
 def wall_time_of(

@@ -95,9 +95,7 @@ def records_of(
     index: SpoolIndex, reader: BatchLookup, ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
-    places = (
-        (span_id, *place) for span_id in ids for place in index.rows(_PLACE, key_of(span_id))
-    )
+    places = ((span_id, *place) for span_id in ids for place in index.rows(_PLACE, key_of(span_id)))
     return records_at(reader, places)
 
 

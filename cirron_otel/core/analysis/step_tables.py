@@ -129,16 +129,6 @@ def step_times(index: SpoolIndex) -> Iterator[StepTimes]:
     return _step_times(index.rows(_BY_STEP.format(where="")))
 
 
-def step_times_of_rank(index: SpoolIndex, rank: int | None) -> Iterator[StepTimes]:
-    """Yield the steps of one rank, or those without a rank, in order of start."""
-    return _step_times(index.rows(_BY_STEP.format(where="WHERE step.rank IS ?"), rank))
-
-
-def step_times_of(index: SpoolIndex, number: int) -> StepTimes:
-    """Return one step by its key in the index."""
-    return next(_step_times(index.rows(_BY_STEP.format(where="WHERE step.no = ?"), number)))
-
-
 def _step_times(rows: Iterator[tuple[Any, ...]]) -> Iterator[StepTimes]:
     step: StepTimes | None = None
     for number, step_ns, name, ns, gpu_ns in rows:

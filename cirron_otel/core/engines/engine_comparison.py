@@ -5,11 +5,11 @@ from __future__ import annotations
 import ibis
 
 from ...semconv import SESSION
-from ..analysis.compared_run import ComparedRun, LastValue
 from ..analysis.divergence.dropped_marks import dropped_marks
 from ..analysis.epochs import add_open_scopes
 from ..analysis.run_report import diagnosis_of
 from ..analysis.verdicts.thresholds import thresholds_of
+from ..run.compared_run import ComparedRun, LastValue
 from .engine_diagnosis import window_of
 from .expressions import ascending, has_name
 from .reduced_index import ReducedIndex

@@ -1,6 +1,6 @@
 """The window of the verdicts, with the sums that an engine computes over its steps.
 
-The figures are those of `AlignedSteps`. The engine adds up the phases; the steps of the window are
+The figures are those of `WindowSums`. The engine adds up the phases; the steps of the window are
 compared with each other in the order of time, so that their times, without their phases, are read.
 """
 
@@ -41,7 +41,7 @@ _DEVICE_SUMS: Final = ("h2d", "forward", "backward", "optimizer")
 
 
 class EngineSteps:
-    """The window of the aligned steps of a run, like `AlignedSteps`."""
+    """The window of the aligned steps of a run, like `WindowSums`."""
 
     def __init__(
         self, engine: SqlEngine, relations: StepRelations, index: SpoolIndex, limits: Thresholds

@@ -34,7 +34,7 @@ Attributes: TypeAlias = msgspec.Raw
 """The attributes of a record as JSON text; a parsed value if the batch is malformed."""
 
 
-class IndexedSpan(Struct):
+class IndexedSpan(Struct, gc=False):
     """The fields of a span that the index stores."""
 
     id: str | None = None
@@ -100,7 +100,7 @@ class IndexedSpan(Struct):
         return isinstance(self.attrs, msgspec.Raw) and _SUMS_TEXT in bytes(self.attrs)
 
 
-class IndexedMark(Struct):
+class IndexedMark(Struct, gc=False):
     """The fields of a mark that the index stores."""
 
     id: str | None = None
@@ -122,7 +122,7 @@ class IndexedMark(Struct):
         return not isinstance(self.attrs, msgspec.Raw) or text in bytes(self.attrs)
 
 
-class IndexedSnapshot(Struct):
+class IndexedSnapshot(Struct, gc=False):
     """The fields of a snapshot that the index stores."""
 
     id: str | None = None
@@ -142,6 +142,12 @@ class IndexedBatch(Struct):
 
 
 _decoder = msgspec.json.Decoder(IndexedBatch)
+
+
+def detach(record: IndexedSpan | IndexedMark) -> None:
+    """Copy the attributes of a record that is kept: they refer to the text of its batch."""
+    if isinstance(record.attrs, msgspec.Raw):
+        record.attrs = record.attrs.copy()
 
 
 def rows_of(data: bytes) -> IndexedBatch:

@@ -79,5 +79,8 @@ class Recording(Protocol):
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
 
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+
     def files(self) -> Iterable[str]:
         """Return the names of the batches."""

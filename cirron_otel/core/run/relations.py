@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from ...ids import is_id
+from ..records.rows import shown
 
 Block: TypeAlias = Mapping[str, np.ndarray]
 """Some rows of a relation, column by column."""
@@ -24,6 +25,8 @@ ABSENT: Final = -(2**63)
 """A missing integer. No time, rank or size of a recording is this number."""
 NO_TEXT: Final = -1
 """The token of a missing text."""
+_MOST_DIGITS: Final = 17
+_MOST_DIGITAL: Final = 10**_MOST_DIGITS
 _HALVES: Final = struct.Struct(">qq")
 
 UNIT: Final[Mapping[str, str]] = {
@@ -94,7 +97,7 @@ class Texts:
         if (
             text.isdecimal()
             and text.isascii()
-            and len(text) < 18
+            and len(text) <= _MOST_DIGITS
             and (text[0] != "0" or text == "0")
         ):
             return int(text)
@@ -102,6 +105,16 @@ class Texts:
         self._texts.append(text)
         self._numbers[text] = number
         return number
+
+    def token_of(self, value: Any) -> int:
+        """Return the token of a value as text for display (`shown`)."""
+        if type(value) is int and 0 <= value < _MOST_DIGITAL:
+            return value
+        if type(value) is str:
+            found = self._numbers.get(value)
+            if found is not None:
+                return found
+        return self.token(shown(value))
 
     def text(self, token: int) -> str | None:
         """Return the text of a token."""

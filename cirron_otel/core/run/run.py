@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
 
+from ...semconv import SESSION
 from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
+from ..analysis.divergence.dropped_marks import dropped_in
 from ..analysis.divergence.observed_steps import create_digest_tables
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
 from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
-from ..analysis.mark_series import MarkSeries
+from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
@@ -29,7 +31,7 @@ from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
-from .figures.breakdowns import BreakdownFold
+from .figures.breakdowns import BreakdownFold, sum_of
 from .figures.device_times import device_times, peaks
 from .figures.failures import Failures
 from .figures.memory import MemoryFold, MemorySample
@@ -39,9 +41,10 @@ from .figures.slowest import SlowestFold, SlowUnit
 from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .recording import Recording
-from .relations import ABSENT, SUMMARY
+from .relations import ABSENT, SUMMARY, Block
 
 _MOST_SESSIONS: Final = 1000
+_AT_ONCE: Final = 100
 _MOST_MISSING: Final = 1000
 
 
@@ -69,9 +72,7 @@ class Run:
         sessions = self.recording.sessions()
         if self._reader is not None:
             # A process without a batch may belong to a run other than the one being read.
-            sessions = with_processes(
-                sessions, self._reader.paths, adds=self._reader.only is None
-            )
+            sessions = with_processes(sessions, self._reader.paths, adds=self._reader.only is None)
         return sessions
 
     @cached_property
@@ -82,6 +83,7 @@ class Run:
             folds.breakdowns.add(units, parts)
             folds.times.add(units)
             folds.slowest.add(units, parts)
+            folds.add_device_times(units, parts)
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
         return folds
@@ -111,8 +113,26 @@ class Run:
 
     def durations(self, rank: int | None) -> list[int]:
         """Return the durations of a rank's units in the order of their start, ns."""
-        found: list[int] = self._units.breakdowns.units_of(rank).tolist()
+        found: list[int] = self._units.times.units_of(rank)[:, 1].tolist()
         return found
+
+    def unit_points(self, rank: int | None, limit: int) -> list[Point]:
+        """Return the durations of a rank's units, ns, in the order of their start.
+
+        They are at most `limit` points.
+        """
+        times = self._units.times.units_of(rank).tolist()
+        return list(points_of(((ns, start) for start, ns in times), len(times), limit))
+
+    def mark_points(
+        self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
+    ) -> Iterator[tuple[MarkSeries, list[Point]]]:
+        """Yield the points of the wanted series in the order of `marks`; at most `limit` each.
+
+        `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the
+        series, or None to skip it.
+        """
+        return self._marks.points(wanted, limit)
 
     @cached_property
     def ranks(self) -> list[RankReport]:
@@ -199,14 +219,44 @@ class Run:
         return drops_in(records_at(self._reader, places), ranks)
 
     @cached_property
+    def dropped_marks(self) -> int:
+        """The number of marks that the recording processes dropped."""
+        if self._reader is None:
+            return 0
+        count, places = 0, self._session_places()
+        while some := list(islice(places, _AT_ONCE)):
+            records = records_at(self._reader, some).values()
+            count += sum(dropped_in(each.get("attrs")) for each in records)
+        return count
+
+    def _session_places(self) -> Iterator[tuple[str, str, int]]:
+        scopes = chain(self.recording.tree.scopes, (each[:2] for each in self.recording.noted))
+        seen: set[str] = set()
+        for number, span in scopes:
+            place = self.recording.place_of(number) if span.name == SESSION else None
+            if place is not None and span.id is not None and span.id not in seen:
+                seen.add(span.id)
+                yield span.id, *place
+
+    @cached_property
+    def device_ns(self) -> int | None:
+        """The device time of the units; None if none is measured."""
+        return self._units.device_ns
+
+    @cached_property
     def replicas(self) -> ReplicaComparison | None:
         """The comparison of ranks by their weights; None if no ranks have equal weights."""
+        return None if self.digests is None else compare_replicas(self.digests)
+
+    @cached_property
+    def digests(self) -> RunDigests | None:
+        """The digests of the run; None if no step has one."""
         index, reader = self.recording.index, self._reader
-        if index is None or reader is None:  # there are no digests
+        if index is None or reader is None:
             return None
         _ = self._open_scopes  # adds them to the index
         create_digest_tables(index)
-        return compare_replicas(RunDigests(index, reader))
+        return RunDigests(index, reader)
 
     @cached_property
     def has_units(self) -> bool:
@@ -309,7 +359,18 @@ class _UnitFolds:
         self.times.add_scopes(each.span for each in recording.noted)
         self.slowest = SlowestFold(recording.texts, slowest)
         self.summarised = 0
+        self.device_ns: int | None = None
         self.failures = failures
+
+    def add_device_times(self, units: Block, parts: Block) -> None:
+        """Add the device time of the units' parts, or of a unit whose parts have none."""
+        of_parts = np.maximum(parts["gpu_ns"][parts["gpu_ns"] != ABSENT], 0)
+        timed = np.repeat(np.arange(len(units["ns"])), units["parts"])[parts["gpu_ns"] != ABSENT]
+        is_own = units["gpu_ns"] != ABSENT
+        is_own[timed] = False
+        if len(of_parts) or is_own.any():
+            own = np.maximum(units["gpu_ns"][is_own], 0)
+            self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
 
 
 def _none(name: str) -> PhaseFigures:

@@ -145,7 +145,7 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
     """
     from ...core.analysis.run_selection import ALL, all_runs
-    from ...core.analysis.verdicts.reading import diagnose_batches
+    from ...core.run.diagnosing import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run

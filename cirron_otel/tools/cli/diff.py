@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...core.analysis.breakdown import Breakdown, PhaseTimes
-    from ...core.analysis.compared_run import ComparedRun, LastValue
     from ...core.analysis.divergence.comparing import RunComparison
     from ...core.analysis.divergence.tensors import RunDigests
     from ...core.analysis.run_selection import ChosenRun
     from ...core.analysis.verdicts.comparison import StepChange
     from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
+    from ...core.run.compared_run import ComparedRun, LastValue
 
 
 _SIDES = 2
@@ -45,7 +45,7 @@ class _Run(NamedTuple):
     figures: ComparedRun
     chosen: ChosenRun
     digests: RunDigests | None
-    """None for a run without digests whose figures an engine has computed."""
+    """None for a run without digests."""
     findings: list[Finding]
     code: int
 
@@ -169,12 +169,16 @@ def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     from ...core.analysis.divergence.settling import settle
 
     comparison = RunComparison()
-    if a.digests is not None and b.digests is not None:
+    one, other = a.digests, b.digests
+    if one is not None or other is not None:
         comparison = compare_runs(
-            observed_steps(a.digests.index), observed_steps(b.digests.index), tolerance
+            iter(()) if one is None else observed_steps(one.index),
+            iter(()) if other is None else observed_steps(other.index),
+            tolerance,
         )
-        for rank in comparison.ranks:
-            settle(rank, a.digests, b.digests)
+        if one is not None and other is not None:
+            for rank in comparison.ranks:
+                settle(rank, one, other)
     comparison.dropped = a.figures.dropped_marks, b.figures.dropped_marks
     return comparison
 
@@ -216,20 +220,17 @@ def _read(
     stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
 ) -> _Run:
     """Read a run; `stack` keeps its index."""
-    from ...core.analysis.compared_run import compared_run
-    from ...core.analysis.divergence.observed_steps import create_digest_tables
-    from ...core.analysis.divergence.tensors import RunDigests
-    from ...core.analysis.index import run_index
+    from ...core.run.compared_run import compared_run
+    from ...core.run.opening import open_run
     from ...core.spool.reader import SpoolReader
 
     place = stack.enter_context(as_spool(source, source_format, run))
     reader = SpoolReader(place.directory)
     chosen = chosen_run(reader, run)
-    index = stack.enter_context(run_index(reader))
-    figures = compared_run(index, reader)
-    create_digest_tables(index)
+    opened = stack.enter_context(open_run(reader, reader))
+    figures, digests = compared_run(opened), opened.digests
     findings, code = place.findings(reader), place.report_problems(reader)
-    return _Run(figures, chosen, RunDigests(index, reader), findings, code)
+    return _Run(figures, chosen, digests, findings, code)
 
 
 def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Run] | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...core.analysis.run_selection import ChosenRun
     from ...core.engines.source import OpenedTables
     from ...core.records.findings import Finding
+    from ...core.run.run import Run
     from ...core.spool.reader import SpoolReader
     from .engines import EngineResult
     from .sources import OpenedSource
@@ -81,9 +82,8 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
-    from ...core.analysis.all_ranks import steps_of_all
-    from ...core.analysis.index import run_index
-    from ...core.analysis.run_report import report_run
+    from ...core.run.opening import open_run
+    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
     _check_files({"--perfetto": trace_file, "--html": page_file}, source)
@@ -103,14 +103,13 @@ def report(
     with as_spool(source, source_format, run) as place:
         reader = SpoolReader(place.directory)
         chosen = chosen_run(reader, run)
-        with run_index(reader) as index:
-            run_report = report_run(index, slowest, reader)
-            if not as_json:
-                run_report.together = steps_of_all(index, run_report.ranks)
-            if trace_file is not None:
+        needs_index = (trace_file, page_file) != (None, None)
+        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as opened:
+            run_report, index = report_of(opened), opened.recording.index
+            if trace_file is not None and index is not None:
                 _write_trace(index, trace_file)
             if page_file is not None:
-                _write_page(page_file, run_report, index, (source, place, reader, spans), chosen)
+                _write_page(page_file, run_report, opened, (source, place, reader, spans), chosen)
     findings = place.findings(reader)
     _show(source, run_report, chosen, findings, as_json=as_json, no_pager=no_pager)
     return max(place.report_problems(reader), _drops(run_report))
@@ -221,7 +220,7 @@ def _write_trace(index: SpoolIndex, path: str) -> None:
 def _write_page(
     path: str,
     found: RunReport,
-    index: SpoolIndex,
+    opened: Run,
     run: tuple[str, OpenedSource, SpoolReader, tuple[str, ...]],
     chosen: ChosenRun,
 ) -> None:
@@ -233,7 +232,7 @@ def _write_page(
     shown = shown_source(source)
     name = None if chosen.run is None else chosen.run.name
     content = gather(
-        shown, found, index, reader, span_ids, place.shortfalls(), place.findings(reader), name
+        shown, found, opened, reader, span_ids, place.shortfalls(), place.findings(reader), name
     )
     with replacing(path) as file:
         for piece in document(content):

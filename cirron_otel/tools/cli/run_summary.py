@@ -103,12 +103,12 @@ def report_of(batches: RunBatches) -> RunReport:
 
     Raises the errors of reading a spool.
     """
-    from ...core.analysis.index import run_index
-    from ...core.analysis.run_report import report_run
+    from ...core.run.opening import open_run
+    from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
-    with run_index(batches) as index:
-        return report_run(index, 0, SpoolReader(batches.paths.root))
+    with open_run(batches, SpoolReader(batches.paths.root), slowest=0) as run:
+        return report_of(run)
 
 
 def show_report(found: RunReport) -> None:

@@ -8,22 +8,29 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.all_ranks import steps_of_all
-from cirron_otel.core.analysis.breakdown import joined
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import RunReport, report_run
+from cirron_otel.core.analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
+from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from tests.kit.generators.trees import random_spool, training
 from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.kit.spools.reports import reported
 from tests.perf.scale.ranks import Job
 from tests.perf.scale.simulate import requests_of
 
 
-def read(batches: Iterable[BatchFile], *, keeps_durations: bool) -> RunReport:
-    with run_index(batches) as index:
-        report = report_run(index, keeps_durations=keeps_durations)
-        report.together = steps_of_all(index, report.ranks)
-    return report
+def joined(parts: Iterable[Breakdown]) -> Breakdown:
+    """Combine several breakdowns, for example those of several ranks, into one.
+
+    They must have their durations.
+    """
+    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
+    phases: dict[str, PhaseTimes] = {}
+    for part in parts:
+        steps.durations += part.steps.durations
+        unattributed.durations += part.unattributed.durations
+        for each in part.phases:
+            phases.setdefault(each.name, PhaseTimes(each.name)).durations.extend(each.durations)
+    return Breakdown(steps, list(phases.values()), unattributed)
 
 
 def figures(report: RunReport) -> dict[str, Any]:
@@ -39,10 +46,9 @@ def figures(report: RunReport) -> dict[str, Any]:
 
 
 def check(batches: list[BatchFile]) -> RunReport:
-    complete = read(batches, keeps_durations=True)
-    expected = complete.to_json()
-    report = read(batches, keeps_durations=False)
-    assert report.to_json() == expected
+    complete = reported(batches, durations=True)
+    report = reported(batches)
+    assert report.to_json() == complete.to_json()
     found = figures(report)
     complete.together = joined(each.steps for each in complete.ranks)
     assert found == figures(complete)

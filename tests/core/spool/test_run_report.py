@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cirron_otel.core.analysis.breakdown import break_down
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import RunReport, report_run
+from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.analysis.tree import build_trees
 from cirron_otel.core.spool.reader import SpoolReader
+from tests.kit.spools.reports import reported
 
 _START = 1_795_000_000_000_000_000
 
@@ -67,8 +67,7 @@ def spool(
         path = folder / "spool" / f"{_START + number:020d}-{number:032x}.json"
         path.write_text(json.dumps(batch))
     reader = SpoolReader(folder)
-    with run_index(reader) as index:
-        found = report_run(index, 3, keeps_durations=True)
+    found = reported(reader, slowest=3, durations=True)
     assert not reader.findings
     return found
 

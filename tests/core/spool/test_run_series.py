@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.mark_series import mark_points, step_points
-from cirron_otel.core.analysis.run_report import report_run
+from cirron_otel.core.run.opening import open_run
 
 from .test_perfetto import batch
 from .test_run_report import _START, mark, span
@@ -19,9 +17,8 @@ from .test_run_report import _START, mark, span
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 25))
 def test_points_of_steps(durations: list[int], limit: int) -> None:
     spans = [span("step", ns, id=f"{n}", at=_START + n) for n, ns in enumerate(durations)]
-    with run_index([batch(spans[::-1])]) as index:
-        report_run(index)
-        points = step_points(index, 0, len(durations), limit)
+    with open_run([batch(spans[::-1])]) as run:
+        points = run.unit_points(0, limit)
     assert len(points) == min(len(durations), limit)
     place = 0
     for point in points:
@@ -43,10 +40,10 @@ def test_points_of_marks(limit: int) -> None:
         mark("note", "warm", 1, "s"),
         mark("other", 7, 1, "s"),
     ]
-    with run_index([batch([span("step", 5, id="s", rank=3)], marks)]) as index:
-        series = {(each.name, each.rank): each for each in report_run(index).marks}
+    with open_run([batch([span("step", 5, id="s", rank=3)], marks)]) as run:
+        series = {(each.name, each.rank): each for each in run.marks[0]}
         del series["other", 3]
-        found = list(mark_points(index, lambda name, rank, _: series.get((name, rank)), limit))
+        found = list(run.mark_points(lambda name, rank, _: series.get((name, rank)), limit))
     assert [each.name for each, _ in found] == ["loss", "note"]
     loss, note = (points for _, points in found)
     assert len(loss) == min(limit, 3)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.analysis.run_traces import (
     StepTrace,
     fields_of,
@@ -18,6 +17,7 @@ from cirron_otel.core.analysis.run_traces import (
     step_traces,
 )
 from cirron_otel.core.analysis.tree import TreeLimits
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
@@ -42,8 +42,9 @@ def batch(spans: list[dict[str, Any]]) -> str:
 def traces(
     reader: SpoolReader, *asked: str, limits: TreeLimits | None = None
 ) -> tuple[list[StepTrace], dict[str, dict[str, Any]]]:
-    with run_index(reader) as index:
-        ranks = [each.rank for each in report_run(index).ranks]
+    with open_run(reader, needs_index=True) as run:
+        index, ranks = run.recording.index, [each.rank for each in run.ranks]
+        assert index is not None
         found = step_traces(index, ranks, asked, limits or TreeLimits())
         ids = [node.id for each in found for _, node in scopes_of(each.step) if node.id]
         return found, records_of(index, reader, ids)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
-from cirron_otel.core.analysis.verdicts.reading import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.run.diagnosing import diagnose_batches
+from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.core.analysis.verdicts.records import START, Rank, write_spool
 
@@ -71,8 +71,8 @@ def _parts(steps: int) -> Iterator[Rank]:
 def _costs(spool: Path, sizes: DiagnoseSizes) -> None:
     def report(_: int) -> None:
         reader = SpoolReader(spool)
-        with run_index(reader) as index:
-            report_run(index, 10, reader)
+        with open_run(reader, reader) as run:
+            report_of(run)
 
     def diagnose(_: int) -> None:
         found = diagnose_batches(SpoolReader(spool), thresholds_of("run"))

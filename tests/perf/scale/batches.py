@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.delivery.batch_target import SealedBatch
 from cirron_otel.core.spool.paths import file_name
 from cirron_otel.core.spool.reader import BatchFile
+from tests.kit.spools.reports import reported
 
 Record = dict[str, Any]
 START_NS, MS = 1_795_000_000_000_000_000, 1_000_000
@@ -121,8 +120,7 @@ def report_json(batches: Iterable[SealedBatch]) -> Record:
 
     The number of summaries is left out.
     """
-    with run_index(files(batches)) as index:
-        report = report_run(index).to_json()
+    report = reported(files(batches)).to_json()
     report.pop("summarised_steps")
     report["slowest_steps"].sort(key=lambda step: (-step["duration_ns"], step["start_ns"]))
     return report

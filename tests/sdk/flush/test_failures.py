@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import RunReport, report_run
+from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.analysis.summary import summarise
 from cirron_otel.core.analysis.tree import TreeNode, build_trees
 from cirron_otel.core.spool.paths import find_spool
@@ -20,6 +19,7 @@ from cirron_otel.core.spool.recovery import recover
 from cirron_otel.tools.cli.main import run as cli
 from tests.kit.html_page import Page
 from tests.kit.sessions.processes import run, start
+from tests.kit.spools.reports import reported
 
 NAN = "ValueError: loss is nan"
 TERMINATED = "killed: the process was ended by SIGTERM"
@@ -74,8 +74,7 @@ def states(folder: Path) -> list[str]:
 
 def report_of(folder: Path) -> RunReport:
     reader = SpoolReader(folder)
-    with run_index(reader) as index:
-        return report_run(index, 0, reader)
+    return reported(reader, reader, slowest=0)
 
 
 def check(way: str, ran: tuple[Path, int, str], expected: tuple[str, str | None, int]) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from cirron_otel.core.analysis.breakdown import Breakdown
-from cirron_otel.core.analysis.compared_run import ComparedRun, compared_run
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
-from cirron_otel.core.analysis.verdicts.reading import diagnose_batches
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.engine_comparison import compared_run_of
 from cirron_otel.core.engines.engine_diagnosis import diagnosis_of_run
 from cirron_otel.core.engines.engine_report import report_of
 from cirron_otel.core.engines.source import Connect, opened_tables
+from cirron_otel.core.run.compared_run import ComparedRun, compared_run
+from cirron_otel.core.run.diagnosing import diagnose_batches
+from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.report import report_of as python_report_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.kit.examples import is_drawn
 
@@ -52,11 +52,11 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
     reader = SpoolReader(folder)
     documents: dict[str, Any] = {}
     for name in names:
-        with run_index(reader) as index:
+        with open_run(reader, reader, slowest=SLOWEST) as run:
             if name == "report":
-                documents[name] = report_run(index, SLOWEST, reader).to_json()
+                documents[name] = python_report_of(run).to_json()
             elif name == "comparison":
-                documents[name] = document_of(compared_run(index, reader))
+                documents[name] = document_of(compared_run(run))
             else:
                 documents[name] = diagnose_batches(reader, LIMITS).to_json()
     return documents

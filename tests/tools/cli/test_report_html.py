@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import report_run
+from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.page.content import RunContent, gather
@@ -54,9 +54,8 @@ def batch(spans: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None
 
 @contextlib.contextmanager
 def gathered(reader: Any, *asked: str, warnings: list[str] | None = None) -> Iterator[RunContent]:
-    with run_index(reader) as index:
-        found = report_run(index)
-        yield gather("source", found, index, reader, asked, warnings or [], [])
+    with open_run(reader, needs_index=True) as run:
+        yield gather("source", report_of(run), run, reader, asked, warnings or [], [])
 
 
 def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:

@@ -18,9 +18,7 @@ import pytest
 
 from cirron_otel import exactjson
 from cirron_otel.core.analysis.breakdown import PhaseTimes
-from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.analysis.run_keys import KEYS
-from cirron_otel.core.analysis.run_report import report_run
 from cirron_otel.core.analysis.runs import read_runs
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.tools.cli.demo import RECORDING
@@ -34,6 +32,7 @@ from tests.kit.spools.made import (
     span,
 )
 from tests.kit.spools.recorded import SPOOLS
+from tests.kit.spools.reports import reported
 from tests.tools.convert.rows import places
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -174,10 +173,9 @@ def test_totals_match_the_reports_of_the_individual_runs(report: Report) -> None
         expected, phases = PhaseTimes("step"), Counter[str]()
         primary, time, runs = Counter[str](), 0, read_runs(reader).runs
         for run in runs:
-            with run_index(SpoolReader(spool, only=run.batches)) as index:
-                of_run = report_run(index)
-                expected.durations.extend(ns for (ns,) in index.rows("SELECT ns FROM step"))
+            of_run = reported(SpoolReader(spool, only=run.batches), durations=True)
             for rank in of_run.ranks:
+                expected.durations.extend(rank.steps.steps.durations)
                 phases.update({each.name: each.total_ns for each in rank.steps.phases})
             time += run.duration_ns or 0
             if of_run.primary is not None:

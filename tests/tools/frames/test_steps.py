@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import cirron_otel as ci
 from cirron_otel.core.analysis import step_columns
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.run_report import RunReport, report_run
+from cirron_otel.core.analysis.run_report import RunReport
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
 from cirron_otel.tools.cli.demo import RECORDING
@@ -27,6 +26,7 @@ from tests.kit.spools.made import (
     span,
 )
 from tests.kit.spools.recorded import NAMES, SPOOLS
+from tests.kit.spools.reports import reported
 
 from .tables import Rows, arrow_rows
 
@@ -35,8 +35,7 @@ TESTDATA = SPOOLS.parent
 
 def report_of(spool: Path) -> RunReport:
     reader = SpoolReader(spool)
-    with run_index(reader) as index:
-        return report_run(index, 1000, reader, keeps_durations=True)
+    return reported(reader, reader, slowest=1000, durations=True)
 
 
 def written(folder: Path, *batches: dict[str, Any]) -> Path:

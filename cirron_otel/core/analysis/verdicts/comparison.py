@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from ...durations import duration
-from ..breakdown import Breakdown
 from .thresholds import Thresholds
 from .verdict import Severity
 
@@ -67,12 +66,12 @@ def compare_steps(
     return StepChange("SLOWER", "crit" if is_material else "warn", change, noise, figures)
 
 
-def block_medians(ranks: Sequence[Breakdown]) -> list[float] | None:
+def block_medians(ranks: Iterable[Sequence[int]]) -> list[float] | None:
     """Return the median step of each tenth of a run, ns; None if a rank has too few steps.
 
-    The breakdowns of the ranks must have their durations.
+    Each rank has the durations of its steps after the warm-up, ns; a rank without steps has none.
     """
-    steps = [each.steady.durations for each in ranks if each.steps.durations]
+    steps = [durations for durations in ranks if durations]
     if not steps or min(map(len, steps)) < MIN_STEPS:
         return None
     return [

@@ -11,23 +11,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...run.opening import open_run
+from ...run.relations import ABSENT, rows
+from ...run.run import Run as OpenedRun
 from ...spool.journal import open_scopes
 from ...spool.owner import is_alive, owner_of, owners
 from ...spool.reader import BatchFile, SpoolReader
-from ..index import SpoolIndex, run_index
 from ..run_batch import outline_of
 from ..run_selection import choose_run
 from ..runs import Run
-from ..sessions import assign_sessions
-from ..step_tables import create_step_tables
-from .diagnosis import Diagnosis
-from .reading import diagnose_index
+from .diagnosis import Diagnosis, diagnose
 from .recent_batches import RecentBatches
 from .thresholds import Thresholds
 from .verdict import Verdict
 from .window import Stall
-
-_STEPS = "SELECT rank, start_ns + ns, ns FROM step WHERE start_ns IS NOT NULL ORDER BY start_ns"
 
 Change = Literal["appeared", "changed", "gone"]
 
@@ -86,11 +83,10 @@ class LiveRun:
         names = self._recent.names()
         if self.run is None or not names:
             return None
-        with run_index(SpoolReader(self._reader.paths.root, only=names)) as index:
-            assign_sessions(index)
-            create_step_tables(index)
-            stalls = list(self._stalls(index, now_ns))
-            return diagnose_index(index, self._limits, self.run.world_size, stalls)
+        with open_run(SpoolReader(self._reader.paths.root, only=names)) as run:
+            stalls = list(self._stalls(run, now_ns))
+            window = run.window(self._limits, self.run.world_size, stalls)
+            return diagnose(window, self._limits)
 
     def _new_batches(self) -> Iterator[BatchFile]:
         """Yield the batches that were not read yet, one at a time."""
@@ -135,14 +131,14 @@ class LiveRun:
             self._sessions.setdefault(session, _LiveSession())
         self._foreign -= set(run.sessions)
 
-    def _stalls(self, index: SpoolIndex, now_ns: int) -> Iterator[Stall]:
+    def _stalls(self, run: OpenedRun, now_ns: int) -> Iterator[Stall]:
         """Yield the silence of each rank that is still running.
 
         It counts from the poll that saw the rank's last step, since clocks of hosts differ, or for
         the first poll from the end of that step.
         """
         durations: dict[int | None, list[int]] = {}
-        for rank, end_ns, ns in index.rows(_STEPS):
+        for rank, end_ns, ns in _ends(run):
             durations.setdefault(rank, []).append(ns)
             progress = self._progress.get(rank)
             if progress is None:
@@ -184,6 +180,13 @@ class LiveRun:
 
     def _has_batches(self, prefix: str) -> bool:
         return any(owner_of(name) == prefix for name in self._seen)
+
+
+def _ends(run: OpenedRun) -> Iterator[tuple[int | None, int, int]]:
+    """Yield the rank, the end and the duration of each unit, those of a rank by their start."""
+    for units, _ in run.recording.unit_blocks():
+        for rank, start_ns, ns in rows(units, "rank", "start_ns", "ns"):
+            yield None if rank == ABSENT else rank, start_ns + ns, ns
 
 
 def changes_of(

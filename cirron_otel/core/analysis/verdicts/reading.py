@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ...spool.reader import BatchFile
-from ..index import SpoolIndex, run_index
-from ..sessions import assign_sessions
-from ..step_tables import create_step_tables
-from .aligned_steps import AlignedSteps
+from ...run.figures.window import WindowKeys, WindowSums
+from ...run.relations import Texts
+from ..index import SpoolIndex
 from .diagnosis import Diagnosis, diagnose
 from .readings import StateReadings, rank_memory
 from .summary_window import window_of_index
@@ -18,19 +14,6 @@ from .window import Stall, StepWindow, WindowSteps
 _MOST_MISSING = 1000
 
 
-def diagnose_batches(
-    batches: Iterable[BatchFile], limits: Thresholds, world_size: int | None = None
-) -> Diagnosis:
-    """Return the diagnosis of a run's batches, for example of a SpoolReader.
-
-    Raises the errors of reading the batches, and TargetError if there is no disk space.
-    """
-    with run_index(batches) as index:
-        assign_sessions(index)
-        create_step_tables(index)
-        return diagnose_index(index, limits, world_size)
-
-
 def diagnose_index(
     index: SpoolIndex,
     limits: Thresholds,
@@ -38,11 +21,10 @@ def diagnose_index(
     stalls: list[Stall] | None = None,
     steps: WindowSteps | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of the run in an index; call it at most once per index.
+    """Return the diagnosis of a run whose single records are in an index.
 
-    `create_step_tables` and `assign_sessions` must have been applied to the index. `world_size` is
-    the number of ranks that the run should have, if it is known. `steps` are the aligned steps, if
-    they are not in the index. Raises TargetError if there is no disk space.
+    `world_size` is the number of ranks that the run should have, if it is known. `steps` are the
+    aligned steps; None if the run has none. Raises TargetError if there is no disk space.
     """
     return diagnose(read_window(index, limits, world_size, stalls, steps), limits)
 
@@ -55,11 +37,11 @@ def read_window(
     steps: WindowSteps | None = None,
 ) -> StepWindow:
     """Return the window of the last aligned steps of an index, or of a summary without steps."""
-    if steps is None and index.one("SELECT 1 FROM step LIMIT 1") is None:
+    if steps is None:
         window = window_of_index(index, limits.policy)
         if window is not None:
             return window
-    steps = AlignedSteps(index, limits) if steps is None else steps
+    steps = _no_steps(limits) if steps is None else steps
     first, last = steps.ends()
     begin_ns, end_ns = steps.times()
     readings = StateReadings(index)
@@ -83,6 +65,13 @@ def read_window(
         outside=steps.outside(),
         stalls=stalls or [],
     )
+
+
+def _no_steps(limits: Thresholds) -> WindowSteps:
+    texts = Texts()
+    steps = WindowSums(texts, WindowKeys(texts, int, limits).choose(), lambda block: block["no"])
+    steps.finish()
+    return steps
 
 
 def _missing(present: set[int | None], world_size: int | None) -> list[int]:

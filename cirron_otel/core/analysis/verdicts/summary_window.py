@@ -28,7 +28,9 @@ _PEAKS: Final = ("step_memory.peak_reserved_bytes", "step_memory.peak_allocated_
 
 def window_of_index(index: SpoolIndex, policy: Policy) -> StepWindow | None:
     """Return the window of the summary in an index, like `summary_window`."""
-    return summary_window(((name, rank, value) for name, rank, value in index.rows(_VALUES)), policy)
+    return summary_window(
+        ((name, rank, value) for name, rank, value in index.rows(_VALUES)), policy
+    )
 
 
 def summary_window(values: Iterable[SummaryValue], policy: Policy) -> StepWindow | None:

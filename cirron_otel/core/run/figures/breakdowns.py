@@ -66,11 +66,6 @@ class BreakdownFold:
         """Return the breakdown of the units of all ranks, without the durations."""
         return self._figures([self._ranks[rank] for rank in sorted(self._ranks)])
 
-    def units_of(self, rank: int | None) -> np.ndarray:
-        """Return the durations of the units of a rank in the order of their start, ns."""
-        found = self._ranks.get(ABSENT if rank is None else rank)
-        return _joined([] if found is None else found.steps)
-
     def _figures(self, ranks: Sequence[_Durations]) -> Breakdown:
         phases: dict[int, list[np.ndarray]] = {}
         for each in ranks:

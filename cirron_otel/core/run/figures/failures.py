@@ -169,7 +169,7 @@ class Failures:
         failure.last_loss = None if loss is None else number_of(loss.value)
 
     def _place_of_job(self, failure: SessionFailure, session: SessionSummary) -> None:
-        """Set the last step and loss of a job that ended with an exit code but without an exception.
+        """Set the last step and loss of a job that ended without an exception.
 
         The sessions of its processes may have closed normally.
         """

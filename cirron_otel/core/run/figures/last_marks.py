@@ -21,7 +21,7 @@ class LastLoss(NamedTuple):
 
 
 class LastLossFold:
-    """The last loss of each rank up to each of some times; one that is named `loss` is preferred."""
+    """The last loss of each rank up to each of some times; one named `loss` is preferred."""
 
     def __init__(self, texts: Texts, times: Iterable[int]) -> None:
         """`times` are in Unix ns."""
@@ -46,9 +46,9 @@ class LastLossFold:
         for time in self._times:
             places = order[ts_ns[order] <= time]
             ranks = rank[places]
-            for place in places[np.flatnonzero(np.r_[ranks[1:] != ranks[:-1], True])] if len(
-                places
-            ) else ():
+            for place in (
+                places[np.flatnonzero(np.r_[ranks[1:] != ranks[:-1], True])] if len(places) else ()
+            ):
                 found = (
                     bool(is_first[place]), int(ts_ns[place]), int(no[place]), int(name[place]),
                     int(kind[place]), int(value[place]),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from ...analysis.mark_series import MAX_SERIES, MarkSeries
-from ...records.rows import shown
+from ...analysis.mark_series import MAX_SERIES, MarkSeries, Point, points_of
+from ...records.rows import number_of, shown
 from ..relations import ABSENT, DOUBLE, INTEGER, NOTHING, Block, Texts
 
 _COLUMNS: Final = ("rank", "name", "is_eval", "ts_ns", "no", "epoch", "type", "value")
@@ -25,8 +27,9 @@ class SeriesFold:
         table = np.stack([block[name] for name in _COLUMNS])
         self._kept.append(table[:, block["is_listed"] == 1])
 
-    def result(self) -> tuple[list[MarkSeries], int]:
-        """Return the first 1,000 series in order of name and rank, and how many more there are."""
+    @cached_property
+    def _sorted(self) -> tuple[list[tuple[str, np.ndarray]], int]:
+        """The first 1,000 series with the rows of their marks, and how many more there are."""
         table = np.concatenate([np.zeros((len(_COLUMNS), 0), np.int64), *self._kept], axis=1)
         rank, name, is_eval, ts_ns, no, *_ = table
         names = np.unique(name)
@@ -44,10 +47,35 @@ class SeriesFold:
         ends = [*starts[1:].tolist(), table.shape[1]]
         listed = sorted(order_of, key=order_of.__getitem__)
         found = [
-            self._series(listed[int(place[first])], table[:, first:end])
+            (listed[int(place[first])], table[:, first:end])
             for first, end in list(zip(starts.tolist(), ends, strict=True))[:MAX_SERIES]
         ]
         return found, max(len(starts) - MAX_SERIES, 0)
+
+    def result(self) -> tuple[list[MarkSeries], int]:
+        """Return the first 1,000 series in order of name and rank, and how many more there are."""
+        found, left_out = self._sorted
+        return [self._series(name, rows) for name, rows in found], left_out
+
+    def points(
+        self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
+    ) -> Iterator[tuple[MarkSeries, list[Point]]]:
+        """Yield the points of the wanted series in the order of `result`; at most `limit` each.
+
+        `wanted` takes a name, a rank, and whether the marks are of evaluations. It returns the
+        series, or None to skip it.
+        """
+        for name, rows in self._sorted[0]:
+            rank = int(rows[0, 0])
+            series = wanted(name, None if rank == ABSENT else rank, bool(rows[2, 0]))
+            if series is not None:
+                yield series, list(points_of(self._records(rows), series.count, limit))
+
+    def _records(self, rows: np.ndarray) -> Iterator[tuple[float | None, int | None]]:
+        times = rows[3].tolist()
+        for kind, value, ts_ns in zip(rows[6].tolist(), rows[7].tolist(), times, strict=True):
+            number = number_of(value_of(self._texts, kind, value))
+            yield number, None if ts_ns == ABSENT else ts_ns
 
     def _series(self, name: str, rows: np.ndarray) -> MarkSeries:
         rank = int(rows[0, 0])

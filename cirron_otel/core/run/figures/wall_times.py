@@ -52,6 +52,11 @@ class WallTimeFold:
             times = np.stack([units["start_ns"][is_own], units["ns"][is_own]], axis=1)
             self._units.setdefault(rank, []).append(times)
 
+    def units_of(self, rank: int | None) -> np.ndarray:
+        """Return the start and the duration of each unit of a rank, in order, ns: shape (n, 2)."""
+        kept = self._units.get(ABSENT if rank is None else rank, [])
+        return np.concatenate([np.zeros((0, 2), np.int64), *kept])
+
     def of_rank(
         self, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
     ) -> WallTime:
@@ -59,8 +64,7 @@ class WallTimeFold:
 
         Its first `warm_up` units count as warm-up.
         """
-        kept = self._units.get(ABSENT if rank is None else rank, [])
-        times = np.concatenate([np.zeros((0, 2), np.int64), *kept])
+        times = self.units_of(rank)
         steady_ns = first_ns
         if warm_up:
             steady_ns = int(times[warm_up, 0]) if warm_up < len(times) else None

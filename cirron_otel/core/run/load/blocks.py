@@ -10,7 +10,7 @@ import numpy as np
 from ..relations import Block
 from .columns import Columns
 
-_AT_ONCE: Final = 1 << 16
+_AT_ONCE: Final = 1 << 13
 
 
 def unit_blocks(

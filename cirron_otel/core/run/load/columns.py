@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
 import numpy as np
@@ -19,6 +19,8 @@ _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
+_UNSEALED = 1 << 11
+"""The most rows that are Python objects, which take five times the memory."""
 _IN_MEMORY = 1 << 24
 """Above this size in bytes, the rows of a relation are in a file."""
 
@@ -31,14 +33,21 @@ class Columns:
         self._rows: list[tuple[Any, ...]] = []
         self._arrays: list[np.ndarray] = []
         self._file: IO[bytes] | None = None
-        self._in_file = 0
+        self._in_file = self._bytes = 0
         self.count = 0
 
     def add(self, row: tuple[Any, ...]) -> None:
         """Add a row. Raises NeedsIndexError if a value has more than 64 bits."""
         self._rows.append(row)
         self.count += 1
-        if len(self._rows) >= _AT_ONCE:
+        if len(self._rows) >= _UNSEALED:
+            self._seal()
+
+    def add_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows. Raises NeedsIndexError if a value has more than 64 bits."""
+        self._rows += rows
+        self.count += len(rows)
+        if len(self._rows) >= _UNSEALED:
             self._seal()
 
     def _seal(self) -> None:
@@ -50,7 +59,8 @@ class Columns:
             raise NeedsIndexError("a number has more than 64 bits") from None
         self._rows.clear()
         self._arrays.append(array)
-        if sum(each.nbytes for each in self._arrays) > _IN_MEMORY:
+        self._bytes += array.nbytes
+        if self._bytes > _IN_MEMORY:
             self._spill()
 
     def _spill(self) -> None:
@@ -60,6 +70,7 @@ class Columns:
             array.tofile(self._file)
             self._in_file += len(array)
         self._arrays.clear()
+        self._bytes = 0
 
     def table(self) -> Any:
         """Return all rows as one array, which is mapped from a file if it is large."""

@@ -37,7 +37,7 @@ CREATE TABLE step (
     ns INTEGER
 );
 INSERT INTO step SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
-WHERE name = 'step' AND end_ns - start_ns IS NOT NULL ORDER BY no;
+WHERE name = 'step' AND typeof(end_ns - start_ns) = 'integer' ORDER BY no;
 DELETE FROM step WHERE parent IS NOT id AND parent IN (
     WITH RECURSIVE above (parent, id) AS (
         SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL
@@ -75,7 +75,8 @@ SELECT {_COLUMNS} FROM span
 WHERE no NOT IN (SELECT no FROM step) AND no NOT IN (SELECT no FROM inside) ORDER BY no
 """  # noqa: S608 - constants
 _SESSIONS: Final = """
-SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no) ORDER BY 1
+SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no)
+ORDER BY 1
 """
 _MARKS: Final = f"""
 SELECT mark.no, coalesce(inside.unit, unit.no), a.rank, mark.name,
@@ -89,6 +90,7 @@ WHERE mark.name IS NOT 'cirron.overhead_ns' OR mark.value IN ('nan', 'inf', '-in
 ORDER BY mark.no
 """  # noqa: S608 - constants
 _OUT_OF_MEMORY: Final = "SELECT no, span, value, ts_ns FROM mark WHERE name = ? ORDER BY no"
+_FIRST_FORWARD: Final = "SELECT min(no) FROM span WHERE name = 'forward' AND id IS NOT NULL"
 _PLACE: Final = (
     "SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE span.no = ?"
 )
@@ -220,13 +222,18 @@ class IndexedRecording:
 
     def summary_values(self) -> Iterator[SummaryValue]:
         """Yield the figures of a run of which only a summary was imported."""
-        for name, rank, value in self.index.rows("SELECT name, rank, value FROM summary"):
-            yield name, rank, value
+        rows = self.index.rows("SELECT name, rank, value FROM summary")
+        yield from ((name, rank, value) for name, rank, value in rows)
 
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
         row = next(self.index.rows(_PLACE, number), None)
         return None if row is None else Place(*row)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        found: int | None = self.index.one(_FIRST_FORWARD)
+        return found
 
     def files(self) -> Iterator[str]:
         """Yield the names of the batches."""

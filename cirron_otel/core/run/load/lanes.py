@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from ...records.rows import IndexedSpan, shown
+from .errors import NeedsIndexError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
+_INT64: Final = range(-(2**63) + 1, 2**63)
+N = TypeVar("N", int, int | None)
 
 
 @dataclass(slots=True)
@@ -29,10 +32,12 @@ class RankSums:
         starts = [span.start_ns for span in spans if span.start_ns is not None]
         ends = [span.end_ns for span in spans if span.end_ns is not None]
         if starts:
-            first = min(starts)
+            first = check(min(starts))
+            check(max(starts))
             self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
         if ends:
-            last = max(ends)
+            last = check(max(ends))
+            check(min(ends))
             self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
         for span in spans:
             if span.name == _RECOMPUTE:
@@ -66,6 +71,8 @@ class LaneSums:
     def add(self, spans: Sequence[IndexedSpan]) -> None:
         """Add the spans of a batch."""
         present = {span.rank for span in spans}
+        for number in (*present, *{span.pid for span in spans}):
+            check(number)
         for rank in present:
             some = spans if len(present) == 1 else [s for s in spans if s.rank == rank]
             self.ranks.setdefault(rank, RankSums()).add(some)
@@ -75,6 +82,8 @@ class LaneSums:
 
     def _add_costs(self, span: IndexedSpan) -> None:
         peaks = span.device_peaks[0], span.memory_peak_bytes
+        for number in (span.gpu_ns, *peaks):
+            check(number)
         if span.gpu_ns is None and peaks == (None, None):
             return
         sums = self.names.setdefault((span.rank, shown(span.name) or "?"), NameSums())
@@ -88,6 +97,13 @@ class LaneSums:
         else:
             sums.device_peak = _larger(sums.device_peak, peaks[0])
             sums.memory_peak = _larger(sums.memory_peak, peaks[1])
+
+
+def check(number: N) -> N:
+    """Return a number of 64 bits. Raises NeedsIndexError for any other one."""
+    if number is not None and number not in _INT64:
+        raise NeedsIndexError("a number has more than 64 bits")
+    return number
 
 
 def _larger(peak: int | None, other: int | None) -> int | None:

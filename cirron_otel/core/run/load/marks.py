@@ -17,7 +17,8 @@ import numpy as np
 from ....semconv import HW_ID, OOM, OVERHEAD_NS
 from ...records.digest_marks import MARK_NAMES, digest_mark
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
-from ...records.rows import IndexedMark, IndexedSpan, shown
+from ...records.rows import IndexedMark, IndexedSpan, detach, shown
+from ...records.run_summary import is_summary
 from ...records.trace_marks import TRACE_STEP
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
 from .columns import Columns
@@ -53,15 +54,18 @@ class Marks:
         self.needs_index = False
         """Whether there are marks that are compared in a database."""
         self._number = 0
+        self._plain: dict[str | None, bool] = {}
+        """Whether the marks with a name have a series, if that is so for all of them."""
 
     def add(self, marks: Iterable[IndexedMark]) -> None:
         """Add the marks of a batch."""
         waiting, number = self._waiting, self._number
         for mark in marks:
             number += 1
+            detach(mark)
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
-            elif mark.kind == "summary":
+            elif is_summary(mark):
                 self.of_summary.append(mark)
             beside = waiting.get(mark.span_id)
             if beside is None:
@@ -115,29 +119,42 @@ class Marks:
         epoch, has_epoch = NO_TEXT, False
         for each in chain:
             if each is not None and each.name == _EPOCH:
-                epoch, has_epoch = self._texts.token(shown(each.index)), True
+                epoch, has_epoch = self._texts.token_of(each.index), True
                 break
         around = self._texts.token(outside)
         for number, mark in marks:
             name = mark.name
-            is_overhead = name == OVERHEAD_NS
-            if is_overhead and mark.value is not None:
-                continue
-            is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
-            is_listed = not is_overhead and not is_foreign
-            if kind_of(name) is not None:
-                memory = memory_mark(name, mark.value, mark.attributes)
-                if memory is not None:
-                    is_listed = False
-                    self.samples.append((number, mark, memory, chain[0] if chain else None))
-            elif name in MARK_NAMES and digest_mark(name, mark.value, mark.attributes) is not None:
-                is_listed = False
-            self.needs_index |= name in NEED_INDEX
+            is_listed = self._plain.get(name)
+            if is_listed is None:
+                if name == OVERHEAD_NS and mark.value is not None:
+                    continue
+                is_listed = self._is_listed(number, mark, chain)
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
                 epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
                 int(bool(chain)),
             ))  # fmt: skip
+
+    def _is_listed(
+        self, number: int, mark: IndexedMark, chain: Sequence[IndexedSpan | None]
+    ) -> bool:
+        """Return whether a mark has a series, and collect it if it is about memory."""
+        name = mark.name
+        is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
+        is_listed = name != OVERHEAD_NS and not is_foreign
+        if name in NEED_INDEX:
+            self.needs_index = True
+        if kind_of(name) is not None:
+            memory = memory_mark(name, mark.value, mark.attributes)
+            if memory is None:
+                return is_listed
+            self.samples.append((number, mark, memory, chain[0] if chain else None))
+            return False
+        if name in MARK_NAMES:
+            return is_listed and digest_mark(name, mark.value, mark.attributes) is None
+        if name not in NEED_INDEX and name != OVERHEAD_NS:
+            self._plain[name] = is_listed
+        return is_listed
 
     def _device(self, mark: IndexedMark) -> int:
         """Return the token of the device that a reading is of."""
@@ -149,7 +166,7 @@ class Marks:
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""
-        name = self._texts.token(shown(mark.name))
+        name = self._texts.token_of(mark.name)
         ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
         value: Any = mark.value if mark.value is not None else mark.value_nonfinite
         if type(value) is float:
@@ -158,7 +175,14 @@ class Marks:
             return name, ts_ns, INTEGER, value
         if value is None:
             return name, ts_ns, NOTHING, ABSENT
-        return name, ts_ns, TEXT, self._texts.token(shown(value))
+        return (
+            name,
+            ts_ns,
+            TEXT,
+            self._texts.token_of(value)
+            if type(value) is str
+            else (self._texts.token(shown(value))),
+        )
 
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.

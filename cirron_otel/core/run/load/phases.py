@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ....semconv import MICRO_STEP
 from ...analysis.breakdown import OPTIMIZER_STEP, ends_closure, holds_phases, is_phase
@@ -18,6 +18,8 @@ Numbered: TypeAlias = tuple[int, IndexedSpan]
 """A span with its number in the recording."""
 Children: TypeAlias = Callable[[str | None], Sequence[Numbered]]
 """Returns the spans directly inside the span with an id."""
+MOST_NS: Final = 2**63 - 1
+"""The longest duration, ns."""
 
 
 @dataclass(slots=True)
@@ -44,10 +46,14 @@ class Part:
 
 
 def duration_of(span: IndexedSpan) -> int | None:
-    """Return the duration of a span in ns, not negative; None if a time is missing."""
+    """Return the duration of a span in ns, not negative; None if a time is missing.
+
+    A duration of more than 64 bits counts as missing.
+    """
     if span.start_ns is None or span.end_ns is None:
         return None
-    return max(span.end_ns - span.start_ns, 0)
+    ns = max(span.end_ns - span.start_ns, 0)
+    return ns if ns <= MOST_NS else None
 
 
 def parts_of(first: Sequence[Numbered], children: Children) -> list[Part]:
@@ -111,7 +117,7 @@ def _gaps(inner: Sequence[Part]) -> int:
             start, next_start, ns = part.span.start_ns, following.span.start_ns, part.ns
             if start is not None and next_start is not None and ns is not None:
                 total += max(next_start - start - ns, 0)
-    return total
+    return min(total, MOST_NS)
 
 
 def _start(part: Part) -> tuple[bool, int]:

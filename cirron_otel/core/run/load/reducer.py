@@ -19,7 +19,7 @@ from ...analysis.breakdown import STEP
 from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
-from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
+from ...records.rows import IndexedMark, IndexedSpan, detach, rows_of, shown
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
@@ -28,12 +28,13 @@ from .blocks import unit_blocks
 from .errors import NeedsIndexError
 from .lanes import LaneSums
 from .marks import Marks
-from .phases import Numbered
+from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
 from .unit_sessions import sessions_of_units
 
+_FORWARD: Final = "forward"
 MOST_PENDING: Final = 500_000
 """The most spans that may wait for their parents."""
 
@@ -46,6 +47,7 @@ class Reducer:
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         self._places = Places()
+        self._forward: int | None = None
         self.built = UnitBuilder(texts)
         self.marks = Marks(texts)
         self.sums = LaneSums()
@@ -53,6 +55,8 @@ class Reducer:
         self._waiting: dict[str | None, list[Numbered]] = {}
         self._steps: dict[int | None, list[Numbered]] = {}
         """The steps of the last batch of each process."""
+        self._before: dict[int | None, Sequence[IndexedSpan]] = {}
+        """The spans of the last batch of each process."""
         self._count = 0
         self._ids: list[np.ndarray] = []
 
@@ -74,10 +78,13 @@ class Reducer:
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
+        pid = spans[0].pid if spans else None
+        before = self._before.pop(pid, ())
+        self._before[pid] = spans
         for span in spans:
             number += 1
             ids.append(span.id)
-            if span.name == STEP and span.start_ns is not None and span.end_ns is not None:
+            if span.name == STEP and duration_of(span) is not None:
                 steps.append((number, span))
                 continue
             beside = waiting.get(span.parent_id)
@@ -87,9 +94,16 @@ class Reducer:
                 beside.append((number, span))
             self._count += 1
         if steps:
-            pid = steps[0][1].pid
             self._add_units(self._steps.pop(pid, ()))
             self._steps[pid] = steps
+        for span in before:
+            if span.parent_id in waiting:
+                detach(span)
+        if self._forward is None:
+            self._forward = next(
+                (at for at, span in enumerate(spans, self.spans + 1)
+                 if span.name == _FORWARD and span.id is not None), None,
+            )  # fmt: skip
         self.sums.add(spans)
         self.spans = number
         self._ids.append(_hashes(ids))
@@ -154,6 +168,10 @@ class Reducer:
     def place_of(self, number: int) -> Place | None:
         """Return the place of the record of the span with a number."""
         return self._places.of(number)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        return self._forward
 
     def files(self) -> list[str]:
         """Return the names of the batches."""

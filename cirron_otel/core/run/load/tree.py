@@ -6,7 +6,7 @@ import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ....semconv import SESSION
 from ...analysis.breakdown import STEP
@@ -36,7 +36,7 @@ class Extent:
     pids: set[int | None] = field(default_factory=set)
     top: tuple[int, int | None, int] | None = None
     """The number, the process and the start of the first one."""
-    last: tuple[int, int, str | None] | None = None
+    last: tuple[int, int, Any] | None = None
     """The start, the number and the index of the step that started last."""
 
     def add(self, number: int, span: IndexedSpan) -> None:
@@ -55,7 +55,7 @@ class Extent:
         """Note a step that was added: it may be the last one."""
         start = -1 if span.start_ns is None else span.start_ns
         if self.last is None or (start, number) > self.last[:2]:
-            self.last = start, number, shown(span.index)
+            self.last = start, number, span.index
 
     def add_all(self, spans: Sequence[Numbered]) -> None:
         """Add spans, most of which are of processes that are known, and within the extent."""
@@ -306,7 +306,7 @@ class SessionMembers:
     def last_step(self, session: str) -> LastStep | None:
         """Return the step of a session that started last."""
         found: list[tuple[int, int, str | None, str | None]] = [
-            (*extent.last, key[0])
+            (*extent.last[:2], shown(extent.last[2]), key[0])
             for key, extent, number in self._extents()
             if extent.last is not None and self._key_of(number) == session
         ]

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from ....semconv import MICRO_STEP, SESSION
 from ...analysis.breakdown import STEP, is_checkpoint
-from ...records.rows import IndexedSpan, shown
-from ..relations import ABSENT, SAMPLED, SUMMARY, SUMS, Texts
+from ...records.rows import IndexedSpan, detach, shown
+from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts
 from .columns import Columns
 from .phases import Numbered, duration_of, own_times, parts_of
 from .tree import Extent, UnitsKey
@@ -69,6 +69,7 @@ class UnitBuilder:
             around = {span.id: span} | {s.id: s for spans in (inside, *below.values())
                                         for _, s in spans}  # fmt: skip
             for no, each in noted:
+                detach(each)
                 step, epoch = indexes_around(each, around)
                 self.noted.append(NotedSpan(no, each, key, step, epoch))
                 if each.name == STEP:
@@ -82,11 +83,12 @@ class UnitBuilder:
             flags = SAMPLED * span.is_peak_sampled + SUMS * span.phases_are_sums
         if span.is_summary:
             flags |= SUMMARY
-        token = self._texts.token
+        texts = self._texts
         self.units.add((
-            number, *self._texts.halves(span.id), token(span.parent_id), _integer(span.rank),
-            _integer(span.pid), token(shown(span.index)), span.start_ns, duration_of(span),
-            _integer(span.gpu_ns), token(shown(span.error) if span.otel is not None else None),
+            number, *texts.halves(span.id), texts.token(span.parent_id), _integer(span.rank),
+            _integer(span.pid), texts.token_of(span.index), span.start_ns, duration_of(span),
+            _integer(span.gpu_ns),
+            NO_TEXT if span.otel is None else texts.token_of(span.error),
             _integer(span.memory_peak_bytes), _integer(device_peak), _integer(reserved_peak),
             flags, count,
         ))  # fmt: skip
@@ -94,10 +96,10 @@ class UnitBuilder:
     def _add_parts(
         self, unit: int, inside: Sequence[Numbered], below: Mapping[str | None, Sequence[Numbered]]
     ) -> int:
-        token = self._texts.token
+        token = self._texts.token_of
         if not below:
             rows = [
-                (unit, no, token(shown(each.name) or "?"), ns, _device(each.gpu_ns))
+                (unit, no, token(each.name or "?"), ns, _device(each.gpu_ns))
                 for no, each in inside
                 if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
             ]
@@ -106,10 +108,9 @@ class UnitBuilder:
             for part in parts_of(inside, lambda parent: below.get(parent, ())):
                 if part.is_phase and part.ns is not None:
                     ns, gpu_ns = own_times(part)
-                    name = token(shown(part.span.name) or "?")
+                    name = token(part.span.name or "?")
                     rows.append((unit, part.no, name, ns, _device(gpu_ns)))
-        for row in rows:
-            self.parts.add(row)
+        self.parts.add_all(rows)
         return len(rows)
 
     def _to_note(self, spans: Iterable[Numbered]) -> list[Numbered]:
@@ -147,4 +148,4 @@ def _device(gpu_ns: int | None) -> int:
 
 
 def _integer(value: Any) -> int:
-    return value if value is not None and value in _INT64 else ABSENT
+    return ABSENT if value is None or value not in _INT64 else value

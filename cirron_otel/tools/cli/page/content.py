@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.analysis.index import SpoolIndex, id_of
-from ....core.analysis.mark_series import MarkSeries, Point, epoch_starts, mark_points, step_points
+from ....core.analysis.mark_series import MarkSeries, Point, epoch_starts
 from ....core.analysis.memory_series import DeviceMemory, memory_courses
 from ....core.analysis.run_report import RunReport
 from ....core.analysis.run_traces import StepTrace, records_of, scopes_of, step_traces
 from ....core.analysis.summary import SessionSummary, sessions_of, with_processes
 from ....core.analysis.tree import TreeLimits, TreeNode, build_tree
 from ....core.records.findings import Finding
+from ....core.run.run import Run
 from ....core.spool.reader import SpoolReader
 
 DRAWN_RANKS = 32
@@ -73,18 +74,21 @@ class RunContent:
 def gather(
     source: str,
     report: RunReport,
-    index: SpoolIndex,
+    run: Run,
     reader: SpoolReader,
     asked: Sequence[str],
     warnings: list[str],
     findings: Sequence[Finding],
     run_name: str | None = None,
 ) -> RunContent:
-    """Gather the content of a run's page; `report` is the result of `report_run` for the index.
+    """Gather the content of a run's page; `run` has an index, and `report` is its report.
 
     Raises InputError if an id in `asked` belongs to no scope, TargetError if there is no disk
     space for the index.
     """
+    index = run.recording.index
+    if index is None:
+        raise ValueError("the run was read without an index: open it with needs_index=True")
     ranks = [each.rank for each in report.ranks if each.steps.steps.times]
     top_trees = _top_scopes(index)
     shown = min(2 * min(len(ranks), TRACED_RANKS) + len(asked), _SCOPES)
@@ -102,12 +106,12 @@ def gather(
         report,
         sessions,
         sorted(index.sdk_versions),
-        _courses(index, report),
+        _courses(run, report),
         {
             each.rank: epoch_starts(index, each.rank, _MOST_EPOCHS)
             for each in report.ranks[:DRAWN_RANKS]
         },
-        _mark_courses(index, report),
+        _mark_courses(run, report),
         list(memory_courses(index, report.memory, DRAWN_DEVICES, _MEMORY_POINTS)),
         top_trees,
         max(index.one(_COUNT_TOPS) - len(top_trees), 0),
@@ -118,14 +122,14 @@ def gather(
     )
 
 
-def _courses(index: SpoolIndex, report: RunReport) -> list[tuple[int | None, list[Point]]]:
+def _courses(run: Run, report: RunReport) -> list[tuple[int | None, list[Point]]]:
     counts = {each.rank: each.steps.steps.times for each in report.ranks}
     drawn = [(rank, count) for rank, count in counts.items() if count][:DRAWN_RANKS]
     limit = min(_MOST_STEP_POINTS, _STEP_POINTS // max(len(drawn), 1))
-    return [(rank, step_points(index, rank, count, limit)) for rank, count in drawn]
+    return [(rank, run.unit_points(rank, limit)) for rank, _ in drawn]
 
 
-def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries, list[Point]]]:
+def _mark_courses(run: Run, report: RunReport) -> list[tuple[MarkSeries, list[Point]]]:
     drawn = {
         (each.name, each.rank, each.is_eval): each for each in report.marks if each.numbers > 1
     }
@@ -133,7 +137,7 @@ def _mark_courses(index: SpoolIndex, report: RunReport) -> list[tuple[MarkSeries
     if not series:
         return []
     limit = min(_MOST_MARK_POINTS, _MARK_POINTS // len(series))
-    return list(mark_points(index, lambda *key: series.get(key), limit))
+    return list(run.mark_points(lambda *key: series.get(key), limit))
 
 
 def _top_scopes(index: SpoolIndex) -> list[TreeNode]:

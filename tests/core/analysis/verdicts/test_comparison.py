@@ -22,7 +22,8 @@ def steps(*durations: int) -> Breakdown:
 
 
 def compare(a: list[Breakdown], b: list[Breakdown]) -> StepChange:
-    return compare_steps(block_medians(a), block_medians(b), thresholds_of("run"))
+    medians = [block_medians([each.steady.durations for each in run]) for run in (a, b)]
+    return compare_steps(*medians, thresholds_of("run"))
 
 
 def compared(after: int, *, jitter: int = 0, count: int = 100) -> StepChange:

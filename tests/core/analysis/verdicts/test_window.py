@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.sessions import assign_sessions
-from cirron_otel.core.analysis.step_tables import create_step_tables
 from cirron_otel.core.analysis.verdicts.diagnosis import Diagnosis, diagnose
-from cirron_otel.core.analysis.verdicts.reading import read_window
-from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
+from cirron_otel.core.analysis.verdicts.thresholds import Thresholds, thresholds_of
 from cirron_otel.core.analysis.verdicts.window import StepMeans, StepWindow
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import SpoolReader
 
 from .records import MS, Rank, write_spool
 
+WAYS = (False, True)
 PHASES = {"data_load": 2, "forward": 3, "backward": 4, "optimizer_step": 1}
 
 
@@ -25,12 +23,17 @@ def window_of(folder: Path, *ranks: Rank, policy: Any = "run", world: int | None
               changes: tuple[str, ...] = ()) -> StepWindow:  # fmt: skip
     write_spool(folder, ranks)
     reader = SpoolReader(folder)
-    with run_index(reader) as index:
-        assign_sessions(index)
-        create_step_tables(index)
-        found = read_window(index, thresholds_of(policy, changes), world)
+    found, other = (_window(reader, way, thresholds_of(policy, changes), world) for way in WAYS)
+    assert found == other
     assert not reader.findings
     return found
+
+
+def _window(
+    reader: SpoolReader, needs_index: bool, limits: Thresholds, world: int | None
+) -> StepWindow:
+    with open_run(reader, needs_index=needs_index) as run:
+        return run.window(limits, world)
 
 
 def diagnosis_of(folder: Path, *ranks: Rank, **options: Any) -> Diagnosis:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..spool.reader import SpoolReader
-from .breakdown import Breakdown, joined
-from .divergence.dropped_marks import dropped_marks
-from .epochs import add_open_scopes
-from .index import SpoolIndex
-from .mark_series import MarkSeries, mark_series, series_title
-from .run_report import diagnosis_of, rank_reports
-from .sessions import assign_sessions
-from .step_tables import create_step_tables
-from .verdicts.comparison import block_medians
-from .verdicts.diagnosis import Diagnosis
-from .verdicts.verdict import Verdict
+from ..analysis.breakdown import Breakdown
+from ..analysis.mark_series import MarkSeries, series_title
+from ..analysis.verdicts.comparison import block_medians
+from ..analysis.verdicts.diagnosis import Diagnosis
+from ..analysis.verdicts.thresholds import thresholds_of
+from ..analysis.verdicts.verdict import Verdict
+from .run import Run
 
 
 class LastValue(NamedTuple):
@@ -65,23 +60,15 @@ class ComparedRun:
         return [] if self.diagnosis is None else self.diagnosis.verdicts
 
 
-def compared_run(index: SpoolIndex, reader: SpoolReader) -> ComparedRun:
-    """Return the figures of a run from its index; call it at most once per index.
-
-    `reader` reads the batches of the index. Raises TargetError if there is no disk space.
-    """
-    add_open_scopes(index, reader.paths)
-    assign_sessions(index)
-    create_step_tables(index)
-    series, left_out = mark_series(index)
-    ranks = list(rank_reports(index, keeps_durations=True))
-    breakdowns = [each.steps for each in ranks]
+def compared_run(run: Run) -> ComparedRun:
+    """Return the figures of a run. Raises TargetError if there is no disk space."""
+    series, left_out = run.marks
     return ComparedRun(
-        [each.rank for each in ranks],
-        joined(breakdowns),
-        block_medians(breakdowns),
+        [each.rank for each in run.ranks],
+        run.together,
+        block_medians([run.durations(e.rank)[e.steps.warm_up :] for e in run.ranks]),
         [LastValue.of(each) for each in series],
         left_out,
-        diagnosis_of(index),
-        dropped_marks(index, reader),
+        run.diagnosis(thresholds_of("run")),
+        run.dropped_marks,
     )
