@@ -25,6 +25,8 @@ from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
 Files = list[tuple[str, bytes]]
+RELATIONS = "relations"
+"""The name of the document with the relations."""
 FEW = 7
 """The rows of a block: most units, and their parts, are divided between blocks."""
 
@@ -104,6 +106,7 @@ def document_of(recording: Recording) -> dict[str, Any]:
         "out_of_memory": [_mark(mark) for _, mark in recording.out_of_memory()],
         "summary": sorted(recording.summary_values(), key=repr),
         "files": list(recording.files()),
+        "first_forward": found.first_forward(),
     }
 
 
@@ -164,6 +167,11 @@ class _Described:
             self._places[no] = None if no == ABSENT else self._recording.place_of(no)
         return self._places[no]
 
+    def first_forward(self) -> Any:
+        """The place of the first forward pass."""
+        number = self._recording.first_forward()
+        return None if number is None else self._place(number)
+
     def marks(self) -> list[tuple[Any, ...]]:
         """The marks by their numbers, which are left out."""
         found = []
@@ -198,7 +206,7 @@ def _extent(each: Extent) -> tuple[Any, ...]:
     last, top = each.last, each.top
     return (
         each.spans, each.first_ns, each.last_ns, each.ranks, each.pids,
-        None if last is None else (last[0], last[2]), None if top is None else top[1:],
+        None if last is None else (last[0], shown(last[2])), None if top is None else top[1:],
     )  # fmt: skip
 
 

@@ -19,9 +19,7 @@ from cirron_otel.errors import InputError
 
 from . import relations
 from .documents import in_engine
-
-RELATIONS = "relations"
-"""The name of the document with the relations."""
+from .relations import RELATIONS
 
 
 def main() -> None:

@@ -18,7 +18,9 @@ from tests.kit.generators.trees import hostile, random_spool, training
 from tests.kit.spools.recorded import NAMES, SPOOLS
 from tests.tools.conftest import COMMAND, environment
 
+from . import relations
 from .documents import Files, in_python
+from .relations import RELATIONS
 from .spark import Cluster
 from .test_report import files_of
 
@@ -37,12 +39,12 @@ CASES: dict[str, list[Files]] = {
 }  # fmt: skip
 """Several recordings are one: an application needs a second for each query, however small it is.
 The random recording of the last case contains odd records."""
-MORE = {"recordings and texts": "comparison", KILLED: "diagnosis"}
-"""The document of a case besides its report."""
+MORE = {"recordings and texts": ("comparison", RELATIONS), KILLED: ("diagnosis", RELATIONS)}
+"""The documents of a case besides its report."""
 
 
 def names_of(case: str) -> tuple[str, ...]:
-    return ("report", MORE[case]) if case in MORE else ("report",)
+    return ("report", *MORE.get(case, ()))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,10 @@ def documents(spark_cluster: Cluster, tables: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_documents_are_equal(case: str, documents: dict[str, Any], tmp_path: Path) -> None:
     files = [file for part in CASES[case] for file in part]
-    expected = in_python(files, tmp_path, names_of(case))
+    names = tuple(name for name in names_of(case) if name != RELATIONS)
+    expected = in_python(files, tmp_path / "s", names)
+    if RELATIONS in names_of(case):
+        expected[RELATIONS] = relations.plain(relations.in_index(files, tmp_path / "r"))
     assert documents[case] == json.loads(json.dumps(expected))
 
 

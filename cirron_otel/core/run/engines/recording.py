@@ -13,7 +13,7 @@ from ...analysis.breakdown import STEP
 from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...engines.engine import PLACES, SPAN
-from ...engines.expressions import FALSE
+from ...engines.expressions import FALSE, has_name
 from ...engines.source import OpenedRun
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
@@ -33,6 +33,7 @@ from .sums import lane_sums, unit_extents
 from .units import unit_blocks
 
 _AT_ONCE: Final = 1 << 16
+_FORWARD: Final = "forward"
 _POSITION: Final = "SELECT position FROM span WHERE file = ? ORDER BY no LIMIT 1 OFFSET ?"
 
 
@@ -154,6 +155,13 @@ class EngineRecording:
         of_odd = self._run.index.one(_POSITION, file, position)
         name = shown(batches[file].name) or ""
         return Place(name, position if of_odd is None else of_odd)
+
+    def first_forward(self) -> int | None:
+        """Return the number of the first forward pass with an id."""
+        span = self._relations.span
+        forward = span.filter(has_name(span.name, _FORWARD) & span.id.notnull())
+        [(number,)] = self._engine.rows(forward.aggregate(first=forward.no.min()))
+        return None if number is None else int(number)
 
     def files(self) -> Iterator[str]:
         """Yield the names of the batches."""
