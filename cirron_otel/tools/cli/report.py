@@ -92,9 +92,7 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
-        computed = _by_engine(
-            engine, EngineSource(source, source_format, run), slowest, as_json=as_json
-        )
+        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest)
         if computed is not None:
             chosen, found = computed.value
             report_chosen(chosen, run)
@@ -119,12 +117,9 @@ def report(
 
 
 def _by_engine(
-    engine: str, source: EngineSource, slowest: int, *, as_json: bool
+    engine: str, source: EngineSource, slowest: int
 ) -> EngineResult[tuple[ChosenRun, RunReport]] | None:
-    """Return the chosen run and its report; None, with a message, if the run needs Python.
-
-    A report that is shown as text has the steps of all ranks together.
-    """
+    """Return the chosen run and its report; None, with a message, if the run needs Python."""
 
     def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, RunReport]:
         from ...core.run.engines.opening import engine_run
