@@ -26,7 +26,7 @@ from .duckdb_engine import DuckDBEngine
 from .engine import SqlEngine, Table
 from .engine_search import EngineSearch
 from .expressions import TRUE, as_number
-from .reduced_index import expanded_rows
+from .index_rows import expanded_rows
 from .steps import StepRelations, distinct, step_relations
 from .unsupported import NeedsPythonError
 

@@ -10,7 +10,6 @@ import pytest
 from cirron_otel.core.analysis.run_selection import ALL
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.duckdb_engine import DuckDBEngine
 from cirron_otel.core.engines.source import opened_tables
 from cirron_otel.core.engines.unsupported import NeedsPythonError
 from cirron_otel.core.spool.reader import SpoolReader
