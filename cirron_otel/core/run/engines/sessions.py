@@ -13,7 +13,7 @@ from ...engines.steps import StepRelations
 from ..load.indexed import StoredSpan
 from ..load.tree import Extent, ScopeTree, SessionMembers, UnitsKey
 from ..load.unit_sessions import sessions_of_units
-from ..relations import ABSENT, Block, Texts
+from ..relations import Block, Texts
 from .inside import UnitScopes
 from .noted import PlacedSpan
 
@@ -40,21 +40,23 @@ class EngineMembers(SessionMembers):
         """`noted` has the noted spans by their numbers."""
         self._engine, self._relations, self._inside = engine, relations, scopes
         self._noted = noted
+        self._numbers = self._sessions = np.empty(0, np.int64)
+        """The numbers of the units that are read one by one, in order, and their sessions."""
         super().__init__(tree, units, is_recorded)
 
     def _divide(self) -> None:
         span, step = self._relations.span, self._divided_units()
-        starts: dict[int, int] = {}
+        sessions: dict[int, int] = {}
         for no, parent, pid, rank, start_ns, end_ns, idx in self._engine.rows(step.order_by("no")):
             if (parent, pid) in self._divided:
-                starts[no] = start_ns
+                sessions[no] = self.finder.of_top(parent, pid, start_ns)
                 unit = StoredSpan(None, parent, STEP, idx, start_ns, end_ns, pid, rank)
-                extent = self._extent((parent, pid), start_ns)
+                extent = self._extent((parent, pid), sessions[no])
                 extent.add(no, unit)
                 extent.add_step(no, unit)
         for each in self._noted.values():
-            if each.unit in starts and each.noted.span.name == STEP:
-                extent = self._extent(each.noted.units, starts[each.unit])
+            if each.unit in sessions and each.noted.span.name == STEP:
+                extent = self._extent(each.noted.units, sessions[each.unit])
                 extent.add_step(each.noted.no, each.noted.span)
         inside = self._inside.inside
         placed = inside.inner_join(step, inside.unit == step.no)
@@ -67,9 +69,11 @@ class EngineMembers(SessionMembers):
             count=spans.count(), first=spans.start.min(), last=spans.end.max()
         )
         for parent, pid, no, rank, process, count, first, last in self._engine.rows(groups):
-            if no in starts:
-                extent = self._extent((parent, pid), starts[no])
+            if no in sessions:
+                extent = self._extent((parent, pid), sessions[no])
                 extent.join(Extent(count, first, last, {rank}, {process}))
+        self._numbers = np.fromiter(sessions, np.int64)
+        self._sessions = np.fromiter(sessions.values(), np.int64)
 
     def _divided_units(self) -> Table:
         """Return the units of the processes of divided ones."""
@@ -80,25 +84,21 @@ class EngineMembers(SessionMembers):
             is_due |= step.pid.isnull()
         return self._engine.store(step.filter(is_due).select(*_UNIT))
 
-    def _extent(self, key: UnitsKey, start_ns: int) -> Extent:
-        return self._divided[key].setdefault(self.finder.of_top(*key, start_ns), Extent())
+    def _extent(self, key: UnitsKey, session: int) -> Extent:
+        return self._divided[key].setdefault(session, Extent())
 
     def id_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a scope, or of a unit or a noted span."""
         if units is None or units not in self._divided:
             return super().id_of(number, units)
-        step = self._relations.step
         unit = self._noted[number].unit if number in self._noted else number
-        [(start_ns,)] = self._engine.rows(step.filter(step.no == unit).select("start_ns"))
-        return self._key_of(self.finder.of_top(*units, start_ns))
+        return self._key_of(int(self._sessions[np.searchsorted(self._numbers, unit)]))
 
     def of_block(self, texts: Texts, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
         found = sessions_of_units(self, texts, units)
-        for key in self._divided:
-            parent, pid = key
-            is_due = units["parent"] == texts.token(parent)
-            is_due &= units["pid"] == (ABSENT if pid is None else pid)
-            for place in np.flatnonzero(is_due).tolist():
-                found[place] = self.finder.of_top(*key, int(units["start_ns"][place]))
+        if len(self._numbers):
+            places = np.searchsorted(self._numbers, units["no"]).clip(max=len(self._numbers) - 1)
+            is_due = self._numbers[places] == units["no"]
+            found = np.where(is_due, self._sessions[places], found)
         return found
