@@ -15,6 +15,7 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option, run_option
+from .progress import progress
 from .runs import chosen_run, report_chosen, run_json
 from .sources import as_spool, shown_source
 
@@ -100,9 +101,11 @@ def report(
             report_chosen(chosen, run)
             _show(source, found, chosen, computed.findings, as_json=as_json, no_pager=no_pager)
             return max(computed.report_problems(), _drops(found))
-    with as_spool(source, source_format, run) as place:
-        reader = SpoolReader(place.directory)
+    with progress("reading") as shown, as_spool(source, source_format, run) as place:
+        shown.stage("finding the run")
+        reader = SpoolReader(place.directory, on_progress=shown)
         chosen = chosen_run(reader, run)
+        shown.stage("reading batches", then="reporting")
         with run_index(reader) as index:
             run_report = report_run(index, slowest, reader)
             if not as_json:
