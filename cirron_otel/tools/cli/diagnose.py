@@ -13,6 +13,7 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
+from .progress import progress
 from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
@@ -151,16 +152,20 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run
-    with as_spool(source.name, source.format, only) as place:
-        reader = SpoolReader(place.directory)
+    with progress("reading") as shown, as_spool(source.name, source.format, only) as place:
+        shown.stage("reading batches", then="diagnosing")
+        reader = SpoolReader(place.directory, on_progress=shown)
         readers = [reader]
         if source.run == ALL:
             selected = all_runs(reader)
             readers += [each for _, each in selected if each is not reader]
-            runs = [
-                DiagnosedRun(chosen, diagnose_batches(batches, limits, chosen.world_size))
-                for chosen, batches in selected
-            ]
+            runs = []
+            for number, (chosen, batches) in enumerate(selected, 1):
+                of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
+                shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
+                batches.on_progress = shown
+                diagnosis = diagnose_batches(batches, limits, chosen.world_size)
+                runs.append(DiagnosedRun(chosen, diagnosis))
         else:
             with open_chosen_run(reader, source.run) as (chosen, opened):
                 report_chosen(chosen, source.run)

@@ -15,6 +15,7 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option, run_option
+from .progress import progress
 from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
@@ -98,8 +99,9 @@ def report(
             report_chosen(chosen, run)
             _show(source, found, chosen, computed.findings, as_json=as_json, no_pager=no_pager)
             return max(computed.report_problems(), _drops(found))
-    with as_spool(source, source_format, run) as place:
-        reader = SpoolReader(place.directory)
+    with progress("reading") as shown, as_spool(source, source_format, run) as place:
+        shown.stage("reading batches", then="reporting")
+        reader = SpoolReader(place.directory, on_progress=shown)
         needs_index = (trace_file, page_file) != (None, None)
         with open_chosen_run(reader, run, slowest=slowest, needs_index=needs_index) as (
             chosen,
