@@ -17,7 +17,7 @@ from cirron_otel.tools.cli.demo import RECORDING
 from tests.core.columns.helpers import TINY, add
 from tests.kit.examples import examples
 from tests.kit.generators.trees import random_spool, training
-from tests.kit.spools.made import encoded, made, span
+from tests.kit.spools.made import encoded, made, mark, span, span_id
 from tests.kit.spools.recorded import NAMES, SPOOLS
 
 from . import documents
@@ -109,6 +109,20 @@ def test_a_training_of_several_ranks_with_a_straggler(tmp_path: Path) -> None:
     assert [each["steps"]["times"] for each in report["ranks"]] == [80] * 3
     assert len(set(found["comparison"]["medians"])) == 10
     assert found["diagnosis"]["primary"] == "COMPUTE_STRAGGLER"
+
+
+def test_a_loss_at_the_end_of_a_failed_session_is_its_last_loss(tmp_path: Path) -> None:
+    session = span(
+        1, name="cirron.session", index=None, otel={"status": {"code": 2, "message": "ValueError"}}
+    )
+    losses = [mark(2, 1, value=1.0, ts_ns=session["end_ns"] - 1)]
+    losses.append(mark(3, 1, value=2.0, ts_ns=session["end_ns"]))
+    batch = made(1, spans=[session], marks=losses, otel={"session": span_id(1)})
+    files = [("1.json", encoded(batch))]
+    found = in_duckdb(files, tmp_path / "c", names=("report",))
+    assert found == in_python(files, tmp_path / "s", ("report",))
+    (failure,) = found["report"]["failures"]
+    assert failure["last_loss"] == 2.0
 
 
 def test_the_comparison_notices_a_changed_name(tmp_path: Path) -> None:
