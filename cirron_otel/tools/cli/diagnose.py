@@ -153,10 +153,10 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
 
     only = None if lists_others else source.run
     with progress("reading") as shown, as_spool(source.name, source.format, only) as place:
-        shown.stage("reading batches", then="diagnosing")
         reader = SpoolReader(place.directory, on_progress=shown)
         readers = [reader]
         if source.run == ALL:
+            shown.stage("finding the runs")
             selected = all_runs(reader)
             readers += [each for _, each in selected if each is not reader]
             runs = []
@@ -167,6 +167,7 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
                 diagnosis = diagnose_batches(batches, limits, chosen.world_size)
                 runs.append(DiagnosedRun(chosen, diagnosis))
         else:
+            shown.stage("reading batches", then="diagnosing")
             with open_chosen_run(reader, source.run) as (chosen, opened):
                 report_chosen(chosen, source.run)
                 window = opened.window(limits, chosen.world_size)
