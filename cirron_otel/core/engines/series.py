@@ -15,8 +15,8 @@ from ..analysis.index import SpoolIndex
 from ..analysis.mark_series import MarkSeries, SeriesList
 from ..records.rows import shown
 from .engine import PLACES, SqlEngine, Table
+from .expanded_rows import MEMORY_NAMES, value_of
 from .expressions import FALSE, as_number, ascending, descending, has_name
-from .reduced_index import MEMORY_NAMES, value_of
 from .steps import StepRelations
 
 _STORMLOG: Final = "stormlog."
