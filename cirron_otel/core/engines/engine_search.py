@@ -19,8 +19,8 @@ from ..analysis.sessions import assign_sessions
 from .columnar_batches import ColumnarBatch
 from .duckdb_engine import DuckDBEngine
 from .engine import PLACES, SPAN, Schema, Table
+from .expanded_rows import ADD_SPAN, span_row
 from .expressions import FALSE, as_number, union_of
-from .index_rows import ADD_SPAN, span_row
 from .unsupported import NeedsPythonError
 
 _MAX_LEVELS: Final = 50

@@ -25,8 +25,8 @@ from .columnar_batches import ColumnarBatches
 from .duckdb_engine import DuckDBEngine
 from .engine import SqlEngine, Table
 from .engine_search import EngineSearch
+from .expanded_rows import expanded_rows
 from .expressions import TRUE, as_number
-from .index_rows import expanded_rows
 from .steps import StepRelations, distinct, step_relations
 from .unsupported import NeedsPythonError
 

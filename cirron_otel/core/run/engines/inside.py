@@ -42,10 +42,7 @@ class UnitScopes:
     @cached_property
     def inside(self) -> Table:
         """The spans inside units: no, unit."""
-        if self.deep is None:
-            return self.direct
-        # Spark cannot find the columns of this union in a larger query.
-        return self._engine.store(self.direct.union(self.deep))
+        return self.direct if self.deep is None else self.direct.union(self.deep)
 
     @cached_property
     def outside(self) -> Table:

@@ -14,8 +14,8 @@ import numpy as np
 from ....semconv import OOM, OVERHEAD_NS
 from ...analysis.breakdown import STEP
 from ...engines.engine import PLACES, SPAN, Table
+from ...engines.expanded_rows import MEMORY_NAMES, value_of
 from ...engines.expressions import FALSE, as_number, has_name
-from ...engines.index_rows import MEMORY_NAMES, value_of
 from ...engines.source import OpenedRun
 from ...records.digest_marks import MARK_NAMES
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, memory_mark

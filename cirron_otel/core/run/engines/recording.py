@@ -32,7 +32,7 @@ from .spans import read_spans
 from .sums import lane_sums, unit_extents
 from .units import unit_blocks
 
-_AT_ONCE: Final = 1 << 16
+_AT_ONCE: Final = 1 << 13
 _FORWARD: Final = "forward"
 _POSITION: Final = "SELECT position FROM span WHERE file = ? ORDER BY no LIMIT 1 OFFSET ?"
 

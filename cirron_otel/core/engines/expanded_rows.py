@@ -1,4 +1,4 @@
-"""Rows of an index as those of an engine, and the other way round."""
+"""The records of odd batches, which an index expands, as rows of the relations of an engine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ from ..records.rows import shown
 from .engine import PLACES
 
 MEMORY_NAMES: Final = (*KIND_BY_NAME, STORMLOG_ERROR)
-_INT64: Final = range(-(2**63) + 1, 2**63)
+"""The names of the marks about memory."""
 ADD_SPAN: Final = f"INSERT OR IGNORE INTO span VALUES (?{', ?' * 19})"  # noqa: S608 - constants
-
-
-def value_of(text: str | None, number: float | None, integer: int | None, flag: bool | None) -> Any:
-    """Return the value of a mark."""
-    return next((each for each in (number, integer, flag) if each is not None), text)
-
-
-def span_row(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a row of the relation `span` as the values of `ADD_SPAN`."""
-    no, position, id_, parent, *rest, origin = row
-    return no, no // PLACES, position, key_of(id_), key_of(parent), *rest, key_of(origin)
+_INT64: Final = range(-(2**63) + 1, 2**63)
 
 
 def expanded_rows(
@@ -76,3 +66,14 @@ def _typed(value: str | None, *, is_text: bool) -> tuple[str | None, float | Non
             if math.isfinite(double) and shown(double) == value:
                 return None, double, None
     return value, None, None
+
+
+def value_of(text: str | None, number: float | None, integer: int | None, flag: bool | None) -> Any:
+    """Return the value of a mark."""
+    return next((each for each in (number, integer, flag) if each is not None), text)
+
+
+def span_row(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a row of the relation `span` as the values of `ADD_SPAN`."""
+    no, position, id_, parent, *rest, origin = row
+    return no, no // PLACES, position, key_of(id_), key_of(parent), *rest, key_of(origin)
