@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .run_summary import RunBatches
 
 _POLL_S: Final = 1.0
-_SHARE: Final = 0.25
+_SHARE: Final = 0.5
 """The most of its time that the thread reads, so that the job has the cores."""
 _NICENESS: Final = 19
 
