@@ -63,6 +63,8 @@ for _name in [
     del os.environ[_name]
 # Tests compare complete trees and count marks; those of the sampler switch it on.
 os.environ["CIRRON_SAMPLE_INTERVAL"] = "none"
+# On a slow machine, a command that takes ten seconds would write to stderr.
+os.environ["CIRRON_OTEL_PROGRESS"] = "no"
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 

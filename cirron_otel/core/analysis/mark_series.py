@@ -123,28 +123,6 @@ class MarkSeries:
         last.mean += (number - last.mean) / last.count
 
 
-class SeriesList:
-    """The series of a run, in order of name and rank: the first 1,000, and how many more there are.
-
-    The marks are added in order of name, rank, whether they are of an evaluation, and time.
-    """
-
-    def __init__(self) -> None:
-        self.series: list[MarkSeries] = []
-        self.left_out = 0
-        self._current: tuple[int | None, str, int] | None = None
-
-    def of(self, rank: int | None, name: str, is_eval: int) -> MarkSeries | None:
-        """Return the series of the next mark; None if it is one of those left out."""
-        if (rank, name, is_eval) != self._current:
-            self._current = (rank, name, is_eval)
-            if len(self.series) < MAX_SERIES:
-                self.series.append(MarkSeries(name, rank, is_eval=bool(is_eval)))
-            else:
-                self.left_out += 1
-        return None if self.left_out else self.series[-1]
-
-
 _EPOCHS = """
 SELECT DISTINCT start_ns FROM span WHERE name = 'epoch' AND rank IS ? AND start_ns IS NOT NULL
 ORDER BY start_ns LIMIT ?

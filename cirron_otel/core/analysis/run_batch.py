@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from ... import exactjson
 from ...errors import InputError
 from ...ids import is_id
 from ...semconv import FAILURE_CAUSE, JOB, OUT_OF_MEMORY, SESSION
+from ..records.rows import IndexedBatch, IndexedSpan
 from ..records.step_summaries import GROUP, STEP_COUNT
 from ..spool.oom_kills import KILLS_CAUSE
 
@@ -56,6 +58,8 @@ class _Batch(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Batch)
+_otel_decoder = msgspec.json.Decoder(_Otel | None)
+_COUNTED = frozenset({*STEP_NAMES, GROUP, JOB, SESSION})
 
 
 @dataclass(slots=True)
@@ -93,12 +97,33 @@ def outline_of(data: bytes) -> RunBatchOutline:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         batch = _lenient(data)
     outline = _outline(batch.otel)
-    outline.spans = len(batch.spans)
-    if outline.is_foreign:
-        outline.trace_halves = frozenset(span.id[16:] for span in batch.spans)
-    for span in batch.spans:
-        _count(span, outline)
+    _count_all(batch.spans, outline)
     return outline
+
+
+def outline_of_rows(rows: IndexedBatch, data: bytes) -> RunBatchOutline:
+    """Return the outline of a batch whose rows have been read from `data`."""
+    if any(span.id is None or not isinstance(span.otel, dict | None) for span in rows.spans):
+        return outline_of(data)
+    try:
+        otel = _otel_decoder.decode(rows.otel) if rows.otel else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return outline_of(data)
+    outline = _outline(otel)
+    _count_all(rows.spans, outline)
+    return outline
+
+
+def _count_all(spans: Sequence[_Span] | Sequence[IndexedSpan], outline: RunBatchOutline) -> None:
+    outline.spans = len(spans)
+    if outline.is_foreign:
+        outline.trace_halves = frozenset((span.id or "")[16:] for span in spans)
+    outline.start_ns = min((span.start_ns or 0 for span in spans), default=None)
+    outline.end_ns = max((span.end_ns or 0 for span in spans), default=None)
+    outline.ranks = {span.rank for span in spans if span.rank is not None}
+    for span in spans:
+        if span.name in _COUNTED:
+            _count(span, outline)
 
 
 def outline_of_otel(otel: Any) -> RunBatchOutline:
@@ -117,12 +142,7 @@ def _outline(otel: _Otel | None) -> RunBatchOutline:
     return outline
 
 
-def _count(span: _Span, outline: RunBatchOutline) -> None:
-    start, end = outline.start_ns, outline.end_ns
-    outline.start_ns = span.start_ns if start is None else min(start, span.start_ns)
-    outline.end_ns = span.end_ns if end is None else max(end, span.end_ns)
-    if span.rank is not None:
-        outline.ranks.add(span.rank)
+def _count(span: _Span | IndexedSpan, outline: RunBatchOutline) -> None:
     if span.name in STEP_NAMES:
         outline.steps[span.rank] = outline.steps.get(span.rank, 0) + 1
     elif span.name == GROUP:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...ids import is_id
 from ..records.findings import Finding
-from ..spool.reader import BatchFile, SpoolReader
+from ..spool.reader import BatchFile, OnProgress, SpoolReader
 from .run_batch import OPEN, UNFINISHED, worse
 from .run_keys import Values, values_of
 from .runs import MOST_LISTED, Run, read_runs
@@ -74,12 +74,12 @@ class RunCatalogue:
     """The batches that cannot be read; the first 10,000."""
     _runs: dict[str, CataloguedRun] = field(default_factory=dict)
 
-    def add(self, directory: str, shown: str) -> None:
+    def add(self, directory: str, shown: str, on_progress: OnProgress | None = None) -> None:
         """Add the runs of the spool at `directory`. Raises InputError if it cannot be read.
 
-        `shown` is the name of the source in findings.
+        `shown` is the name of the source in findings; `on_progress` is called for each batch.
         """
-        reader = SpoolReader(directory)
+        reader = SpoolReader(directory, on_progress=on_progress)
         spool = read_runs(reader)
         self.unassigned += len(spool.unassigned)
         self.skipped += reader.skipped

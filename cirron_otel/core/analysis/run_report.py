@@ -6,7 +6,7 @@ figures of each rank, and the durations of one rank's scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,18 +14,12 @@ from .bound import RunBound, Straggler
 from .breakdown import Breakdown
 from .divergence.replicas import ReplicaComparison
 from .failures import SessionFailure
-from .index import SpoolIndex
 from .mark_series import MarkSeries
 from .memory_series import MemoryReport
 from .metrics import LossMetric, losses
 from .run_time import RankReport
-from .run_traces import BatchLookup, records_of
-from .summary import SessionSummary
 from .verdicts.diagnosis import Diagnosis
-from .verdicts.reading import diagnose_index
-from .verdicts.thresholds import thresholds_of
 from .verdicts.verdict import Verdict
-from .verdicts.window import WindowSteps
 
 PREFIX = "drops."
 """The prefix of the session attributes that count drops by reason."""
@@ -41,14 +35,6 @@ class Drop:
     reason: str
     """A key of `health()["drops"]`."""
     count: int
-
-
-def drops_of(
-    index: SpoolIndex, reader: BatchLookup, sessions: Iterable[SessionSummary]
-) -> list[Drop]:
-    """Return the drops of the sessions, at most 1,000."""
-    ranks = {each.id: each.ranks for each in sessions if each.id is not None}
-    return drops_in(records_of(index, reader, list(ranks)[:_MOST]), ranks)
 
 
 def drops_in(
@@ -158,13 +144,3 @@ class RunReport:
             "gpu": [asdict(each) for each in self.gpu],
             "memory": self.memory.to_json(),
         }
-
-
-def diagnosis_of(index: SpoolIndex, steps: WindowSteps | None = None) -> Diagnosis | None:
-    """Return the verdicts on a run; None if it has neither steps nor a summary of them.
-
-    `steps` are the aligned steps; None if the run has none.
-    """
-    if steps is None and not index.one("SELECT EXISTS (SELECT 1 FROM summary)"):
-        return None
-    return diagnose_index(index, thresholds_of("run"), steps=steps)

@@ -19,7 +19,7 @@ from ..columns.reading import ColumnsReader
 from ..columns.schema import BATCHES
 from ..columns.writing import ColumnsWriter
 from ..records.columns import name_of_column
-from ..spool.reader import SpoolReader
+from ..spool.reader import OnProgress, SpoolReader
 from .columnar_batches import ColumnarBatches
 from .unsupported import NeedsPythonError
 
@@ -33,10 +33,11 @@ def cache_of(spool: Path) -> Path:
     return caches / "cirron-otel" / "columns" / name
 
 
-def cached_batches(reader: SpoolReader) -> ColumnarBatches:
+def cached_batches(reader: SpoolReader, on_progress: OnProgress | None = None) -> ColumnarBatches:
     """Add the new batches of a spool to its cache, and return those that are in both.
 
-    Several processes may call this at the same time: one of them writes, and the others wait.
+    `on_progress` is called for each new batch. Several processes may call this at the same time:
+    one of them writes, and the others wait.
     Files that cannot be read are reported by the reader, as in every pass over a spool. Raises
     TargetError if the cache cannot be written, InputError if it is damaged, and NeedsPythonError if
     it cannot store a batch.
@@ -45,7 +46,10 @@ def cached_batches(reader: SpoolReader) -> ColumnarBatches:
     sizes = dict(_sizes(reader))
     if not (directory / BATCHES).is_dir() or _missing(directory, sizes):
         with ColumnsWriter(directory, wait_s=math.inf) as writer:
-            for name in _missing(directory, sizes):
+            missing = _missing(directory, sizes)
+            for done, name in enumerate(missing):
+                if on_progress is not None:
+                    on_progress(done, len(missing))
                 if (batch := reader.read(name)) is not None:
                     try:
                         writer.add(arrow_rows(rows_of(batch.name, batch.data)))

@@ -139,8 +139,11 @@ class IndexedBatch(Struct):
     spans: list[IndexedSpan] = []
     marks: list[IndexedMark] = []
     snapshots: list[IndexedSnapshot] = []
+    otel: msgspec.Raw = msgspec.Raw()
+    """As JSON text, which is not valid if the batch is malformed."""
 
 
+_MALFORMED = msgspec.Raw(b"malformed")
 _decoder = msgspec.json.Decoder(IndexedBatch)
 
 
@@ -159,9 +162,9 @@ def rows_of(data: bytes) -> IndexedBatch:
     try:
         batch = exactjson.loads(data)
     except InputError:
-        return IndexedBatch()
+        return IndexedBatch(otel=_MALFORMED)
     if not isinstance(batch, dict):
-        return IndexedBatch()
+        return IndexedBatch(otel=_MALFORMED)
     return IndexedBatch(
         sdk_version=_text(batch.get("sdk_version")),
         batch_id=_text(batch.get("batch_id")),
@@ -170,6 +173,7 @@ def rows_of(data: bytes) -> IndexedBatch:
         snapshots=[
             IndexedSnapshot(**_values(_SNAPSHOT, each)) for each in _objects(batch, "snapshots")
         ],
+        otel=_MALFORMED,
     )
 
 

@@ -12,7 +12,7 @@ from .load.indexed import IndexedRecording
 from .load.reducer import Reducer
 from .recording import Recording
 from .relations import Texts
-from .run import Run
+from .run import Run, RunFiles
 
 
 @contextmanager
@@ -25,16 +25,19 @@ def open_run(
 ) -> Iterator[Run]:
     """Open the run of some batches, for example of a SpoolReader, which are read again if need be.
 
+    An iterator is read with a database at once.
+
     `reader` has the batches and the states of the processes; None if there is no spool. With
     `needs_index`, the recording has an index. Raises the errors of reading the batches, and
     TargetError if there is no disk space.
     """
-    recording = None if needs_index else reduced(batches)
+    is_once = iter(batches) is batches  # a second pass is not possible
+    recording = None if needs_index or is_once else reduced(batches)
     if recording is not None:
-        yield Run(recording, reader, slowest)
+        yield Run(recording, RunFiles.of(reader), slowest)
         return
     with run_index(batches) as index:
-        yield Run(IndexedRecording(index, Texts()), reader, slowest)
+        yield Run(IndexedRecording(index, Texts()), RunFiles.of(reader), slowest)
 
 
 def reduced(batches: Iterable[BatchFile]) -> Recording | None:

@@ -26,10 +26,14 @@ class Recording(Protocol):
     """
 
     texts: Texts
-    sums: LaneSums
-    """Sums over all spans of each rank."""
-    tree: ScopeTree
-    """The scopes outside of units."""
+
+    @property
+    def sums(self) -> LaneSums:
+        """Sums over all spans of each rank."""
+
+    @property
+    def tree(self) -> ScopeTree:
+        """The scopes outside of units."""
 
     @property
     def index(self) -> SpoolIndex | None:

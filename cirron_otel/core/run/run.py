@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -21,7 +22,7 @@ from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
-from ..analysis.run_traces import records_at
+from ..analysis.run_traces import BatchLookup, records_at
 from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
@@ -30,6 +31,7 @@ from ..analysis.verdicts.window import Stall, StepWindow
 from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
+from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from .figures.breakdowns import BreakdownFold, sum_of
 from .figures.device_times import device_times, peaks
@@ -48,18 +50,34 @@ _AT_ONCE: Final = 100
 _MOST_MISSING: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of a run, beside its relations."""
+
+    paths: SpoolPaths | None = None
+    """The spool with the states of the processes; None if there is no spool."""
+    batches: BatchLookup | None = None
+    """The batches of the run; None if they cannot be read again."""
+    is_complete: bool = True
+    """Whether the run has all batches of the spool."""
+    may_have_drops: bool = True
+    """Whether a session may state drops. If not, their records need not be read."""
+
+    @classmethod
+    def of(cls, reader: SpoolReader | None) -> RunFiles:
+        """Return the files of a spool's reader."""
+        if reader is None:
+            return cls()
+        return cls(reader.paths, reader, reader.only is None)
+
+
 class Run:
     """The figures of a run."""
 
-    def __init__(
-        self, recording: Recording, reader: SpoolReader | None = None, slowest: int = 10
-    ) -> None:
-        """`reader` has the batches of the recording, and the states of its processes.
-
-        `slowest` is the number of units that `slowest` lists.
-        """
+    def __init__(self, recording: Recording, files: RunFiles, slowest: int = 10) -> None:
+        """`slowest` is the number of units that the property of that name lists."""
         self.recording = recording
-        self._reader, self._most_slowest = reader, slowest
+        self._files, self._most_slowest = files, slowest
 
     @cached_property
     def spans(self) -> int:
@@ -70,9 +88,9 @@ class Run:
     def sessions(self) -> list[SessionSummary]:
         """The sessions in order of their start; those without an id come last."""
         sessions = self.recording.sessions()
-        if self._reader is not None:
+        if self._files.paths is not None:
             # A process without a batch may belong to a run other than the one being read.
-            sessions = with_processes(sessions, self._reader.paths, adds=self._reader.only is None)
+            sessions = with_processes(sessions, self._files.paths, adds=self._files.is_complete)
         return sessions
 
     @cached_property
@@ -202,12 +220,13 @@ class Run:
     def failures(self) -> list[SessionFailure]:
         """The sessions that failed or were killed, in the order of their end; at most 100."""
         _ = self._units, self._marks  # fill the folds
-        return self._failures.result(self._reader)
+        return self._failures.result(self._files.batches)
 
     @cached_property
     def drops(self) -> list[Drop]:
         """The records that the recording processes dropped; at most 1,000."""
-        if self._reader is None:
+        batches = self._files.batches
+        if batches is None or not self._files.may_have_drops:
             return []
         ranks = {each.id: each.ranks for each in self.sessions if each.id is not None}
         places = []
@@ -216,16 +235,17 @@ class Run:
             place = None if found is None else self.recording.place_of(found[0])
             if place is not None:
                 places.append((id_, *place))
-        return drops_in(records_at(self._reader, places), ranks)
+        return drops_in(records_at(batches, places), ranks)
 
     @cached_property
     def dropped_marks(self) -> int:
         """The number of marks that the recording processes dropped."""
-        if self._reader is None:
+        batches = self._files.batches
+        if batches is None or not self._files.may_have_drops:
             return 0
         count, places = 0, self._session_places()
         while some := list(islice(places, _AT_ONCE)):
-            records = records_at(self._reader, some).values()
+            records = records_at(batches, some).values()
             count += sum(dropped_in(each.get("attrs")) for each in records)
         return count
 
@@ -251,8 +271,8 @@ class Run:
     @cached_property
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
-        index, reader = self.recording.index, self._reader
-        if index is None or reader is None:
+        index, reader = self.recording.index, self._files.batches
+        if index is None or not isinstance(reader, SpoolReader):
             return None
         _ = self._open_scopes  # adds them to the index
         create_digest_tables(index)
@@ -333,14 +353,15 @@ class Run:
         Those are the epochs of a process that runs, or was killed: only ended scopes are in
         batches.
         """
-        if self._reader is None:
+        paths = self._files.paths
+        if paths is None:
             return {}
         owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
         if self.recording.index is not None:
-            add_open_scopes(self.recording.index, self._reader.paths)
+            add_open_scopes(self.recording.index, paths)
         found: dict[str, tuple[str | None, ...]] = {}
         for owner in owners:
-            for each in open_scopes(self._reader.paths, owner):
+            for each in open_scopes(paths, owner):
                 id_, parent = each.get("id"), each.get("parent_id")
                 if isinstance(id_, str):
                     parent = parent if isinstance(parent, str) else None

@@ -20,6 +20,9 @@ _PAGE = 100_000
 _MAX_COLLECTED = 10_000
 _LOCKED_WITHIN_SECONDS = 2.0
 
+OnProgress = Callable[[int, int | None], None]
+"""Called with the number of batches that a pass is done with, and the total if it is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
@@ -44,10 +47,13 @@ class SpoolReader:
         path: str | os.PathLike[str],
         *,
         on_finding: Callable[[Finding], None] | None = None,
+        on_progress: OnProgress | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         only: frozenset[str] | None = None,
     ) -> None:
         """Find the spool at `path`. Raises InputError if there is none."""
+        self.on_progress = on_progress
+        """Called in each pass, after the caller is done with a batch; it must not raise."""
         self.only = only
         """The names of the batches to read; None for all."""
         self.unread: set[str] = set()
@@ -73,11 +79,21 @@ class SpoolReader:
         self.unread.clear()
         self.skipped = 0
         last: str | None = None
+        done = 0
         while True:
             page = self._page_after(last)
             only = self.only
-            yield from page if only is None else (name for name in page if name in only)
-            if len(page) < _PAGE:
+            names = page if only is None else [name for name in page if name in only]
+            is_last = len(page) < _PAGE
+            total = done + len(names) if is_last else None
+            for name in names:
+                yield name
+                done += 1
+                if self.on_progress is not None:
+                    self.on_progress(done, total)
+            if is_last:
+                if not names and self.on_progress is not None:
+                    self.on_progress(done, done)
                 return
             last = page[-1]
 

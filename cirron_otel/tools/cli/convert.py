@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from ...errors import UsageError
 from ..convert import tables
+from ..convert.progress import BYTES
 from . import output
 from .parameters import (
     FormatChoice,
@@ -21,6 +23,7 @@ from .parameters import (
     signal_of,
     signal_option,
 )
+from .progress import progress
 from .text import count, printable, size
 
 if TYPE_CHECKING:
@@ -99,8 +102,10 @@ def convert(
         join=join,
         signal=signal_of(signal, "layout", "jobs"),
     )
-    with output.progress("converting") as progress:
-        report = convert_request(request, progress=progress)
+    # A bar would be drawn between the lines of a result on the same terminal.
+    is_shown = target != tables.STANDARD or sys.stdout is None or not sys.stdout.isatty()
+    with progress("reading", BYTES, is_shown=is_shown) as shown:
+        report = convert_request(request, progress=shown)
     if as_json:
         output.document(report.to_json())
     elif target == tables.STANDARD:

@@ -13,7 +13,8 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, fail_on_option, from_option, json_option, run_option
-from .runs import chosen_run, report_chosen, run_json
+from .progress import progress
+from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -145,22 +146,32 @@ def _in_python(source: EngineSource, limits: Thresholds, *, lists_others: bool) 
     With `lists_others`, the names of the other runs are needed, so all runs are read.
     """
     from ...core.analysis.run_selection import ALL, all_runs
+    from ...core.analysis.verdicts.diagnosis import diagnose
+    from ...core.run.choosing import open_chosen_run
     from ...core.run.diagnosing import diagnose_batches
     from ...core.spool.reader import SpoolReader
 
     only = None if lists_others else source.run
-    with as_spool(source.name, source.format, only) as place:
-        reader = SpoolReader(place.directory)
-        selected, readers = [], [reader]
+    with progress("reading") as shown, as_spool(source.name, source.format, only) as place:
+        reader = SpoolReader(place.directory, on_progress=shown)
+        readers = [reader]
         if source.run == ALL:
+            shown.stage("finding the runs")
             selected = all_runs(reader)
             readers += [each for _, each in selected if each is not reader]
+            runs = []
+            for number, (chosen, batches) in enumerate(selected, 1):
+                of_run = f" run {number:,} of {len(selected):,}" if len(selected) > 1 else ""
+                shown.stage(f"reading{of_run or ' batches'}", then=f"diagnosing{of_run}")
+                batches.on_progress = shown
+                diagnosis = diagnose_batches(batches, limits, chosen.world_size)
+                runs.append(DiagnosedRun(chosen, diagnosis))
         else:
-            selected = [(chosen_run(reader, source.run), reader)]
-        runs = [
-            DiagnosedRun(chosen, diagnose_batches(batches, limits, chosen.world_size))
-            for chosen, batches in selected
-        ]
+            shown.stage("reading batches", then="diagnosing")
+            with open_chosen_run(reader, source.run) as (chosen, opened):
+                report_chosen(chosen, source.run)
+                window = opened.window(limits, chosen.world_size)
+                runs = [DiagnosedRun(chosen, diagnose(window, limits))]
         return _DiagnosedSource(runs, place.findings(*readers), place.report_problems(*readers))
 
 
@@ -169,12 +180,14 @@ def _by_engine(engine: str, source: EngineSource, limits: Thresholds) -> _Diagno
 
     def compute(tables: OpenedTables, wanted: str | None) -> list[DiagnosedRun]:
         from ...core.analysis.run_selection import ALL
-        from ...core.engines.engine_diagnosis import diagnosis_of_run
+        from ...core.analysis.verdicts.diagnosis import diagnose
+        from ...core.run.engines.opening import engine_run
 
         runs = []
         for chosen, names in tables.each() if wanted == ALL else [tables.choose(wanted)]:
             with tables.run(chosen, names, needs_digests=False) as run:
-                runs.append(DiagnosedRun(chosen, diagnosis_of_run(run, limits)))
+                window = engine_run(run).window(limits, run.chosen.world_size)
+                runs.append(DiagnosedRun(chosen, diagnose(window, limits)))
         return runs
 
     computed = computed_by(engine, [source], compute, "diagnosis")

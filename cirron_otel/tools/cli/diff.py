@@ -17,7 +17,7 @@ from .diagnose import FAILED_VERDICT
 from .divergence_text import comparison_lines, gap_texts
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option
-from .runs import chosen_run, report_chosen, run_json
+from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 from .tables import rows_table
 from .text import count, duration, of_ranks, printable, value_text, wrapped
@@ -220,14 +220,14 @@ def _read(
     stack: contextlib.ExitStack, source: str, source_format: str | None, run: str | None
 ) -> _Run:
     """Read a run; `stack` keeps its index."""
+    from ...core.run.choosing import open_chosen_run
     from ...core.run.compared_run import compared_run
-    from ...core.run.opening import open_run
     from ...core.spool.reader import SpoolReader
 
     place = stack.enter_context(as_spool(source, source_format, run))
     reader = SpoolReader(place.directory)
-    chosen = chosen_run(reader, run)
-    opened = stack.enter_context(open_run(reader, reader))
+    chosen, opened = stack.enter_context(open_chosen_run(reader, run))
+    report_chosen(chosen, run)
     figures, digests = compared_run(opened), opened.digests
     findings, code = place.findings(reader), place.report_problems(reader)
     return _Run(figures, chosen, digests, findings, code)
@@ -237,10 +237,11 @@ def _by_engine(engine: str, sources: list[EngineSource]) -> list[_Run] | None:
     """Return both runs with the figures by an engine; None, with a message, if one needs Python."""
 
     def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, ComparedRun]:
-        from ...core.engines.engine_comparison import compared_run_of
+        from ...core.run.compared_run import compared_run
+        from ...core.run.engines.opening import engine_run
 
         with tables.run(*tables.choose(wanted)) as run:
-            return run.chosen, compared_run_of(run)
+            return run.chosen, compared_run(engine_run(run))
 
     computed = computed_by(engine, sources, compute, "comparison")
     if computed is None:

@@ -15,6 +15,7 @@ import click
 
 from ...errors import EndpointError, UsageError
 from . import output
+from .progress import progress
 from .sources import OpenedSource, shown_source
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def computed_by(
     from ...core.engines.unsupported import NeedsPythonError
 
     try:
-        with _connecting(engine) as connect:
+        with progress("connecting"), _connecting(engine) as connect:
             return [
                 _computed(place, each.run, connect, compute)
                 for place, each in zip(places, sources, strict=True)
@@ -140,12 +141,13 @@ def _computed(
     from ...core.spool.reader import SpoolReader
 
     if place.format == _PARQUET:
-        with opened_tables(ColumnarBatches(Path(place.path)), None, connect) as tables:
+        stored = ColumnarBatches(Path(place.path))
+        with progress("computing"), opened_tables(stored, None, connect) as tables:
             return EngineResult(compute(tables, wanted), None)
     reader = SpoolReader(place.path)
-    with output.progress("reading"):
-        batches = cached_batches(reader)
-    with opened_tables(batches, reader, connect) as tables:
+    with progress("reading batches") as shown:
+        batches = cached_batches(reader, shown)
+    with progress("computing"), opened_tables(batches, reader, connect) as tables:
         return EngineResult(compute(tables, wanted), reader)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..convert.progress import BYTES
 from . import output, signals
 from .convert import counts
 from .parameters import (
@@ -21,6 +22,7 @@ from .parameters import (
     signal_of,
     signal_option,
 )
+from .progress import progress
 from .text import added, count, size
 
 if TYPE_CHECKING:
@@ -66,9 +68,9 @@ def export(
         signal=signal_of(signal, "layout"),
     )
     stop = threading.Event()
-    with signals.stopping(stop), output.progress("exporting") as progress:
+    with signals.stopping(stop), progress("reading", BYTES, is_shown=not follow) as shown:
         report = export_request(
-            request, environ=os.environ, stop=stop, progress=progress, say=output.message
+            request, environ=os.environ, stop=stop, progress=shown, say=output.message
         )
     if as_json:
         output.document(report.to_json())

@@ -1,4 +1,4 @@
-"""Output: results on stdout, messages on stderr, progress bars on a terminal only.
+"""Output: results on stdout, messages on stderr, and a status line on a terminal.
 
 Names come from recordings and may contain anything, so control characters are escaped.
 """
@@ -12,8 +12,8 @@ import io
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...errors import TargetError
@@ -25,16 +25,42 @@ if TYPE_CHECKING:
     from ...core.records.findings import Finding
     from ..convert.report import Report
 
-Progress = Callable[[int, int | None], None]
-"""Called with the number of bytes processed so far, and the total if it is known."""
-
 _PREFIX = "cirron-otel: "
 _MAX_LISTED = 20
-_REDRAW_SECONDS = 0.1
 _PIPE_WIDTH = 100_000
 _TABLE_WIDTH = 80
 _LAST_STANDARD = 2
 """The descriptor of standard error."""
+
+
+_ERASE = "\x1b[K"
+"""Erases the rest of the line."""
+
+
+class _StatusLine:
+    """The last line of a terminal while it shows progress; other output clears it first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_drawn = False
+
+    def draw(self, text: str) -> None:
+        """Draw the line on stderr, in place of the one before."""
+        with self._lock:
+            self._is_drawn = True
+            _to_stderr(f"\r{text}{_ERASE}")
+
+    @contextlib.contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Clear the line; it is not drawn within the block, which writes other output."""
+        with self._lock:
+            if self._is_drawn:
+                self._is_drawn = False
+                _to_stderr(f"\r{_ERASE}")
+            yield
+
+
+status_line = _StatusLine()
 
 
 def prepare() -> None:
@@ -95,7 +121,8 @@ def _standard_output() -> Iterator[TextIO]:
     if sys.stdout is None:
         raise TargetError("standard output is closed: expected a file, a pipe or a terminal")
     try:
-        yield sys.stdout
+        with status_line.cleared():
+            yield sys.stdout
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
             give_up()
@@ -110,8 +137,13 @@ def message(text: str) -> None:
 
 def message_block(text: str) -> None:
     """Write lines to stderr unchanged; errors are ignored, because nothing depends on them."""
+    with status_line.cleared():
+        _to_stderr(text + "\n")
+
+
+def _to_stderr(text: str) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 
@@ -195,35 +227,3 @@ def _width(renderable: RenderableType, columns: int) -> int:
     from rich.table import Table
 
     return max(columns, _TABLE_WIDTH) if isinstance(renderable, Table) else columns
-
-
-@contextlib.contextmanager
-def progress(what: str) -> Iterator[Progress | None]:
-    """Show a progress bar on stderr while the block runs; yield None if stderr is not a terminal.
-
-    The bar is drawn by the calls of the yielded function and not by a thread, which would not
-    survive the forks of worker processes.
-    """
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console = Console(stderr=True)
-    with Bar(
-        *columns, TimeRemainingColumn(), console=console, transient=True, auto_refresh=False
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        drawn = 0.0
-
-        def advance(done: int, total: int | None) -> None:
-            nonlocal drawn
-            now = time.monotonic()
-            if now - drawn >= _REDRAW_SECONDS:
-                drawn = now
-                bar.update(task, completed=done, total=total, refresh=True)
-
-        yield advance

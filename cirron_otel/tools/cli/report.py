@@ -15,7 +15,8 @@ from ...errors import UsageError
 from . import output
 from .engines import PYTHON, EngineSource, computed_by, engine_option
 from .parameters import PlacesCommand, from_option, json_option, run_option
-from .runs import chosen_run, report_chosen, run_json
+from .progress import progress
+from .runs import report_chosen, run_json
 from .sources import as_spool, shown_source
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def report(
 
     SRC is .cirron by default; - is stdin. The last run is reported, unless --run names another.
     """
-    from ...core.run.opening import open_run
+    from ...core.run.choosing import open_chosen_run
     from ...core.run.report import report_of
     from ...core.spool.reader import SpoolReader
 
@@ -92,19 +93,21 @@ def report(
     if engine != PYTHON:
         if (trace_file, page_file) != (None, None):
             raise UsageError(f"--perfetto and --html need --engine {PYTHON}")
-        computed = _by_engine(
-            engine, EngineSource(source, source_format, run), slowest, as_json=as_json
-        )
+        computed = _by_engine(engine, EngineSource(source, source_format, run), slowest)
         if computed is not None:
             chosen, found = computed.value
             report_chosen(chosen, run)
             _show(source, found, chosen, computed.findings, as_json=as_json, no_pager=no_pager)
             return max(computed.report_problems(), _drops(found))
-    with as_spool(source, source_format, run) as place:
-        reader = SpoolReader(place.directory)
-        chosen = chosen_run(reader, run)
+    with progress("reading") as shown, as_spool(source, source_format, run) as place:
+        shown.stage("reading batches", then="reporting")
+        reader = SpoolReader(place.directory, on_progress=shown)
         needs_index = (trace_file, page_file) != (None, None)
-        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as opened:
+        with open_chosen_run(reader, run, slowest=slowest, needs_index=needs_index) as (
+            chosen,
+            opened,
+        ):
+            report_chosen(chosen, run)
             run_report, index = report_of(opened), opened.recording.index
             if trace_file is not None and index is not None:
                 _write_trace(index, trace_file)
@@ -116,23 +119,16 @@ def report(
 
 
 def _by_engine(
-    engine: str, source: EngineSource, slowest: int, *, as_json: bool
+    engine: str, source: EngineSource, slowest: int
 ) -> EngineResult[tuple[ChosenRun, RunReport]] | None:
-    """Return the chosen run and its report; None, with a message, if the run needs Python.
-
-    A report that is shown as text has the steps of all ranks together.
-    """
+    """Return the chosen run and its report; None, with a message, if the run needs Python."""
 
     def compute(tables: OpenedTables, wanted: str | None) -> tuple[ChosenRun, RunReport]:
-        from ...core.engines.engine_report import report_of
-        from ...core.engines.run_times import steps_of_all
+        from ...core.run.engines.opening import engine_run
+        from ...core.run.report import report_of
 
         with tables.run(*tables.choose(wanted)) as run:
-            found = report_of(run, slowest)
-            if not as_json:
-                names = dict.fromkeys(p.name for rank in found.ranks for p in rank.steps.phases)
-                found.together = steps_of_all(run.engine, run.relations, names)
-            return run.chosen, found
+            return run.chosen, report_of(engine_run(run, slowest))
 
     computed = computed_by(engine, [source], compute, "report")
     return None if computed is None else computed[0]

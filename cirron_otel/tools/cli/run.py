@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ...sdk.session.job import Job
     from ..convert.flush import TargetReport
     from .against import Watcher
+    from .job_report import JobReport
     from .run_summary import RunBatches
 
 
@@ -144,6 +145,7 @@ def run(
         with signals_held() as held:
             watcher = None if against is None else _watcher(against, stack)
             job = _open_job(directory, options)
+            job_report = None if job is None else _job_report(job, options)
             environ = {**os.environ, **variables}
             if job is not None:
                 environ = job.environment(environ, hooks=options.has_hooks)
@@ -157,10 +159,11 @@ def run(
                 code, problem = error.code, str(error) + _hint(command)
         if problem is not None:
             output.error(problem)
+            job_report = None
         took_ns = time.monotonic_ns() - begun
         if job is not None:
             try:
-                _finish(job, options, code, took_ns, watcher, is_started=problem is None)
+                _finish(job, options, code, took_ns, watcher, job_report)
             except KeyboardInterrupt:
                 output.message("interrupted: unsent batches stay in the spool")
             except Exception as error:  # the exit code is the command's, even if this fails
@@ -242,12 +245,11 @@ def _finish(
     options: _Options,
     code: int,
     took_ns: int,
-    watcher: Watcher | None = None,
-    *,
-    is_started: bool = True,
+    watcher: Watcher | None,
+    job_report: JobReport | None,
 ) -> None:
     """Close the open scopes of dead ranks, end the job's span, send batches, and print a
-    summary.
+    summary unless `job_report` is None.
     """
     from ...core.spool.recovery import recover
     from .spool import damages
@@ -262,9 +264,9 @@ def _finish(
     if watcher is not None:
         watcher.finish(is_quiet=options.is_quiet)
     targets = _send_rest(job) if job.exporters else []
-    if not is_started or (options.is_quiet and options.summary is None):
+    if job_report is None:
         return
-    report = _report(job, batches)
+    report = job_report.result() if job.is_spooled and job.paths.spool.is_dir() else None
     if options.summary is not None:
         _write_summary(job, options, code, took_ns, report)
     if options.is_quiet:
@@ -300,11 +302,13 @@ def _batches(job: Job) -> RunBatches:
     return RunBatches(job.paths, job.held, job.trace_id, job.owner)
 
 
-def _report(job: Job, batches: RunBatches) -> RunReport | None:
-    """Return the report of the run; None if it has no spool."""
-    from .run_summary import report_of
+def _job_report(job: Job, options: _Options) -> JobReport | None:
+    """Begin to read the batches of a job; None if there will be no summary."""
+    from .job_report import JobReport
 
-    return report_of(batches) if job.is_spooled and job.paths.spool.is_dir() else None
+    if options.is_quiet and options.summary is None:
+        return None
+    return JobReport(_batches(job))
 
 
 def _write_summary(

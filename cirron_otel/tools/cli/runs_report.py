@@ -19,6 +19,7 @@ from ...core.spool.directories import DEFAULT_NAME
 from ...errors import CirronOtelError, InputError, UsageError
 from . import output
 from .parameters import PlacesCommand, from_option, json_option
+from .progress import ShownProgress, progress
 from .sources import as_spool, shown_source
 from .tables import rows_table
 from .text import count, duration, local_moment, printable
@@ -87,9 +88,11 @@ def report(
     if not all(keys):
         raise UsageError("--group-by is empty: expected a key such as model or host.name")
     catalogue = RunCatalogue(keys, since_ns, until_ns)
-    with contextlib.ExitStack() as stack:
-        code = _Sources(stack, catalogue, source_format).add(sources or (DEFAULT_NAME,))
-        grouped = group_runs(catalogue.runs(), keys)
+    with contextlib.ExitStack() as stack, progress("reading") as bar:
+        places = _Sources(stack, catalogue, source_format, bar)
+        code = places.add(sources or (DEFAULT_NAME,))
+        bar.stage("reporting", "runs", then="grouping the runs")
+        grouped = group_runs(bar.each(list(catalogue.runs())), keys)
     shown = [shown_source(each) for each in sources or (DEFAULT_NAME,)]
     if as_json:
         output.document({
@@ -114,9 +117,14 @@ class _Sources:
     """Opens sources and adds their runs to a catalogue."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, catalogue: RunCatalogue, source_format: str | None
+        self,
+        stack: contextlib.ExitStack,
+        catalogue: RunCatalogue,
+        source_format: str | None,
+        bar: ShownProgress,
     ) -> None:
         self._stack, self._catalogue, self._format = stack, catalogue, source_format
+        self._bar = bar
         self._code = 0
         self._added = 0
         self._first_error: CirronOtelError | None = None
@@ -164,14 +172,17 @@ class _Sources:
             self._report(source, InputError(hint_for(directory) or text))
 
     def _add(self, place: str) -> None:
-        opened = self._stack.enter_context(as_spool(place, self._format))
+        source = f"source {self._added + 1:,}"
+        opening = as_spool(place, self._format, stage=f"reading {source}")
+        opened = self._stack.enter_context(opening)
         if opened.converted is not None:
             self._catalogue.findings += opened.converted.skipped
             self._catalogue.skipped += opened.converted.skipped_count
             opened.converted.skipped, opened.converted.skipped_count = [], 0
             output.shortfalls(opened.converted)
             self._code = self._code or (1 if opened.converted.exit_code else 0)
-        self._catalogue.add(opened.directory, shown_source(place))
+        self._bar.stage(f"finding the runs of {source}")
+        self._catalogue.add(opened.directory, shown_source(place), self._bar)
         self._added += 1
 
     def _report(self, place: str, error: CirronOtelError) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..convert.progress import BYTES
 from . import output
+from .progress import progress
 
 if TYPE_CHECKING:
     from ...core.records.findings import Finding
@@ -60,12 +62,12 @@ def shown_source(source: str) -> str:
 
 @contextlib.contextmanager
 def as_spool(
-    source: str, source_format: str | None, run: str | None = None
+    source: str, source_format: str | None, run: str | None = None, stage: str = "reading"
 ) -> Iterator[OpenedSource]:
     """Yield `source` if it is a spool, or else a temporary spool converted from it.
 
-    If `run` is given, batches of other runs may be missing. Raises the errors of `convert`:
-    UsageError, InputError, TargetError.
+    If `run` is given, batches of other runs may be missing. `stage` names the conversion for the
+    display of progress. Raises the errors of `convert`: UsageError, InputError, TargetError.
     """
     from ..convert.as_spool import opened_as_spool
     from ..convert.sources import is_spool
@@ -74,7 +76,7 @@ def as_spool(
         yield OpenedSource(source)
         return
     with contextlib.ExitStack() as stack:
-        with output.progress("reading") as progress:
-            opened = opened_as_spool(source, source_format, progress, run)
+        with progress(stage, BYTES) as shown:
+            opened = opened_as_spool(source, source_format, shown, run)
             directory, conversion = stack.enter_context(opened)
         yield OpenedSource(directory, conversion)

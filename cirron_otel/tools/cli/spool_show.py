@@ -12,6 +12,7 @@ import click
 
 from . import output
 from .parameters import json_option, run_option, spool_argument
+from .progress import progress
 from .runs import chosen_run
 from .text import appendix, count, duration, failure, local_moment, marks_of, printable
 
@@ -54,18 +55,20 @@ def show(
     from ...core.spool.reader import SpoolReader
     from .folding import folded_trees
 
-    reader = SpoolReader(directory)
-    if run is not None:
-        chosen_run(reader, run)
-    if is_folded:
-        forest, folds, is_cut = _folded(reader, session, depth, limit)
-        drawn = folded_trees(folds)
-    else:
-        folds, is_cut = [], False
-        most = limit or _DEFAULT_SPANS
-        limits = TreeLimits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
-        forest = build_trees(reader, session=session, limits=limits)
-        drawn = trees(forest)
+    with progress("finding the run") as shown:
+        reader = SpoolReader(directory, on_progress=shown)
+        if run is not None:
+            chosen_run(reader, run)
+        shown.stage("reading batches", then="building the tree")
+        if is_folded:
+            forest, folds, is_cut = _folded(reader, session, depth, limit)
+            drawn = folded_trees(folds)
+        else:
+            folds, is_cut = [], False
+            most = limit or _DEFAULT_SPANS
+            limits = TreeLimits(spans=most, children=min(most, _DEFAULT_SPANS), depth=depth)
+            forest = build_trees(reader, session=session, limits=limits)
+            drawn = trees(forest)
     if as_json:
         document = forest.to_json()
         if is_folded:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from .progress import Progress
 from .report import Report
-from .sources import Progress, SourceContext, open_source
+from .sources import SourceContext, open_source
 
 
 @contextlib.contextmanager

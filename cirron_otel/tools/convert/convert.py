@@ -24,10 +24,11 @@ from .formats import PathSpec, source_place, target_place
 from .indexing import read_sessions, temporary_index
 from .messages import DEFAULT_LIMITS, MessageTooLongError, SizeLimits, framed
 from .metric_source import MetricSource
+from .progress import BYTES, Progress, begin_stage
 from .report import Report
 from .select import Selection
 from .selecting import sessions_of
-from .sources import BatchSource, Progress, SourceContext, open_source, size_of
+from .sources import BatchSource, SourceContext, open_source, size_of
 from .tables import SOURCES, STANDARD, TARGETS, TargetRow, joined
 from .targets import MessageTarget, TargetWriter
 from .workers import Chunk, EncodeJob, default_jobs, encode_all
@@ -169,13 +170,15 @@ def _from_spool(
     report: Report,
     progress: Progress | None,
 ) -> None:
-    reader = SpoolReader(directory, on_finding=report.skip)
+    reader = SpoolReader(directory, on_finding=report.skip, on_progress=progress)
     if request.run is not None:
+        begin_stage(progress, "finding the run")
         choose_run(reader, request.run)
+    reader.on_progress = None
     with temporary_index() as index:
         options = Options(request.layout, request.service_name)
         if target.takes_messages or request.select:
-            total = read_sessions(reader, index, request.layout)
+            total = read_sessions(reader, index, request.layout, progress)
         else:
             total = sum(size_of(reader.paths.spool / name) for name in reader.names())
         selection = request.select
@@ -188,6 +191,7 @@ def _from_spool(
             directory, index.path, options, target.encoding, selection, request.limits, known
         )
         jobs = request.jobs or default_jobs()
+        begin_stage(progress, "converting", BYTES)
         chunks = encode_all(job, reader.paths.spool, reader.names(), index, jobs, total)
         with contextlib.closing(chunks):
             items = _items(chunks, report, progress, total)
@@ -225,6 +229,7 @@ def _stream(
     source: BatchSource, writer: TargetWriter, report: Report, progress: Progress | None
 ) -> None:
     """Write the batches of a source directly, without a temporary spool or worker processes."""
+    begin_stage(progress, "converting", BYTES)
     for batch in source.batches(report, writer.read, progress):
         report.batches += 1
         report.spans += batch.spans
@@ -243,6 +248,7 @@ def _transcode(
 ) -> None:
     """Write the messages of a source in the target's encoding, otherwise unchanged."""
     is_json, limit = place.form.encoding is Encoding.JSON, request.limits.message_bytes
+    begin_stage(progress, "converting", BYTES)
     for message, traces in source.messages(report, progress):
         data = traces.SerializeToString()
         try:

@@ -20,8 +20,9 @@ from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .input_files import repeatable_path
 from .messages import SizeLimits
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
+from .sources import BatchSource, NamedBatch, Recall, SourceContext
 from .tables import STANDARD
 from .targets import open_stream
 from .trace_files import TraceFile, open_trace, refuse_terminal

@@ -28,8 +28,9 @@ from ..query.ingestion_slack import find_slack
 from .convert import no_samples
 from .indexing import read_sessions, temporary_index
 from .metric_source import MetricSource
+from .progress import BYTES, Progress, begin_stage
 from .report import ExportReport, Report
-from .sources import Progress, SourceContext, is_spool, open_source
+from .sources import SourceContext, is_spool, open_source
 from .workers import MESSAGE, EncodeJob, default_jobs, encode_all
 
 REQUEST_BYTES = 2_000_000
@@ -94,6 +95,7 @@ def export(
         sender = _Sender(pusher, report)
         if sends_messages:
             report.is_translated = False
+            begin_stage(progress, "exporting", BYTES)
             for message, traces in source.messages(report, progress):
                 sender.send(pushable(message.data), [])
                 report.sent_of(_earliest_end(traces))
@@ -214,7 +216,8 @@ def _push_spool(
     stop: threading.Event,
 ) -> None:
     with temporary_index() as index:
-        total = read_sessions(reader, index, options.layout)
+        total = read_sessions(reader, index, options.layout, progress)
+        begin_stage(progress, "exporting", BYTES)
         report.skipped.clear()
         report.skipped_count = 0
         job = EncodeJob(str(reader.paths.spool), index.path, options, MESSAGE)

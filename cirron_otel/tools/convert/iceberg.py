@@ -12,8 +12,9 @@ from ...errors import InputError, TargetError, UsageError
 from .formats import PathSpec
 from .messages import SizeLimits
 from .parquet import ParquetTarget, named_batches
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
+from .sources import BatchSource, NamedBatch, Recall, SourceContext
 from .tables import STANDARD, SourceLocation
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from ...core.spool.reader import SpoolReader
 from ...core.temporary import temporary_folder
 from ...core.translator.own.encode import SEGMENTED
 from ...errors import InputError, TargetError
+from .progress import Progress, begin_stage
 
 
 @contextlib.contextmanager
@@ -35,8 +36,11 @@ def temporary_index() -> Iterator[SessionIndex]:
         ) from None
 
 
-def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
+def read_sessions(
+    reader: SpoolReader, index: SessionIndex, layout: str, progress: Progress | None = None
+) -> int:
     """Fill the index from a spool; return the size of its batches in bytes."""
+    begin_stage(progress, "finding the sessions")
     total = records = 0
 
     def read(name: str) -> BatchOutline | None:
@@ -49,13 +53,16 @@ def read_sessions(reader: SpoolReader, index: SessionIndex, layout: str) -> int:
             return read_outline(file.data)
         return None
 
+    reader.on_progress = progress
     for name in reader.names():
         batch = read(name)
         if batch is None:
             continue
         records += len(batch.spans) + len(batch.marks) + len(batch.snapshots)
         index.observe(batch, name)
+    reader.on_progress = None
     size = total
+    begin_stage(progress, "indexing")
     index.rescan(lambda: filter(None, map(read, reader.names())))
     if layout == SEGMENTED and records > SEGMENT_FROM:
         index.count_all(read)

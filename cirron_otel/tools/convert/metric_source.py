@@ -26,10 +26,10 @@ from ...core.translator.metric_messages import MetricOrigin, MetricsBuilder
 from ...core.translator.options import SESSION_LAYOUT
 from ...errors import InputError
 from .indexing import read_sessions, temporary_index
+from .progress import BYTES, Progress, begin_stage
 from .report import Report
 from .select import Selection
 from .selecting import Selector, sessions_of
-from .sources import Progress
 
 POINTS = 5000
 """The number of points from which on a message is complete; each takes about 100 bytes."""
@@ -118,7 +118,7 @@ class MetricSource:
         is ambiguous.
         """
         with temporary_index() as index:
-            total = read_sessions(self._reader, index, SESSION_LAYOUT)
+            total = read_sessions(self._reader, index, SESSION_LAYOUT, progress)
             if self._selection.has_prefixes:
                 sessions = sessions_of(self._reader, index)
                 self._selection = self._selection.with_sessions(sessions)
@@ -128,6 +128,7 @@ class MetricSource:
                 origin.start_ns = self._starts.get(origin.session_id, 0)
             selector = Selector(self._selection, index)
             reader = SpoolReader(self._directory, on_finding=report.skip, only=self._reader.only)
+            begin_stage(progress, "converting", BYTES)
             for file in reader:
                 report.batches += 1
                 report.bytes_read += len(file.data)

@@ -22,8 +22,9 @@ from ...core.translator.own.decode import Decoded
 from ...core.translator.translate import FromOtlp
 from ...errors import CirronOtelError, InputError
 from .formats import OTLP_PROTO, PathSpec
+from .progress import BYTES, Progress, begin_stage
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
+from .sources import BatchSource, NamedBatch, Recall, SourceContext, messages_of
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPAN, _EVENT_OR_LINK = 1200, 600, 4400, 550
 """The memory that an empty element takes, bytes, measured with CPython 3.11. A span needs the most
@@ -76,8 +77,10 @@ def open_backend(place: PathSpec, context: SourceContext) -> OtlpSource:
 
     address = parse_address(place.path, os.environ)
     path = context.stack.enter_context(temporary_folder()) / "traces.binpb"
+    begin_stage(context.progress, "fetching", BYTES)
     with writing_temporary_files(), path.open("wb") as file:
         context.report.backend = fetch(address, file, context.progress)
+    begin_stage(context.progress, "reading", BYTES)
     return OtlpSource(PathSpec(str(path), OTLP_PROTO), context)
 
 

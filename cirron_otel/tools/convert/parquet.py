@@ -17,8 +17,9 @@ from ...core.translator.codec import Encoded
 from ...errors import InputError, TargetError, UsageError
 from .formats import PathSpec
 from .messages import SizeLimits
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
+from .sources import BatchSource, NamedBatch, Recall, SourceContext
 from .tables import STANDARD, SourceLocation
 from .targets import TargetWriter
 

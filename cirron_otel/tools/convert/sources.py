@@ -25,12 +25,10 @@ from ...ids import digest
 from .formats import SPOOL, PathSpec, source_place
 from .input_files import open_input
 from .messages import DEFAULT_LIMITS, SizeLimits
+from .progress import Progress
 from .report import Report
 from .tables import SOURCES, STANDARD, SourceRow
 from .targets import open_spool
-
-Progress = Callable[[int, int | None], None]
-"""Called with the number of bytes processed so far, and the total if it is known."""
 
 
 class NamedBatch(NamedTuple):
@@ -228,7 +226,8 @@ def messages_of(
     def on_error(position: int, problem: str) -> None:
         report.skip(Finding(place.path, "unreadable", problem, path=str(position)))
 
-    total = None if place.path == STANDARD else size_of(Path(place.path))
+    # The size of a pipe is 0, and it has no position.
+    total = None if place.path == STANDARD else size_of(Path(place.path)) or None
     with open_input(place.path) as stream:
         try:
             for message in read_messages(

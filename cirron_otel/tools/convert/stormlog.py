@@ -17,8 +17,9 @@ from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .input_files import repeatable_path
 from .messages import SizeLimits
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, size_of
+from .sources import BatchSource, NamedBatch, Recall, SourceContext, size_of
 from .tables import STANDARD
 from .targets import open_stream
 

@@ -14,8 +14,9 @@ from ...errors import UsageError
 from .collecting import CollectingTarget, temporary_databases
 from .formats import PathSpec
 from .messages import SizeLimits
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext
+from .sources import BatchSource, NamedBatch, Recall, SourceContext
 from .tables import STANDARD
 
 

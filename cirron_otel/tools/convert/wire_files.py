@@ -22,8 +22,9 @@ from ...core.translator.own.wire_proto import from_proto, parse, to_proto
 from ...errors import InputError, TargetError
 from .formats import PathSpec
 from .messages import SizeLimits
+from .progress import Progress
 from .report import Report
-from .sources import BatchSource, NamedBatch, Progress, Recall, SourceContext, messages_of
+from .sources import BatchSource, NamedBatch, Recall, SourceContext, messages_of
 from .targets import TargetWriter, open_stream
 
 Record = dict[str, Any]

@@ -122,6 +122,14 @@ def test_the_same_value_in_other_bytes_is_the_same_batch(tmp_path: Path) -> None
     assert_stored(tmp_path, [(name, data)])
 
 
+def test_the_same_value_is_recognised_beside_other_content_of_its_name(tmp_path: Path) -> None:
+    name, data = of_run(1)
+    other = data.replace(b'"train"', b'"trial"')
+    assert add(tmp_path, [(name, data)]) == 1
+    assert add(tmp_path, [(name, other), (name, data.replace(b",", b" , "))]) == 1
+    assert_stored(tmp_path, [(name, data), (name, other)])
+
+
 def test_other_content_of_the_same_name_is_added_beside_the_first(tmp_path: Path) -> None:
     name, data = of_run(1)
     other = data.replace(b'"train"', b'"trial"')

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cirron_otel.core.spool import eviction
+from cirron_otel.core.spool.blobs import BlobKey, blob_keys
 from cirron_otel.core.spool.paths import file_name
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
@@ -268,6 +269,12 @@ class TestBlobs:
         for number in range(2, 9):
             writer.write(sized(number))
         assert precious.read_bytes() == b"p" * 100
+
+    def test_files_of_a_record_with_a_value_of_another_type_are_known(self) -> None:
+        uri = f"file:///x/snapshots/{span_id(1)}/weights.safetensors"
+        odd = snapshot(1, 1, tensor_name=5, mode="full", blob_uri=uri)
+        known = {BlobKey(span_id(1), "weights.safetensors")}
+        assert blob_keys(encoded(made(1, snapshots=[odd]))) == known
 
     def test_a_linked_directory_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()

@@ -142,6 +142,41 @@ def test_a_directory_of_many_files_is_read_a_page_at_a_time(
         assert list(SpoolReader(tmp_path).names()) == names
 
 
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 25])
+def test_a_pass_reports_its_progress_and_the_total_from_the_last_page_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(reader, "_PAGE", 10)
+    writer = SpoolWriter(tmp_path, max_bytes=None, durable=False)
+    (tmp_path / "spool").mkdir(exist_ok=True)
+    for number in range(count):
+        writer.write(encoded(made(number)))
+    calls: list[tuple[int, int | None]] = []
+    spool = SpoolReader(tmp_path, on_progress=lambda *call: calls.append(call))
+    reported = []
+    for _ in spool:
+        reported.append(len(calls))  # a batch counts once the caller is done with it
+    assert reported == list(range(count))
+    in_full_pages = count // 10 * 10
+    assert calls[:count] == [
+        (done, count if done > in_full_pages else None) for done in range(1, count + 1)
+    ]
+    assert calls[count:] == [(count, count)] * (count == in_full_pages)
+
+
+def test_progress_counts_the_batches_that_are_skipped_and_only_those_of_the_run(
+    messy: Path,
+) -> None:
+    calls: list[tuple[int, int | None]] = []
+    spool = SpoolReader(messy, on_progress=lambda *call: calls.append(call))
+    assert len(list(spool)) < len(calls)
+    assert calls[-1] == (len(calls), len(calls))
+    calls.clear()
+    spool.only = frozenset({"b.json", "c.json", "not-there.json"})
+    assert [batch.name for batch in spool] == ["b.json"]
+    assert calls == [(1, 2), (2, 2)]
+
+
 _PEAK_OF_NAMES = """
 import sys, tracemalloc
 from cirron_otel.core.spool import reader

@@ -109,6 +109,16 @@ def test_only_the_content_that_it_names(others: list[str]) -> None:
     assert texts(encode_foreign(found.batch) or []) == texts(came), "nothing of it is lost"
 
 
+def test_a_header_that_claims_more_messages_than_follow_has_no_messages() -> None:
+    """The messages after it are not those of a batch that was cut, even if they match its id."""
+    header = header_of(received(message()), 2)
+    assert header is not None
+    reader = FromOtlp()
+    (found,) = reader.feed([header, message()])
+    assert reader.headers_alone == 1
+    assert found.batch["batch_id"] != "d0" * 16
+
+
 def test_headers_that_claim_the_same_messages_cost_in_proportion() -> None:
     calls = []
     for count in (50, 100):

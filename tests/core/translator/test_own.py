@@ -27,6 +27,7 @@ from cirron_otel.errors import InputError
 from cirron_otel.ids import digest, span_id_for
 from tests.kit.examples import examples
 from tests.kit.generators import strategies as gen
+from tests.kit.spools.made import snapshot
 
 from .sdk_batches import ADOPTED, sdk_batches
 from .test_lossless import (
@@ -271,6 +272,21 @@ def test_a_rest_too_long_for_the_scope_has_a_carrier_in_the_batchs_trace() -> No
     # At any other time than that of its batch it would tear its trace apart.
     when = made["created_ns"]
     assert (carrier.start_time_unix_nano, carrier.end_time_unix_nano) == (when, when + 1)
+
+
+@pytest.mark.parametrize("snapshots", [0, 1])
+def test_the_marks_and_snapshots_of_an_open_scope_share_the_maximum_of_events(
+    snapshots: int,
+) -> None:
+    marks = [
+        {"id": f"{number:016x}{LOWER}", "span_id": SESSION, "name": "loss", "value_type": "int",
+         "value": 1, "attrs": {}, "ts_ns": number, "kind": "point"}
+        for number in (1, 2)
+    ]  # fmt: skip
+    made = batch([span(STEP, SESSION)], marks)
+    made["snapshots"] = [snapshot(3, 1, span_id=SESSION)] * snapshots
+    with gen.cut({"MAX_EVENTS": 2}):
+        compare_fast_and_exact(made, LAYOUTS[0], is_cut=snapshots > 0)
 
 
 @pytest.mark.parametrize("created", [0, -1, 2**63 - 1, 2**63, 2**70, 1.5, "5", True, None])

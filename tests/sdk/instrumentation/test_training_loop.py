@@ -139,6 +139,30 @@ def test_micro_steps_are_numbered_within_their_step(directory: Path) -> None:
     same(directory, "cirron.session\n  step[0-1]\n    micro_step[0-2]")
 
 
+@pytest.mark.torch
+def test_a_scope_between_a_fetch_and_its_micro_step_is_not_unattributed(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    ci.profile(
+        output_dir=tmp_path, frameworks=["torch"], join="none", exporters="none",
+        handle_signals=False,
+    )  # fmt: skip
+    batches = iter(torch.utils.data.DataLoader(torch.ones(2, 1)))
+    loop = start("transformers")
+    loop.begin_epoch()
+    loop.begin_step()
+    next(batches)
+    with ci.scope("of the program"):
+        pass
+    loop.begin_micro_step()
+    with ci.scope("work"):
+        pass
+    loop.end_micro_step()
+    loop.end_step()
+    loop.end()
+    (micro,) = (node for node in tree(tmp_path).root.walk() if node.name == "micro_step")
+    assert [child.name for child in micro.children] == ["data_load", "work"]
+
+
 @pytest.mark.parametrize("name", ["epoch", "step", "batch"])
 def test_loop_opens_no_epoch_inside_a_user_scope(directory: Path, name: str) -> None:
     with ci.scope(name, index=7):

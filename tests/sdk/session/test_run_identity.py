@@ -23,7 +23,7 @@ import cirron_otel as ci
 
 for name in sys.argv[1].split(","):
     ci.profile(name=name or None, config={"lr": 0.1, "net": {"layers": [1, 2]}, "hf_token": "x"},
-               hyperparameters={"workers": 4}, frameworks="none")
+               hyperparameters={"workers": 4, "shuffle": True}, frameworks="none")
     with ci.scope("work"):
         pass
     ci.shutdown()
@@ -73,6 +73,7 @@ def test_two_sessions_of_a_program_are_two_runs(tmp_path: Path) -> None:
         "cirron.config.net.layers": "[1, 2]",
         "cirron.config.hf_token": "***",
         "cirron.config.workers": 4,
+        "cirron.config.shuffle": True,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
@@ -20,6 +20,7 @@ import cirron_otel as ci
 from cirron_otel import CirronSpanProcessor
 from cirron_otel.sdk.tracing.buffers import registry
 from cirron_otel.sdk.tracing.scope import MAX_DEPTH, NO_SESSION
+from cirron_otel.sdk.tracing.span_processor import processor_of
 from cirron_otel.sdk.tracing.state import state
 from tests.kit.sessions.reading import recorded
 
@@ -288,6 +289,20 @@ def test_stock_processors_and_exporters_get_scopes(
     provider.shutdown()
 
 
+def test_an_added_processor_receives_the_start_of_each_open_scope(
+    directory: Path, provider: TracerProvider
+) -> None:
+    names = []
+
+    class Starts(SpanProcessor):
+        def on_start(self, span: trace.Span, parent_context: Any = None) -> None:  # noqa: ARG002
+            names.append(getattr(span, "name", None))
+
+    with ci.scope("outer"), ci.scope("inner"):
+        provider.add_span_processor(Starts())
+    assert names == ["cirron.session", "outer", "inner"]
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_later_processors_are_flushed_without_an_open_session(
     tmp_path: Path, is_over: bool
@@ -304,6 +319,37 @@ def test_later_processors_are_flushed_without_an_open_session(
     finally:
         provider.shutdown()
         state.recording = True
+
+
+def test_shutdown_of_a_provider_closes_the_session_of_its_processor(tmp_path: Path) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(
+        CirronSpanProcessor(frameworks=[], output_dir=tmp_path, flush_interval=60)
+    )
+    try:
+        provider.get_tracer("lib").start_span("of the program").end()
+        provider.shutdown()
+        assert state.session is NO_SESSION
+        assert recorded(tmp_path).one("cirron.session")["end_ns"]
+    finally:
+        ci.shutdown()
+        state.recording = True
+
+
+def test_errors_in_the_processor_are_counted_by_their_callback(
+    tmp_path: Path, provider: TracerProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ci.profile(frameworks=[], output_dir=tmp_path, flush_interval=60, provider=provider)
+    try:
+        processor = processor_of(provider)
+        assert processor is not None
+        monkeypatch.delattr(type(processor.foreign), "start")
+        monkeypatch.delattr(type(processor.foreign), "end")
+        provider.get_tracer("lib").start_span("x").end()
+        assert ci.health()["swallowed_errors"] == {"on_start": 1, "on_end": 1}
+    finally:
+        monkeypatch.undo()
+        ci.shutdown()
 
 
 def test_two_processors_of_ours_record_a_span_once(

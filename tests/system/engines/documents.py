@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from cirron_otel.core.analysis.breakdown import Breakdown
+from cirron_otel.core.analysis.verdicts.diagnosis import diagnose
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
-from cirron_otel.core.engines.engine_comparison import compared_run_of
-from cirron_otel.core.engines.engine_diagnosis import diagnosis_of_run
-from cirron_otel.core.engines.engine_report import report_of
 from cirron_otel.core.engines.source import Connect, opened_tables
 from cirron_otel.core.run.compared_run import ComparedRun, compared_run
 from cirron_otel.core.run.diagnosing import diagnose_batches
+from cirron_otel.core.run.engines.opening import engine_run
 from cirron_otel.core.run.opening import open_run
-from cirron_otel.core.run.report import report_of as python_report_of
+from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.kit.examples import is_drawn
 
@@ -54,7 +53,7 @@ def in_python(files: Files, folder: Path, names: tuple[str, ...] = ALL) -> dict[
     for name in names:
         with open_run(reader, reader, slowest=SLOWEST) as run:
             if name == "report":
-                documents[name] = python_report_of(run).to_json()
+                documents[name] = report_of(run).to_json()
             elif name == "comparison":
                 documents[name] = document_of(compared_run(run))
             else:
@@ -70,12 +69,14 @@ def in_engine(
     with opened_tables(ColumnarBatches(folder), connect=connect) as tables:
         for name in names:
             with tables.run(*tables.choose("all")) as run:
+                opened = engine_run(run, SLOWEST)
                 if name == "report":
-                    documents[name] = report_of(run, SLOWEST).to_json()
+                    documents[name] = report_of(opened).to_json()
                 elif name == "comparison":
-                    documents[name] = document_of(compared_run_of(run))
+                    documents[name] = document_of(compared_run(opened))
                 else:
-                    documents[name] = diagnosis_of_run(run, LIMITS).to_json()
+                    window = opened.window(LIMITS, run.chosen.world_size)
+                    documents[name] = diagnose(window, LIMITS).to_json()
     return documents
 
 

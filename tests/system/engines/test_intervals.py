@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from cirron_otel.core.analysis.run_time import SESSION, WORK, wall_time_of
-from cirron_otel.core.engines.run_times import intervals_of
+from cirron_otel.core.run.figures.wall_times import intervals_of
 
 _WARM_UP, _STEPS = WORK.index("warm_up"), WORK.index("steps")
 
@@ -40,7 +40,7 @@ def test_joined_intervals_have_the_same_rows() -> None:
             (start, start + ns, _WARM_UP if start < steady else _STEPS) for _, start, ns in steps
         ]
         expected = wall_time_of(heapq.merge(single, others, key=_key), first, last)
-        intervals = list(intervals_of(steps, others, steady, last))
+        intervals = list(intervals_of([each[1:] for each in steps], others, steady, last))
         joined += len(intervals) < len(single) + len(others)
         assert wall_time_of(intervals, first, last) == expected, seed
     assert joined > 1000

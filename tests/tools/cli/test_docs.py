@@ -45,7 +45,7 @@ _BYTES = re.compile(r"[\d.]+ k?B (?=read|written)")
 _TRAINS = re.compile(r"^import torch$|\bmy-run\b", re.MULTILINE)
 _TIMES = re.compile(r"[\d.]+ (?:ns|µs|ms|s)\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
 _VARIABLE = re.compile(r"\b(?:OTEL|CIRRON)_[A-Z_]*[A-Z]\b(?!…)")
-_ELSEWHERE = {"CIRRON_OTEL_DEBUG"}
+_ELSEWHERE = {"CIRRON_OTEL_DEBUG", "CIRRON_OTEL_PROGRESS"}
 """Variables that are not options of tracing; they are documented on other pages."""
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 

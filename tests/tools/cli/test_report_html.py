@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,21 @@ def test_a_page_is_small_however_much_there_is() -> None:
     text = text_of(Batches(batch(spans, marks)))
     Page(text)
     assert len(text) < 2_500_000
+
+
+def test_the_page_names_the_command_that_lists_the_sessions_it_leaves_out() -> None:
+    recording = SpoolReader(RECORDING)
+    with gathered(recording) as content:
+        many = replace(content, sessions=content.sessions[:1] * 53)
+        page = Page("".join(document(many)))
+    assert len(page.tables["The sessions of the run"]) == 1 + 50
+    note = page.texts.index("and 3 more: ")
+    assert page.texts[note + 1 : note + 3] == ["spool ls", " lists them"]
+
+
+def test_a_step_without_a_process_and_a_thread() -> None:
+    text = text_of(Batches(batch([span("step", 90, pid=None, thread_id=None)])))
+    assert "<dt>process, thread</dt><dd>?, ?</dd>" in text
 
 
 def test_a_longer_run_makes_no_larger_page() -> None:

@@ -149,6 +149,14 @@ def test_selecting_from_odd_records_reports_and_goes_on(tmp_path: Path) -> None:
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_the_report_of_a_batch_file_has_its_size(tmp_path: Path) -> None:
+    data = exactjson.dumps(next(iter(batches(SPOOL_01).values())))
+    source, file = spool_of(tmp_path / "in", data), tmp_path / "one.json"
+    report = convert(ConvertRequest(str(source), str(file), target_format="batch"))
+    assert (report.written, report.bytes_written) == (1, len(data))
+    assert file.read_bytes() == data
+
+
 def test_one_batch_nested_beyond_reason_does_not_stop_the_others(tmp_path: Path) -> None:
     deep = b'{"schema_version":1,"spans":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     good = json.dumps({"schema_version": 1, "spans": [], "marks": [], "snapshots": []}).encode()

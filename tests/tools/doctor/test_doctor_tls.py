@@ -96,6 +96,16 @@ def test_a_trusted_certificate(certificates: Certificates) -> None:
         assert last(each).name == "otlp span"
 
 
+def test_the_cas_of_the_http_library_are_trusted(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certificates.path("ca.pem"))
+    with secure(certificates) as place:
+        found = checked({**HTTP, ENDPOINT: place})
+    assert "a trusted certificate until" in found["otlp tls"].found
+    assert {str(check.state) for check in found.values()} == {"ok"}
+
+
 @pytest.mark.parametrize("protocol", [HTTP, {}])
 def test_a_ca_that_is_not_known(
     certificates: Certificates, protocol: dict[str, str], monkeypatch: pytest.MonkeyPatch

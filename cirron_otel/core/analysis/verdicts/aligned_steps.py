@@ -28,11 +28,6 @@ StepGaps: TypeAlias = dict[int | None, dict[int, float]]
 """The total times after the steps of each rank, by whether these are slow, ns."""
 
 
-def mean_of_band(value: str, position: str, low: float, high: float) -> str:
-    """Return the SQL of the mean of a value over a band of the window."""
-    return f"avg(CASE WHEN {position} > {low} AND {position} <= {high} THEN {value} END)"
-
-
 def rank_steps(
     sums: Iterable[RankSums],
     scopes: Iterable[ScopeTimes],

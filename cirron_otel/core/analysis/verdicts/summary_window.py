@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...records.run_summary import SummaryValue
-from ..index import SpoolIndex
 from .thresholds import Policy
 from .window import RankMemory, RankSteps, StepMeans, StepWindow, Utilization
 
-_VALUES: Final = "SELECT name, rank, value FROM summary"
 _MOST: Final = 1_000_000
 _PREFIX: Final = "traceml."
 _MS: Final = 1_000_000
@@ -24,13 +22,6 @@ _INPUT: Final = (
 )  # fmt: skip
 """The same figures under the names of older and newer schemas."""
 _PEAKS: Final = ("step_memory.peak_reserved_bytes", "step_memory.peak_allocated_bytes")
-
-
-def window_of_index(index: SpoolIndex, policy: Policy) -> StepWindow | None:
-    """Return the window of the summary in an index, like `summary_window`."""
-    return summary_window(
-        ((name, rank, value) for name, rank, value in index.rows(_VALUES)), policy
-    )
 
 
 def summary_window(values: Iterable[SummaryValue], policy: Policy) -> StepWindow | None:

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from ...analysis.verdicts.readings import MAX_ROWS, finite_number
 from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization, WindowSteps
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE
@@ -16,6 +15,7 @@ from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, TEXT, Block, Texts
 from .memory import MemorySample
 from .series import value_of
 
+_MOST_ROWS: Final = 1000
 _NAMES: Final = (
     "system.cpu.utilization", "process.cpu.utilization", "hw.gpu.utilization", "hw.temperature",
 )  # fmt: skip
@@ -87,7 +87,7 @@ class ReadingsFold:
                 rows.append((rank, known is not None, known or "", value))
         return [
             Utilization(_rank(rank), device or source, value)
-            for rank, _, device, value in sorted(rows)[:MAX_ROWS]
+            for rank, _, device, value in sorted(rows)[:_MOST_ROWS]
         ]
 
     def non_finite(self) -> list[NonFinite]:
@@ -96,7 +96,16 @@ class ReadingsFold:
             (first, self._texts.text(name) or "", rank, times)
             for (name, rank), (first, times) in self._non_finite.items()
         )
-        return [NonFinite(name, _rank(rank), times) for _, name, rank, times in rows[:MAX_ROWS]]
+        return [NonFinite(name, _rank(rank), times) for _, name, rank, times in rows[:_MOST_ROWS]]
+
+
+def finite_number(text: str | None) -> float | None:
+    """Return the number in the text of a mark's value; None if it is not a finite number."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def rank_memory(samples: Sequence[MemorySample], steps: WindowSteps, need: int) -> list[RankMemory]:

@@ -25,7 +25,7 @@ from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumb
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
 
 _KEY: Final = ("rank", "parent", "idx", "start_ns", "ns", "no")
-UNIT_KEYS: Final = ("no", "parent", "pid")
+UNIT_KEYS: Final = ("no", "parent", "pid", "start_ns")
 """The columns that determine the session of a unit."""
 _PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", SCOPE)
 

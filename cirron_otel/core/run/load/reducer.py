@@ -19,7 +19,7 @@ from ...analysis.breakdown import STEP
 from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
-from ...records.rows import IndexedMark, IndexedSpan, detach, rows_of, shown
+from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
 from ...records.run_summary import SummaryValue, values_of_marks, values_of_spans
 from ...records.step_summaries import expand, may_have_summaries
 from ...spool.reader import BatchFile
@@ -62,9 +62,12 @@ class Reducer:
 
     def add_batch(self, batch: BatchFile) -> None:
         """Add a batch. Raises NeedsIndexError."""
-        rows = rows_of(batch.data)
-        name, first = shown(batch.name) or "", self.spans + 1
-        if may_have_summaries(batch.data):
+        self.add_rows(batch.name, rows_of(batch.data), batch.data)
+
+    def add_rows(self, name: str, rows: IndexedBatch, data: bytes) -> None:
+        """Add the rows of the batch with some data. Raises NeedsIndexError."""
+        name, first = shown(name) or "", self.spans + 1
+        if may_have_summaries(data):
             expanded = list(expand(rows))
             self._places.add(name, first, [position for position, _ in expanded])
             self.add([span for _, span in expanded], rows.marks)

@@ -155,6 +155,16 @@ def test_unchanging_gradients_are_not_evidence_of_averaging(tmp_path: Path) -> N
     assert report(record(tmp_path, *[changed(each, zero) for each in ranks(3)])) is None
 
 
+def test_equal_gradients_that_change_in_a_later_step_show_averaging(tmp_path: Path) -> None:
+    def begun_apart(recorded: Session) -> None:
+        constant(recorded, "grads", until=3)
+        apart(recorded, "weights")
+
+    recorded = [changed(each, begun_apart) for each in ranks(2)]
+    (found,) = report(record(tmp_path, *recorded))["divergences"]
+    assert (found["step"], found["ranks"]) == (0, [0, 1])
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_averaged_weights(tmp_path: Path, first: bool) -> None:
     """Each rank has its own gradients; the weights are averaged in each step, or are not."""

@@ -105,6 +105,15 @@ def test_input_may_exceed_the_step() -> None:
     assert found.share == pytest.approx(2.775)
 
 
+def test_a_run_that_is_bound_by_input_gets_the_remedies() -> None:
+    found = verdict(window(quiet(input=1)), "INPUT_BOUND")
+    assert found is not None
+    assert found.next == (
+        "more workers and prefetching: DataLoader(num_workers=..., prefetch_factor=...), or less"
+        " work per sample"
+    )
+
+
 @pytest.mark.parametrize(("policy", "warn", "crit"), [("live", 0.10, 0.20), ("run", 0.10, 0.18)])
 def test_the_score_of_a_straggler(policy: str, warn: float, crit: float) -> None:
     """With three ranks the median is a rank that is not slow; the typical step is 1 ms."""

@@ -136,6 +136,9 @@ def test_verify_reports_legacy_records(run: Run) -> None:
     result = json.loads(done.stdout)
     assert (result["errors"], result["notes"], result["findings_left_out"]) == (6, 0, 0)
     assert {each["code"] for each in result["findings"]} == {"legacy"}
+    assert {each["message"] for each in result["findings"]} == {
+        "schema_version is missing: expected 2, 3 or 4"
+    }
 
 
 def test_verify_notes_a_torn_line(run: Run, tmp_path: Path) -> None:

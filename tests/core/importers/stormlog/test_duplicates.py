@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -15,6 +16,7 @@ from cirron_otel.core.importers.stormlog import load_telemetry_sessions, telemet
 from cirron_otel.core.importers.stormlog.reading import StormlogReader
 from cirron_otel.core.importers.stormlog.replay import replay
 from cirron_otel.core.importers.stormlog.session_timelines import ATTRIBUTED, session_timelines
+from tests.kit.spools.comparing import batches
 
 from .captures import (
     capture,
@@ -25,6 +27,7 @@ from .captures import (
 from .returning import (
     files_of,
     imported,
+    recorded,
     records_in,
     written,
 )
@@ -130,3 +133,17 @@ def test_two_bundles_with_the_same_events_come_back(tmp_path: Path) -> None:
     assert report.duplicates == 2 * len(events)
     assert len(records_in(spool, "marks")) == len(events)
     assert written(spool, path, tmp_path) == files_of(path)
+
+
+def test_each_copy_of_a_recording_is_stored_as_references(tmp_path: Path) -> None:
+    path = tmp_path / "recordings"
+    path.mkdir()
+    for name in ("a.json", "b.json", "c.json"):
+        shutil.copy(recorded("v039/cli_track/track.json"), path / name)
+    spool, report = imported(path, tmp_path)
+    assert report.duplicates == 2 * 21
+    noted: Counter[str] = Counter()
+    for batch in batches(spool).values():
+        for kind in ("repeats", "texts"):
+            noted[kind] += len(batch["stormlog"].get(kind, ()))
+    assert noted == {"repeats": 2 * 21, "texts": 0}

@@ -223,6 +223,13 @@ def test_an_ambiguous_event_is_on_the_session(tmp_path: Path) -> None:
     assert [mark["span_id"] for mark in marks] == [a, b, HEX, b, a, a, b, HEX]
 
 
+def test_a_phase_whose_samples_reserve_nothing_has_a_reserved_peak_of_zero(tmp_path: Path) -> None:
+    nothing = event(2, allocator_allocated_bytes=0, allocator_reserved_bytes=0)
+    spool = segment(tmp_path, boundary(1, "enter", "a"), nothing, boundary(3, "exit", "a"))
+    attrs = by_name(spool)["a"]["attrs"]
+    assert attrs["cuda.memory_peak_bytes"] == attrs["cuda.memory_reserved_peak_bytes"] == 0
+
+
 def test_samples_of_the_cpu_tracker_give_the_peak(tmp_path: Path) -> None:
     cpu = {"collector": "stormlog.cpu_tracker"}
     spool = segment(

@@ -146,6 +146,13 @@ def test_an_array_of_others_comes_back_as_equal_json(tmp_path: Path) -> None:
     assert exactjson.equal(exactjson.loads(found), exactjson.loads(path.read_bytes()))
 
 
+@pytest.mark.parametrize("form", ["track.json", "sink/segment-000001.jsonl"])
+def test_the_report_has_the_size_of_the_recording(form: str, tmp_path: Path) -> None:
+    path = recorded(f"v039/cli_track/{form}")
+    _, report = imported(path, tmp_path)
+    assert report.bytes_read == path.stat().st_size
+
+
 def test_forms_are_chosen_by_the_suffix(tmp_path: Path) -> None:
     """A recording of one form is also written in the others, from the same events."""
     spool, _ = imported(recorded("v039/cli_track/sink"), tmp_path)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cirron_otel import exactjson
+from cirron_otel.core.importers.traceml.discovery import MAX_DEPTH, find_runs
 from cirron_otel.errors import InputError
 from tests.kit.spools.comparing import batches
 
@@ -291,6 +292,19 @@ def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "link.frames").symlink_to(next(frames_folder(SHORT).iterdir()))
     with pytest.raises(InputError, match="is not a recording of TraceML's"):
         imported(tmp_path / "run", tmp_path)
+
+
+def test_folders_are_searched_down_to_the_maximum_depth(tmp_path: Path) -> None:
+    deepest = tmp_path.joinpath(*map(str, range(MAX_DEPTH)))
+    deepest.mkdir(parents=True)
+    recorded = min(frames_folder(CASES[0]).iterdir())
+    copy = shutil.copy(recorded, deepest)
+    (run,) = find_runs(tmp_path)
+    assert [file.path for file in run.files] == [Path(copy)]
+    (deepest / "deeper").mkdir()
+    shutil.move(copy, deepest / "deeper")
+    with pytest.raises(InputError, match="is not a recording of TraceML's"):
+        find_runs(tmp_path)
 
 
 def test_a_file_with_less_than_a_frame_is_reported(tmp_path: Path) -> None:

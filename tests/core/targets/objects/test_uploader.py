@@ -176,6 +176,25 @@ def test_a_file_that_never_comes_is_waited_for_as_long_as_its_batch_is_there(pla
     assert place.uris() == [full(1, 5)["blob_uri"]]
 
 
+def test_an_upload_that_fails_unexpectedly_does_not_block_others(place: Place) -> None:
+    broken, other = place.seal(full(1, 5)), place.seal(full(2, 6))
+    place.file(5)
+    place.file(6)
+
+    def headers_of(name: str) -> tuple[tuple[str, str], ...]:
+        if name == broken.name:
+            raise RuntimeError("the tenant cannot be determined")
+        return ()
+
+    sender = BlobSender(place.url, None, OwnerContext(), headers_of)
+    sender.start(place.paths).send([broken, other])
+    until(lambda: sender.stats()["sent_objects"] == 1)
+    sender.finish(120)
+    stats = sender.stats()
+    assert (stats["waiting"], stats["lost_blobs"]) == (1, 0)
+    assert "the tenant cannot be determined" in stats["last_error"]
+
+
 def test_existing_objects_are_not_uploaded_again(place: Place) -> None:
     """All is told anew, as behind a lost state: the same objects are found."""
     batch = place.seal(full(1, 5), full(2, 5, "bias"))

@@ -14,6 +14,7 @@ import cirron_otel as ci
 from cirron_otel.core.spool.paths import target_spool
 from cirron_otel.core.spool.recovery import recover
 from cirron_otel.core.spool.remainder import Left, RemainderFile, left_line, remainder_path
+from cirron_otel.sdk.flush import leaving
 from cirron_otel.sdk.flush.flush_builder import FlushBuilder
 from cirron_otel.sdk.flush.proof import fault_of
 from cirron_otel.sdk.session.handle import active, end_session
@@ -365,6 +366,7 @@ def test_lost_records_are_counted_on_the_recovered_session(tmp_path: Path) -> No
     run(
         tmp_path,
         """
+from cirron_otel.sdk.flush import leaving
 from cirron_otel.sdk.flush.flush_builder import FlushBuilder
 leaving.LEAVE_S = 0.5
 open_session(exit_timeout=0.1)
@@ -434,3 +436,7 @@ def test_a_second_shutdown_of_a_sealed_session_changes_nothing(tmp_path: Path) -
         assert profiler.shutdown()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert active.profiler is None
+
+
+def test_an_exit_saves_the_rest_for_less_time_than_it_waits_in_total() -> None:
+    assert 0 < leaving.LEAVE_S < leaving.SAVE_S < leaving.OVER_S

@@ -6,14 +6,20 @@ They are no rows of the comparison with other tools in docs/torch-conformance.md
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from torch import Tensor, nn
 from torch.func import functional_call
+
+import cirron_otel as ci
 
 from .judging import faults
 from .loops import Loop, Run, parts
@@ -439,3 +445,21 @@ def test_a_loop_without_a_loader_gives_its_tree(case: Loop, tmp_path: Path) -> N
     assert traced.result == bare.result
     (recorded,) = read(tmp_path).values()
     assert faults(case, traced, recorded) == []
+
+
+def test_other_processors_receive_upkeep_after_an_optimizer_step_once(tmp_path: Path) -> None:
+    provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ci.profile(output_dir=tmp_path, provider=provider, handle_signals=False)
+    try:
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        ci.shutdown()
+        provider.shutdown()
+    names = Counter(span.name for span in memory.get_finished_spans())
+    assert (names["step"], names["optimizer_step"], names["zero_grad"]) == (3, 3, 3)

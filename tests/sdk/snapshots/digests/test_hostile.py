@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 import cirron_otel as ci
 from cirron_otel.core.records.digest_marks import quantity_digest
 from cirron_otel.sdk.instrumentation.torch import uncalled_models
+from cirron_otel.sdk.snapshots import digest_tensors
 from cirron_otel.sdk.snapshots.arrival import Arrival
 from cirron_otel.sdk.snapshots.digest_sums import Summing
 from cirron_otel.sdk.snapshots.digest_tensors import batch_tensors
@@ -196,6 +197,20 @@ def test_an_object_that_contains_itself_is_read_once() -> None:
 
 
 # --- the program's modes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "is_complete"), [(40, True), (60, False)])
+def test_the_state_of_an_optimizer_is_read_up_to_a_number_of_objects(
+    count: int, is_complete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each list is one object, and so is the tensor in it."""
+    monkeypatch.setattr(digest_tensors, "_MOST_OBJECTS", 1)  # so 100 objects of the state
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer.state[model.weight] = {"many": [[torch.ones(1)] for _ in range(count)]}
+    names = [name for name, _ in digest_tensors.OptimizerTensors(optimizer, [model]).state()]
+    expected = {f"weight.many.{number}.0" for number in range(count)}
+    assert (expected <= set(names)) is is_complete
 
 
 @pytest.mark.parametrize("is_default", [False, True])

@@ -1,0 +1,117 @@
+"""Opens the wanted run of a spool: its batches are chosen and reduced in the same pass.
+
+The pass reduces the batches of the run that is probably wanted: the newest one so far, or the one
+with the wanted name or id. If another run turns out to be the wanted one, its batches are read in a
+second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from ..analysis.run_batch import RUN_ID, RUN_NAME, RunBatchOutline, outline_of_rows
+from ..analysis.run_selection import ALL, LAST, ChosenRun, choose, limit_again
+from ..analysis.runs import runs_of
+from ..analysis.session_search import OutlinedBatch
+from ..records.rows import IndexedBatch, rows_of
+from ..spool.reader import BatchFile, SpoolReader
+from .load.errors import NeedsIndexError
+from .load.reducer import Reducer
+from .opening import open_run
+from .relations import Texts
+from .run import Run, RunFiles
+
+
+@contextmanager
+def open_chosen_run(
+    reader: SpoolReader, wanted: str | None, *, slowest: int = 10, needs_index: bool = False
+) -> Iterator[tuple[ChosenRun, Run]]:
+    """Open the wanted run of a spool, by the rules of `choose_run`, and limit `reader` to it.
+
+    With `needs_index`, the recording has an index. Raises UsageError if no run matches, or several
+    do, the errors of reading the batches, and TargetError if there is no disk space.
+    """
+    if wanted == ALL:
+        with open_run(reader, reader, slowest=slowest, needs_index=needs_index) as run:
+            yield ChosenRun(None, 0), run
+        return
+    guess = _Guess(wanted, is_reduced=not needs_index)
+    spool = runs_of(_outlined(reader, guess), reader.paths)
+    chosen, is_limited = choose(spool, wanted)
+    names = frozenset(guess.all_names)
+    if is_limited and chosen.run is not None:
+        limit_again(reader, chosen.run, spool)
+        names = chosen.run.batches
+    reducer = guess.finished(names)
+    if reducer is not None:
+        yield chosen, Run(reducer, RunFiles.of(reader), slowest)
+        return
+    is_odd = guess.names == names  # reducing it again would fail again
+    with open_run(reader, reader, slowest=slowest, needs_index=needs_index or is_odd) as run:
+        yield chosen, run
+
+
+def _outlined(reader: SpoolReader, guess: _Guess) -> Iterator[OutlinedBatch]:
+    for batch in reader:
+        rows = rows_of(batch.data)
+        outline = outline_of_rows(rows, batch.data)
+        guess.add(batch, rows, outline)
+        yield OutlinedBatch(batch.name, outline, partial(_same, batch))
+
+
+def _same(batch: BatchFile) -> BatchFile:
+    return batch
+
+
+class _Guess:
+    """The batches of the run that is probably wanted, reduced."""
+
+    def __init__(self, wanted: str | None, *, is_reduced: bool) -> None:
+        self._wanted = None if wanted == LAST else wanted
+        self._is_reduced = is_reduced
+        self._keys: set[str] = set()
+        self._key: str | None = None
+        self._begin(None)
+        self.all_names: set[str] = set()
+
+    def _begin(self, key: str | None) -> None:
+        self._key = key
+        self.names: set[str] = set()
+        self._reducer = Reducer(Texts()) if self._is_reduced else None
+
+    def add(self, batch: BatchFile, rows: IndexedBatch, outline: RunBatchOutline) -> None:
+        """Add a batch if it is probably of the wanted run."""
+        self.all_names.add(batch.name)
+        key = outline.text(RUN_ID) or outline.session_trace_id or outline.session
+        if key is not None:
+            if self._wanted is not None and not self._is_wanted(key, outline):
+                return
+            if key not in self._keys:
+                self._keys.add(key)
+                if self._key is not None:
+                    self._begin(key)
+                self._key = key
+            elif key != self._key:
+                return
+        self.names.add(batch.name)
+        if self._reducer is not None:
+            try:
+                self._reducer.add_rows(batch.name, rows, batch.data)
+            except NeedsIndexError:
+                self._reducer = None
+
+    def _is_wanted(self, key: str, outline: RunBatchOutline) -> bool:
+        wanted = self._wanted or ""
+        return key.startswith(wanted) or outline.text(RUN_NAME) == wanted
+
+    def finished(self, names: frozenset[str]) -> Reducer | None:
+        """Return the reduced batches if they are those with some names; else None."""
+        if self._reducer is None or self.names != names:
+            return None
+        try:
+            self._reducer.finish()
+        except NeedsIndexError:
+            return None
+        return None if self._reducer.marks.needs_index else self._reducer

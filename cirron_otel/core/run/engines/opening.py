@@ -1,0 +1,18 @@
+"""Opens the figures of a run whose records are in an engine."""
+
+from __future__ import annotations
+
+from ...engines.source import OpenedRun
+from ..relations import Texts
+from ..run import Run, RunFiles
+from .recording import EngineRecording
+
+
+def engine_run(opened: OpenedRun, slowest: int = 10) -> Run:
+    """Return the figures of a run in an engine; `slowest` is the number of slowest units.
+
+    Its methods raise InputError if the engine cannot read the run, and TargetError if there is no
+    disk space.
+    """
+    files = RunFiles(opened.paths, opened.batches, opened.is_complete, opened.files.may_have_drops)
+    return Run(EngineRecording(opened, Texts()), files, slowest)

@@ -1,0 +1,83 @@
+"""The report of a job of `cirron-otel run`, whose batches are read while it runs."""
+
+# ruff: noqa: PLC0415 - imports in functions, so that a short job is not delayed
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ...core.analysis.run_report import RunReport
+    from ...core.run.load.reducer import Reducer
+    from .run_summary import RunBatches
+
+_POLL_S: Final = 1.0
+_SHARE: Final = 0.5
+"""The most of its time that the thread reads, so that the job has the cores."""
+_NICENESS: Final = 19
+
+
+class JobReport:
+    """Reads the batches of a job in a thread, at the lowest priority.
+
+    Memory is that of `core.run`: the units are in temporary files from a size on. If batches cannot
+    be read in one pass, or an error occurs, all are read at the end.
+    """
+
+    def __init__(self, batches: RunBatches) -> None:
+        self._batches = batches
+        self._seen: set[str] = set()
+        self._reducer: Reducer | None = None
+        self._has_failed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cirron-report", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        pause_s = _POLL_S
+        while not self._has_failed and not self._stop.wait(pause_s):
+            begun = time.monotonic()
+            self._read(is_last=False)
+            pause_s = max(_POLL_S, (time.monotonic() - begun) / _SHARE)
+
+    def _read(self, *, is_last: bool) -> None:
+        from ...core.run.load.reducer import Reducer
+        from ...core.run.relations import Texts
+
+        try:
+            if self._reducer is None:
+                self._reducer = Reducer(Texts())
+            for batch in self._batches.unread(self._seen):
+                self._reducer.add_batch(batch)
+                if self._stop.is_set() and not is_last:
+                    return
+        except Exception:  # all batches are read at the end, which reports the error
+            self._has_failed, self._reducer = True, None
+
+    def result(self) -> RunReport:
+        """End the thread, and return the report. Raises the errors of reading a spool."""
+        from ...core.run.load.errors import NeedsIndexError
+        from ...core.run.report import report_of
+        from ...core.run.run import Run, RunFiles
+        from ...core.spool.reader import SpoolReader
+        from .run_summary import report_of as report_of_all
+
+        self._stop.set()
+        self._thread.join()
+        if not self._has_failed:
+            self._read(is_last=True)
+        if self._reducer is not None:
+            try:
+                self._reducer.finish()
+            except NeedsIndexError:
+                return report_of_all(self._batches)
+            if not self._reducer.marks.needs_index:
+                files = RunFiles.of(SpoolReader(self._batches.paths.root))
+                return report_of(Run(self._reducer, files, slowest=0))
+        return report_of_all(self._batches)
