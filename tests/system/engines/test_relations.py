@@ -14,7 +14,7 @@ from cirron_otel.core.run.engines.columns import halves, tokens
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
-from cirron_otel.core.run.run import Run
+from cirron_otel.core.run.run import Run, RunFiles
 from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
@@ -107,7 +107,7 @@ def test_reports_of_these_relations_are_equal(seed: int | None, tmp_path: Path) 
         expected = report_of(run).to_json()
     add(tmp_path / "c", files)
     with engine_recording(tmp_path / "c") as recording:
-        assert report_of(Run(recording, reader)).to_json() == expected
+        assert report_of(Run(recording, RunFiles.of(reader))).to_json() == expected
 
 
 def engine_blocks(folder: Path) -> list[Any]:
