@@ -42,6 +42,9 @@ PLACES: Final = 1 << 24
 class SqlEngine(ABC):
     """A connection to an SQL engine, with the relations `span` and `mark`.
 
+    A subclass creates these two relations, and provides `dialect`, `create`, `record_batches` and
+    `close`; everything else is shared.
+
     A context manager that closes it. Methods raise InputError if the engine cannot read the
     relations, TargetError if it has too little disk space, EndpointError if a server fails, and
     NeedsPythonError if the engine cannot represent a record.

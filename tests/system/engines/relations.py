@@ -43,13 +43,13 @@ def storable(files: Files) -> Files:
 
 def in_index(files: Files, folder: Path) -> dict[str, Any]:
     """Write the files into a spool, and return its relations, read through an index."""
-    with run_index(_reader(files, folder)) as index:
+    with run_index(reader_of(files, folder)) as index:
         return document_of(IndexedRecording(index, Texts()))
 
 
 def in_one_pass(files: Files, folder: Path) -> dict[str, Any] | None:
     """The relations of a spool, read in one pass; None if that is not possible."""
-    recording = reduced(_reader(files, folder))
+    recording = reduced(reader_of(files, folder))
     return None if recording is None else document_of(recording)
 
 
@@ -71,7 +71,8 @@ def engine_recording(
         yield EngineRecording(run, Texts(), size)
 
 
-def _reader(files: Files, folder: Path) -> SpoolReader:
+def reader_of(files: Files, folder: Path) -> SpoolReader:
+    """A reader of the files, which are written into a spool unless that exists."""
     if not folder.exists():
         (folder / "spool").mkdir(parents=True)
         for name, data in files:

@@ -11,7 +11,10 @@ import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.run.engines.columns import halves, tokens
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
+from cirron_otel.core.run.report import report_of
+from cirron_otel.core.run.run import Run, RunFiles
 from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
@@ -19,7 +22,16 @@ from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import hostile, random_spool, training
 from tests.kit.spools.made import encoded, made, mark, span
 
-from .relations import FEW, Files, engine_recording, in_engine, in_index, in_one_pass, storable
+from .relations import (
+    FEW,
+    Files,
+    engine_recording,
+    in_engine,
+    in_index,
+    in_one_pass,
+    reader_of,
+    storable,
+)  # fmt: skip
 from .test_report import RECORDINGS, files_of
 
 MANY = 40
@@ -85,6 +97,17 @@ def test_blocks_are_as_small_as_asked_for(tmp_path: Path) -> None:
     assert sum(units for units, _ in sizes) == sum(whole) == 80
     assert len(whole) == 1
     assert max(marks) == FEW
+
+
+@pytest.mark.parametrize("seed", [0, 3, None], ids=str)
+def test_reports_of_these_relations_are_equal(seed: int | None, tmp_path: Path) -> None:
+    files = training(ranks=3, steps=40) if seed is None else storable(run_spool(seed))
+    reader = reader_of(files, tmp_path / "s")
+    with open_run(reader, reader) as run:
+        expected = report_of(run).to_json()
+    add(tmp_path / "c", files)
+    with engine_recording(tmp_path / "c") as recording:
+        assert report_of(Run(recording, RunFiles.of(reader))).to_json() == expected
 
 
 def engine_blocks(folder: Path) -> list[Any]:
