@@ -51,7 +51,7 @@ class Recording(Protocol):
         """Yield the units by rank, start and number, and the parts of these units in order."""
 
     def mark_blocks(self) -> Iterator[Block]:
-        """Yield the marks in the order of the recording."""
+        """Yield the marks, in any order."""
 
     def sessions(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last.

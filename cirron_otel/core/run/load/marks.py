@@ -206,7 +206,7 @@ class Marks:
         self._waiting.clear()
 
     def blocks(self, tree: ScopeTree) -> Iterator[Block]:
-        """Yield the relation `mark`, in the order of the recording, after `finish`."""
+        """Yield the relation `mark`, in any order, after `finish`."""
         outside: dict[tuple[int, int], tuple[int, int, int]] = {}
         for block in self.rows.blocks():
             places = np.stack([block["around"], block["levels"]], axis=1)

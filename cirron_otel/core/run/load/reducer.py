@@ -181,7 +181,7 @@ class Reducer:
         return self._places.names
 
     def mark_blocks(self) -> Iterator[Block]:
-        """Yield the relation `mark`, in the order of the recording, after `finish`."""
+        """Yield the relation `mark`, in any order, after `finish`."""
         return self.marks.blocks(self.tree)
 
     def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
