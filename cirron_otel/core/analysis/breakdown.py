@@ -140,7 +140,9 @@ class PhaseFigures(PhaseTimes):
     ) -> None:
         """`middle` has the two middle durations, which are equal for an odd number of scopes."""
         super().__init__(name)
-        self._figures = times, total_ns, round(statistics.median(middle)), p95_ns, max_ns
+        low, high = middle
+        median = low if low == high else round(statistics.median(middle))
+        self._figures = times, total_ns, median, p95_ns, max_ns
 
     @property
     def times(self) -> int:

@@ -17,11 +17,12 @@ from ..analysis.runs import runs_of
 from ..analysis.session_search import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
 from ..spool.reader import BatchFile, SpoolReader
+from .files import RunFiles
 from .load.errors import NeedsIndexError
 from .load.reducer import Reducer
 from .opening import open_run
 from .relations import Texts
-from .run import Run, RunFiles
+from .run import Run
 
 
 @contextmanager
@@ -108,10 +109,11 @@ class _Guess:
 
     def finished(self, names: frozenset[str]) -> Reducer | None:
         """Return the reduced batches if they are those with some names; else None."""
-        if self._reducer is None or self.names != names:
+        reducer, self._reducer = self._reducer, None
+        if reducer is None or self.names != names:
             return None
         try:
-            self._reducer.finish()
+            reducer.finish()
         except NeedsIndexError:
             return None
-        return None if self._reducer.marks.needs_index else self._reducer
+        return None if reducer.marks.needs_index else reducer

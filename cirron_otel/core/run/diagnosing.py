@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.thresholds import Thresholds
-from ..spool.reader import BatchFile
+from ..spool.reader import BatchFile, SpoolReader
 from .opening import open_run
 
 
@@ -18,5 +18,5 @@ def diagnose_batches(
     `world_size` is the number of ranks that the run should have, if it is known. Raises the errors
     of reading the batches, and TargetError if there is no disk space.
     """
-    with open_run(batches) as run:
+    with open_run(batches, batches if isinstance(batches, SpoolReader) else None) as run:
         return diagnose(run.window(limits, world_size), limits)

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 from ..analysis.index import run_index
 from ..spool.reader import BatchFile, SpoolReader
+from .files import RunFiles
 from .load.errors import NeedsIndexError
 from .load.indexed import IndexedRecording
 from .load.reducer import Reducer
 from .recording import Recording
 from .relations import Texts
-from .run import Run, RunFiles
+from .run import Run
 
 
 @contextmanager

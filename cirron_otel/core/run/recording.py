@@ -75,7 +75,7 @@ class Recording(Protocol):
         """Return the marks about memory, each with the scope that it is on."""
 
     def out_of_memory(self) -> Iterable[tuple[int, IndexedMark]]:
-        """Return the marks that a lack of memory left, each with its number."""
+        """Return the out-of-memory marks, each with its number."""
 
     def summary_values(self) -> Iterable[SummaryValue]:
         """Return the figures of a run of which only a summary was imported."""

@@ -1,8 +1,8 @@
 """The relations of a run: the contract between the engines and the figures.
 
-An engine turns the spans and marks of a recording into four relations. Figures read them in blocks,
-and never ask for a relation as a whole. A block is a mapping from the name of a column to an array;
-all arrays of a block have the same length.
+A reader turns the spans and marks of a recording into relations. Figures read them in blocks of
+rows. A block is a mapping from the name of a column to an array; all arrays of a block have the
+same length.
 
 Texts are tokens: numbers that `Texts` translates. A missing integer is `ABSENT`.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -22,7 +21,7 @@ from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
-from ..analysis.run_traces import BatchLookup, records_at
+from ..analysis.run_traces import records_at
 from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
@@ -31,7 +30,6 @@ from ..analysis.verdicts.window import Stall, StepWindow
 from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
-from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from .figures.breakdowns import BreakdownFold, sum_of
 from .figures.device_times import device_times, peaks
@@ -42,33 +40,13 @@ from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
 from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
+from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
 _MOST_MISSING: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """The files of a run, beside its relations."""
-
-    paths: SpoolPaths | None = None
-    """The spool with the states of the processes; None if there is no spool."""
-    batches: BatchLookup | None = None
-    """The batches of the run; None if they cannot be read again."""
-    is_complete: bool = True
-    """Whether the run has all batches of the spool."""
-    may_have_drops: bool = True
-    """Whether a session may state drops. If not, their records need not be read."""
-
-    @classmethod
-    def of(cls, reader: SpoolReader | None) -> RunFiles:
-        """Return the files of a spool's reader."""
-        if reader is None:
-            return cls()
-        return cls(reader.paths, reader, reader.only is None)
 
 
 class Run:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 1.0
 _SHARE: Final = 0.5
-"""The most of its time that the thread reads, so that the job has the cores."""
+"""The maximum part of the time in which the thread reads, so that the job has the cores."""
 _NICENESS: Final = 19
 
 
@@ -25,7 +25,8 @@ class JobReport:
     """Reads the batches of a job in a thread, at the lowest priority.
 
     Memory is that of `core.run`: the units are in temporary files from a size on. If batches cannot
-    be read in one pass, or an error occurs, all are read at the end.
+    be read in one pass, or an error occurs, all are read at the end. Batches that the spool evicts
+    meanwhile count if they were read.
     """
 
     def __init__(self, batches: RunBatches) -> None:
@@ -35,7 +36,14 @@ class JobReport:
         self._has_failed = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cirron-report", daemon=True)
-        self._thread.start()
+        with contextlib.suppress(RuntimeError):  # no thread is available: all is read at the end
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -44,13 +52,13 @@ class JobReport:
         while not self._has_failed and not self._stop.wait(pause_s):
             begun = time.monotonic()
             self._read(is_last=False)
-            pause_s = max(_POLL_S, (time.monotonic() - begun) / _SHARE)
+            pause_s = max(_POLL_S, (time.monotonic() - begun) * (1 / _SHARE - 1))
 
     def _read(self, *, is_last: bool) -> None:
-        from ...core.run.load.reducer import Reducer
-        from ...core.run.relations import Texts
-
         try:
+            from ...core.run.load.reducer import Reducer
+            from ...core.run.relations import Texts
+
             if self._reducer is None:
                 self._reducer = Reducer(Texts())
             for batch in self._batches.unread(self._seen):
@@ -62,14 +70,14 @@ class JobReport:
 
     def result(self) -> RunReport:
         """End the thread, and return the report. Raises the errors of reading a spool."""
+        from ...core.run.files import RunFiles
         from ...core.run.load.errors import NeedsIndexError
         from ...core.run.report import report_of
-        from ...core.run.run import Run, RunFiles
+        from ...core.run.run import Run
         from ...core.spool.reader import SpoolReader
         from .run_summary import report_of as report_of_all
 
-        self._stop.set()
-        self._thread.join()
+        self.close()
         if not self._has_failed:
             self._read(is_last=True)
         if self._reducer is not None:

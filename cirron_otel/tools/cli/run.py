@@ -159,7 +159,9 @@ def run(
                 code, problem = error.code, str(error) + _hint(command)
         if problem is not None:
             output.error(problem)
-            job_report = None
+            if job_report is not None:
+                job_report.close()
+                job_report = None
         took_ns = time.monotonic_ns() - begun
         if job is not None:
             try:

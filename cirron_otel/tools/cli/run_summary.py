@@ -55,7 +55,7 @@ class RunBatches:
         yield from self.unread(set())
 
     def unread(self, seen: set[str]) -> Iterator[BatchFile]:
-        """Yield the batches of the run that are not in `seen`, and add the names to it."""
+        """Yield the batches of the run that are not in `seen`, and add all that are read to it."""
         from ...core.spool.owner import owner_of
         from ...core.spool.reader import SpoolReader
 
@@ -64,9 +64,11 @@ class RunBatches:
         reader = SpoolReader(self.paths.root)
         for name in list(reader.names()):
             if name not in seen and name not in self.held and owner_of(name) != self.owner:
-                seen.add(name)
                 batch = reader.read(name)
-                if batch is not None and self.has(batch):
+                if batch is None:  # it may be readable later
+                    continue
+                seen.add(name)
+                if self.has(batch):
                     yield batch
 
     def has(self, batch: BatchFile) -> bool:

@@ -11,10 +11,11 @@ import pytest
 
 from cirron_otel.core.columns.writing import WriterLimits
 from cirron_otel.core.run.engines.columns import halves, tokens
+from cirron_otel.core.run.files import RunFiles
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
-from cirron_otel.core.run.run import Run, RunFiles
+from cirron_otel.core.run.run import Run
 from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples

@@ -11,6 +11,7 @@ import pytest
 
 from cirron_otel.core.run.load import reducer
 from cirron_otel.core.spool.paths import SpoolPaths
+from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 from cirron_otel.errors import InputError
 from cirron_otel.tools.cli import job_report
 from cirron_otel.tools.cli.job_report import JobReport
@@ -58,9 +59,47 @@ def test_runs(seed: int, tmp_path: Path) -> None:
     check(tmp_path, sorted(dict(run_spool(seed)).items()))
 
 
-def test_a_training_is_read_while_it_runs(tmp_path: Path) -> None:
-    files = sorted(training(3, 60))
-    assert not check(tmp_path, files)._has_failed
+def test_a_training_is_read_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read again at the end."""
+
+    def again(_: RunBatches) -> None:
+        raise AssertionError("all batches are read again")
+
+    monkeypatch.setattr("cirron_otel.tools.cli.run_summary.report_of", again)
+    check(tmp_path, sorted(training(3, 60)))
+
+
+def test_without_a_thread_all_is_read_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example because the number of processes is limited."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    batches = batches_of(tmp_path)
+    write(batches, sorted(training(1, 30)))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert JobReport(batches).result().to_json() == report_of(batches).to_json()
+
+
+def test_a_batch_that_cannot_be_read_for_a_while_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, files = batches_of(tmp_path), sorted(training(1, 30))
+    write(batches, files)
+    read, refused = SpoolReader.read, set[str]()
+
+    def once_refused(self: SpoolReader, name: str, **options: bool) -> BatchFile | None:
+        if name not in refused:
+            refused.add(name)
+            return None
+        return read(self, name, **options)
+
+    monkeypatch.setattr(SpoolReader, "read", once_refused)
+    report = JobReport(batches)
+    until(lambda: len(report._seen) == len(files))
+    assert report.result().to_json() == report_of(batches).to_json()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
@@ -68,10 +107,9 @@ def test_trees_that_need_a_database(seed: int, tmp_path: Path) -> None:
     check(tmp_path, sorted(random_spool(seed)))
 
 
-def test_an_error_while_reading_is_no_error_of_the_report(
+def test_after_an_error_all_batches_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All batches are read again."""
     added = reducer.Reducer.add_batch
     calls = []
 

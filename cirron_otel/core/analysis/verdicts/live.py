@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...run.opening import open_run
 from ...run.relations import ABSENT, rows
-from ...run.run import Run as OpenedRun
+from ...run.run import Run as FiguresOfRun
 from ...spool.journal import open_scopes
 from ...spool.owner import is_alive, owner_of, owners
 from ...spool.reader import BatchFile, SpoolReader
@@ -83,7 +83,8 @@ class LiveRun:
         names = self._recent.names()
         if self.run is None or not names:
             return None
-        with open_run(SpoolReader(self._reader.paths.root, only=names)) as run:
+        reader = SpoolReader(self._reader.paths.root, only=names)
+        with open_run(reader, reader) as run:
             stalls = list(self._stalls(run, now_ns))
             window = run.window(self._limits, self.run.world_size, stalls)
             return diagnose(window, self._limits)
@@ -131,7 +132,7 @@ class LiveRun:
             self._sessions.setdefault(session, _LiveSession())
         self._foreign -= set(run.sessions)
 
-    def _stalls(self, run: OpenedRun, now_ns: int) -> Iterator[Stall]:
+    def _stalls(self, run: FiguresOfRun, now_ns: int) -> Iterator[Stall]:
         """Yield the silence of each rank that is still running.
 
         It counts from the poll that saw the rank's last step, since clocks of hosts differ, or for
@@ -182,7 +183,7 @@ class LiveRun:
         return any(owner_of(name) == prefix for name in self._seen)
 
 
-def _ends(run: OpenedRun) -> Iterator[tuple[int | None, int, int]]:
+def _ends(run: FiguresOfRun) -> Iterator[tuple[int | None, int, int]]:
     """Yield the rank, the end and the duration of each unit, those of a rank by their start."""
     for units, _ in run.recording.unit_blocks():
         for rank, start_ns, ns in rows(units, "rank", "start_ns", "ns"):

@@ -135,7 +135,7 @@ class EngineMarks:
         return joined.select(*(spans[name] for name in _SCOPE), inside.unit)
 
     def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
-        """Yield the marks that a lack of memory left, each with its number."""
+        """Yield the out-of-memory marks, each with its number."""
         mark = self._run.mark
         for row in self._rows(_plain(mark.filter(has_name(mark.name, OOM))).order_by("mark_no")):
             yield row[0], _mark_of(row)

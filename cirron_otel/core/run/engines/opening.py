@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...engines.source import OpenedRun
+from ..files import RunFiles
 from ..relations import Texts
-from ..run import Run, RunFiles
+from ..run import Run
 from .recording import EngineRecording
 
 

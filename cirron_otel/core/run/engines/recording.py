@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Final
@@ -119,7 +118,7 @@ class EngineRecording:
         return self._marks.samples()
 
     def out_of_memory(self) -> Iterable[tuple[int, IndexedMark]]:
-        """Yield the marks that a lack of memory left, each with its number."""
+        """Yield the out-of-memory marks, each with its number."""
         return self._marks.out_of_memory()
 
     def sessions(self) -> list[SessionSummary]:
@@ -127,7 +126,7 @@ class EngineRecording:
 
         They have no numbers of marks and snapshots.
         """
-        return self._members.summaries(Counter(), Counter())
+        return self._members.summaries()
 
     def session_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a span; `units` are those that it belongs to."""

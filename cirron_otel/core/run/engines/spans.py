@@ -13,7 +13,7 @@ _AT_ONCE: Final = 10_000
 
 
 class ReadSpan(NamedTuple):
-    """A span, its number, and the columns that a query has behind those of `span`."""
+    """A span, its number, and the columns that a query has after those of `span`."""
 
     no: int
     span: StoredSpan

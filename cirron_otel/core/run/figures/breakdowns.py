@@ -40,8 +40,10 @@ class BreakdownFold:
         """Add units, and the parts of all of them in the same order."""
         ns, counts = units["ns"], units["parts"]
         of_part = np.repeat(np.arange(len(ns)), counts)
-        covered = np.zeros(len(ns), np.int64)
-        np.add.at(covered, of_part, parts["ns"])
+        # Times of damaged records may add up to more than 64 bits: then they are Python's integers.
+        is_small = int(parts["ns"].max(initial=0)) < 2**61 // max(int(counts.max(initial=0)), 1)
+        covered = np.zeros(len(ns), np.int64 if is_small else object)
+        np.add.at(covered, of_part, parts["ns"] if is_small else parts["ns"].astype(object))
         rest = ns - covered
         of_rank, ranks = units["rank"], units["rank"][of_part]
         for rank in np.unique(of_rank).tolist():

@@ -44,7 +44,7 @@ class _FailedScope(NamedTuple):
 
 
 class Failures:
-    """The failures of a run: create it, add all units and marks to its folds, ask for `result`."""
+    """The failures of a run, after all units and marks were added to its folds."""
 
     def __init__(self, recording: Recording, sessions: Iterable[SessionSummary]) -> None:
         self._recording = recording
@@ -177,9 +177,23 @@ class Failures:
         if start_ns is None or end_ns is None:
             return
         unit = self.units.last_in(start_ns, end_ns)
-        if unit is not None:
-            self._put_step(failure, unit)
-            self._put_loss(failure, unit.rank, end_ns)
+        steps = [] if unit is None else [(unit.start_ns, unit.no, unit)]
+        steps += [each for each in self._other_steps() if start_ns <= each[0] <= end_ns]
+        if steps:
+            *_, last = max(steps, key=lambda step: step[:2])
+            self._put_step(failure, last)
+            self._put_loss(failure, last.rank, end_ns)
+
+    def _other_steps(self) -> Iterator[tuple[int, int, PlacedUnit]]:
+        """Yield the steps inside units, and those that have no end, by their start and number."""
+        inside = ((each.no, each.span, each.units[0]) for each in self._recording.noted)
+        outside = ((no, span, span.parent_id) for no, span in self._recording.tree.scopes)
+        for no, span, parent in (*inside, *outside):
+            if span.name == STEP and span.start_ns is not None:
+                step = PlacedUnit(
+                    no, span.start_ns, span.id, parent, span.pid, span.rank, shown(span.index), None
+                )
+                yield span.start_ns, no, step
 
 
 def _climb(failure: SessionFailure, tree: ScopeTree, id_: str | None) -> None:

@@ -23,6 +23,7 @@ from ...analysis.verdicts.aligned_steps import (
 from ...analysis.verdicts.thresholds import Thresholds
 from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumber
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
+from .breakdowns import sum_of
 
 _KEY: Final = ("rank", "parent", "idx", "start_ns", "ns", "no")
 UNIT_KEYS: Final = ("no", "parent", "pid", "start_ns")
@@ -60,7 +61,6 @@ class WindowKeys:
         """Return the units of the window."""
         table = np.concatenate([np.zeros((len(_KEY), 0), np.int64), *self._kept], axis=1)
         rank, parent, idx, start, ns, no = table
-        rank = np.where(rank == ABSENT, -1, rank)
         ranks = np.unique(rank)
         parents, which = np.unique(parent, return_inverse=True)
         epochs = np.array([self._epoch_of(token) for token in parents.tolist()], np.int64)
@@ -217,8 +217,8 @@ class WindowSums:
         for rank in np.unique(self._rank[is_member]).tolist():
             is_own = is_member & (self._rank == rank)
             if is_own.sum() > 1:
-                outside = int(gaps[is_own].sum())
-                total = int(self._ns[is_own].sum()) + outside
+                outside = sum_of(gaps[is_own])
+                total = sum_of(self._ns[is_own]) + outside
                 found.append(OutsideSteps(_rank(rank), total, outside))
         return found
 
@@ -253,10 +253,10 @@ class WindowSums:
         gap = self._gaps(timed)
         for rank, is_slow in self._groups():
             is_own = (self._rank == rank) & (self._is_slow == is_slow)
-            totals_of = tuple(float(column[is_own].sum()) for column in columns)
+            totals_of = tuple(float(column[is_own].sum(dtype=np.float64)) for column in columns)
             sums.append((_rank(rank), is_slow, (int(is_own.sum()), *totals_of)))
             if (is_own & timed & (self._session >= 0)).any():
-                gaps.setdefault(_rank(rank), {})[is_slow] = float(gap[is_own].sum())
+                gaps.setdefault(_rank(rank), {})[is_slow] = float(sum_of(gap[is_own]))
         return rank_steps(sums, self._scopes(), gaps, self.clock, has_slow=self.slow > 0)
 
     def _groups(self) -> list[tuple[int, int]]:
@@ -274,7 +274,8 @@ class WindowSums:
             if self.clock == "device" and component != "input":
                 other = self._part_ns if component == SCOPE else 0
                 ns = np.where(self._part_gpu == ABSENT, other, device)
-            total = np.zeros(len(self._no), np.int64)
+            # Times of damaged records may add up to more than 64 bits.
+            total = np.zeros(len(self._no), np.float64)
             np.add.at(total, self._of_unit[is_one], ns[is_one])
             found[component] = total
         return found
@@ -291,7 +292,8 @@ class WindowSums:
             for of_rank, slow in self._groups():
                 is_own = is_one & (rank == of_rank) & (is_slow == slow)
                 if is_own.any():
-                    host, on_device = self._part_ns[is_own].sum(), device[is_own].sum()
+                    host = self._part_ns[is_own].sum(dtype=np.float64)
+                    on_device = device[is_own].sum(dtype=np.float64)
                     name = self._texts.text(token) or "?"
                     rows.append((of_rank, slow, name, float(host), float(on_device)))
         rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
@@ -303,4 +305,4 @@ def _component(name: str) -> str:
 
 
 def _rank(rank: int) -> int | None:
-    return None if rank in (ABSENT, -1) else rank
+    return None if rank == ABSENT else rank

@@ -8,6 +8,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
+from ....errors import TargetError
 from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
@@ -20,7 +21,7 @@ _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11
-"""The most rows that are Python objects, which take five times the memory."""
+"""The maximum number of rows that are Python objects, which take five times the memory."""
 _IN_MEMORY = 1 << 24
 """Above this size in bytes, the rows of a relation are in a file."""
 
@@ -41,16 +42,17 @@ class Columns:
         self._rows.append(row)
         self.count += 1
         if len(self._rows) >= _UNSEALED:
-            self._seal()
+            self.seal()
 
     def add_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows. Raises NeedsIndexError if a value has more than 64 bits."""
         self._rows += rows
         self.count += len(rows)
         if len(self._rows) >= _UNSEALED:
-            self._seal()
+            self.seal()
 
-    def _seal(self) -> None:
+    def seal(self) -> None:
+        """Convert the last rows. Raises NeedsIndexError like `add`."""
         if not self._rows:
             return
         try:
@@ -64,22 +66,29 @@ class Columns:
             self._spill()
 
     def _spill(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the columns
-        for array in self._arrays:
-            array.tofile(self._file)
-            self._in_file += len(array)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the columns
+            for array in self._arrays:
+                array.tofile(self._file)
+                self._in_file += len(array)
+            self._file.flush()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise TargetError(
+                f"a temporary file cannot be written: {reason};"
+                " free some space, or set TMPDIR to a directory with enough space"
+            ) from None
         self._arrays.clear()
         self._bytes = 0
 
     def table(self) -> Any:
         """Return all rows as one array, which is mapped from a file if it is large."""
-        self._seal()
+        self.seal()
         width = len(self.names)
         if self._file is None:
             return np.concatenate([np.zeros((0, width), np.int64), *self._arrays])
         self._spill()
-        self._file.flush()
         return np.memmap(self._file, np.int64, "r", shape=(self._in_file, width))
 
     def blocks(self, order: np.ndarray | None = None, size: int = _AT_ONCE) -> Iterator[Block]:

@@ -37,7 +37,7 @@ CREATE TABLE step (
     ns INTEGER
 );
 INSERT INTO step SELECT no, id, parent, rank, idx, start_ns, max(end_ns - start_ns, 0) FROM span
-WHERE name = 'step' AND typeof(end_ns - start_ns) = 'integer' ORDER BY no;
+WHERE name = 'step' AND end_ns - start_ns <= 9223372036854775807 ORDER BY no;
 DELETE FROM step WHERE parent IS NOT id AND parent IN (
     WITH RECURSIVE above (parent, id) AS (
         SELECT DISTINCT parent, parent FROM step WHERE parent IS NOT NULL
@@ -215,7 +215,7 @@ class IndexedRecording:
         return LastStep(index, None if parent is None else id_of(parent))
 
     def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
-        """Yield the marks that a lack of memory left, each with its number."""
+        """Yield the out-of-memory marks, each with its number."""
         for no, key, value, ts_ns in self.index.rows(_OUT_OF_MEMORY, OOM):
             span_id = None if key is None else id_of(key)
             yield no, IndexedMark(span_id=span_id, name=OOM, value=value, ts_ns=ts_ns)

@@ -11,7 +11,7 @@ from .errors import NeedsIndexError
 from .phases import duration_of
 
 _RECOMPUTE: Final = "recompute"
-_INT64: Final = range(-(2**63) + 1, 2**63)
+_INT64: Final = range(-(2**63), 2**63)
 N = TypeVar("N", int, int | None)
 
 

@@ -8,7 +8,6 @@ looked up after the last batch.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,8 @@ from ...records.trace_marks import TRACE_STEP
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
+from .hashes import has_repeated, hashes_of
+from .lanes import check
 from .phases import Numbered
 from .tree import ScopeTree
 
@@ -30,6 +31,8 @@ _EVAL: Final = "eval"
 _EPOCH: Final = "epoch"
 _INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
+MOST_WAITING: Final = 500_000
+"""The maximum number of marks that wait for their scopes."""
 NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
 """The marks that are compared between ranks and runs, which takes a database."""
 
@@ -40,28 +43,30 @@ class Marks:
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
         self.rows = Columns("waiting_mark")
-        self.counts: Counter[str | None] = Counter()
-        """The marks on scopes outside of units, by the ids of these scopes."""
-        self.in_units: Counter[str | None] = Counter()
-        """The marks on units, and on scopes inside them, by the ids of the units' parents."""
         self._waiting: dict[str | None, list[tuple[int, IndexedMark]]] = {}
         self.samples: list[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]] = []
         """The samples of memory, each with the scope that it is on."""
         self.out_of_memory: list[tuple[int, IndexedMark]] = []
-        """The marks that a lack of memory left on the scope that it ended."""
+        """The out-of-memory marks."""
         self.of_summary: list[IndexedMark] = []
         """The figures of a run of which only a summary was imported."""
         self.needs_index = False
         """Whether there are marks that are compared in a database."""
         self._number = 0
+        self._count = 0
+        """The number of marks that wait."""
+        self._ids: list[np.ndarray] = []
+        """The hashes of all ids, batch by batch."""
         self._plain: dict[str | None, bool] = {}
         """Whether the marks with a name have a series, if that is so for all of them."""
 
     def add(self, marks: Iterable[IndexedMark]) -> None:
         """Add the marks of a batch."""
-        waiting, number = self._waiting, self._number
+        waiting, number, ids = self._waiting, self._number, []
         for mark in marks:
             number += 1
+            ids.append(mark.id)
+            check(mark.ts_ns)
             detach(mark)
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
@@ -73,21 +78,23 @@ class Marks:
             else:
                 beside.append((number, mark))
         self._number = number
+        self._ids.append(hashes_of(ids))
+        self._count += len(ids)
+        if self._count > MOST_WAITING:
+            raise NeedsIndexError("too many marks wait for their scopes")
 
     def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
         """Place the marks on a unit, and on the scopes directly inside it."""
-        waiting, count = self._waiting, 0
-        found = waiting.pop(span.id, None)
+        waiting = self._waiting
+        found = None if span.id is None else waiting.pop(span.id, None)
         if found is not None:
-            count += len(found)
+            self._count -= len(found)
             self._put(found, unit, span.rank, span.parent_id, 2, (span,))
         for _, each in inside:
-            found = waiting.pop(each.id, None)
+            found = None if each.id is None else waiting.pop(each.id, None)
             if found is not None:
-                count += len(found)
+                self._count -= len(found)
                 self._put(found, unit, each.rank, span.parent_id, 1, (each, span))
-        if count:
-            self.in_units[span.parent_id] += count
 
     def place_below(
         self, unit: int, span: IndexedSpan, below: dict[str | None, list[Numbered]]
@@ -97,13 +104,13 @@ class Marks:
         for parent, spans in below.items():
             around = by_id.get(parent)
             for _, each in spans:
-                found = self._waiting.pop(each.id, None)
+                found = None if each.id is None else self._waiting.pop(each.id, None)
                 if found is None:
                     continue
                 chain = [each, around, None if around is None else by_id.get(around.parent_id)]
+                self._count -= len(found)
                 if chain[2] is None:
                     chain[2] = span
-                self.in_units[span.parent_id] += len(found)
                 self._put(found, unit, each.rank, None, 0, chain)
 
     def _put(
@@ -187,10 +194,11 @@ class Marks:
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
 
-        Raises NeedsIndexError for a mark that came after its unit.
+        Raises NeedsIndexError for a mark that came after its unit, or that occurs twice.
         """
+        if has_repeated(self._ids):
+            raise NeedsIndexError("a mark occurs twice")
         for id_, marks in self._waiting.items():
-            self.counts[id_] += len(marks)
             found = tree.numbered(id_)
             if found is None:
                 if id_ is not None and is_recorded(id_):
@@ -204,6 +212,7 @@ class Marks:
                 chain.append(None if above is None else above[1])
             self._put(marks, ABSENT, found[1].rank, None, 0, chain)
         self._waiting.clear()
+        self.rows.seal()
 
     def blocks(self, tree: ScopeTree) -> Iterator[Block]:
         """Yield the relation `mark`, in any order, after `finish`."""

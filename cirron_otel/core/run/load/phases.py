@@ -104,11 +104,11 @@ def own_times(part: Part) -> tuple[int, int | None]:
     ]
     if not ends:
         return _gaps(inner), gpu_ns
-    return _gaps(inner) + max(start + ns - max(start, *ends), 0), gpu_ns
+    return min(_gaps(inner) + max(start + ns - max(start, *ends), 0), MOST_NS), gpu_ns
 
 
 def _gaps(inner: Sequence[Part]) -> int:
-    """Return the time between the end of a closure and the next phase that is no end of one."""
+    """Return the time from the end of each closure to the phase after it."""
     ordered = sorted(inner, key=lambda part: (_start(part), part.no))
     total = 0
     for part, following in pairwise(ordered):

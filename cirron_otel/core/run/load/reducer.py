@@ -9,9 +9,8 @@ one. The reducer then raises `NeedsIndexError`, and the recording is read with a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from ...spool.reader import BatchFile
 from ..relations import Block, Texts
 from .blocks import unit_blocks
 from .errors import NeedsIndexError
+from .hashes import hashes_of, sorted_hashes
 from .lanes import LaneSums
 from .marks import Marks
 from .phases import Numbered, duration_of
@@ -35,8 +35,10 @@ from .unit_builder import NotedSpan, UnitBuilder
 from .unit_sessions import sessions_of_units
 
 _FORWARD: Final = "forward"
+_Process: TypeAlias = tuple[int | None, int | None]
+"""The process id and the rank: in containers, all processes may have the same id."""
 MOST_PENDING: Final = 500_000
-"""The most spans that may wait for their parents."""
+"""The maximum number of spans that wait for their parents."""
 
 
 class Reducer:
@@ -53,9 +55,9 @@ class Reducer:
         self.sums = LaneSums()
         self.spans = 0
         self._waiting: dict[str | None, list[Numbered]] = {}
-        self._steps: dict[int | None, list[Numbered]] = {}
+        self._steps: dict[_Process, list[Numbered]] = {}
         """The steps of the last batch of each process."""
-        self._before: dict[int | None, Sequence[IndexedSpan]] = {}
+        self._before: dict[_Process, Sequence[IndexedSpan]] = {}
         """The spans of the last batch of each process."""
         self._count = 0
         self._ids: list[np.ndarray] = []
@@ -81,9 +83,9 @@ class Reducer:
         waiting, number = self._waiting, self.spans
         ids: list[str | None] = []
         steps: list[Numbered] = []
-        pid = spans[0].pid if spans else None
-        before = self._before.pop(pid, ())
-        self._before[pid] = spans
+        process = (spans[0].pid, spans[0].rank) if spans else (None, None)
+        before = self._before.pop(process, ())
+        self._before[process] = spans
         for span in spans:
             number += 1
             ids.append(span.id)
@@ -97,8 +99,8 @@ class Reducer:
                 beside.append((number, span))
             self._count += 1
         if steps:
-            self._add_units(self._steps.pop(pid, ()))
-            self._steps[pid] = steps
+            self._add_units(self._steps.pop(process, ()))
+            self._steps[process] = steps
         for span in before:
             if span.parent_id in waiting:
                 detach(span)
@@ -109,7 +111,7 @@ class Reducer:
             )  # fmt: skip
         self.sums.add(spans)
         self.spans = number
-        self._ids.append(_hashes(ids))
+        self._ids.append(hashes_of(ids))
         if self._count > MOST_PENDING:
             raise NeedsIndexError("too many spans wait for their parents")
 
@@ -118,9 +120,13 @@ class Reducer:
         for steps in self._steps.values():
             self._add_units(steps)
         self._steps.clear()
-        ids = np.concatenate(self._ids) if self._ids else np.zeros(0, np.int64)
-        ids = ids[ids != 0]
-        ids.sort()
+        self._before.clear()
+        for spans in self._waiting.values():
+            for _, span in spans:
+                detach(span)
+        self.built.units.seal()
+        self.built.parts.seal()
+        ids = sorted_hashes(self._ids)
         if (ids[1:] == ids[:-1]).any():
             raise NeedsIndexError("a span occurs twice")
         self._check_left(ids)
@@ -131,7 +137,7 @@ class Reducer:
 
     def sessions(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last."""
-        return self._members.summaries(Counter(), Counter())
+        return self._members.summaries()
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
@@ -160,7 +166,7 @@ class Reducer:
         return unit_blocks(self.built.units, self.built.parts)
 
     def out_of_memory(self) -> list[tuple[int, IndexedMark]]:
-        """Return the marks that a lack of memory left, each with its number."""
+        """Return the out-of-memory marks, each with its number."""
         return self.marks.out_of_memory
 
     def summary_values(self) -> Iterator[SummaryValue]:
@@ -201,7 +207,7 @@ class Reducer:
         }
         above = (*self._waiting, *(parent for parent, _ in self.built.extents))
         parents = {each for each in above if each is not None}
-        gone = _hashes(parent for parent in parents if parent not in known)
+        gone = hashes_of(parent for parent in parents if parent not in known)
         if len(ids) and (ids[np.searchsorted(ids, gone) % len(ids)] == gone).any():
             raise NeedsIndexError("a span came after its parent, or a unit is inside another one")
 
@@ -231,8 +237,3 @@ class Reducer:
                 below[span.id] = found
                 todo += found
         return below
-
-
-def _hashes(ids: Iterable[str | None]) -> np.ndarray:
-    """Return a hash of each id; 0 for a missing one."""
-    return np.fromiter((hash(each) if each is not None else 0 for each in ids), np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -160,8 +159,8 @@ class SessionFinder:
     """Finds the session of each scope, by its chain of parents, or else by process and time."""
 
     def __init__(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
-        self._tree, self._is_recorded = tree, is_recorded
-        self.sessions = [*self._closed(), *self._open()]
+        self._tree = tree
+        self.sessions = [*self._closed(), *self._open(is_recorded)]
         self._numbers = {each.key: number for number, each in enumerate(self.sessions)}
         self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
         ordered = sorted(
@@ -185,11 +184,11 @@ class SessionFinder:
                 state = "killed"
             yield FoundSession(span.id, state, span.pid, span.start_ns, span.end_ns)
 
-    def _open(self) -> Iterator[FoundSession]:
+    def _open(self, is_recorded: Callable[[str], bool]) -> Iterator[FoundSession]:
         first: dict[str, IndexedSpan] = {}
         for _, span in self._tree.scopes:
             parent = span.parent_id
-            if parent is None or span.name not in _HANG_ON_SESSIONS or self._is_recorded(parent):
+            if parent is None or span.name not in _HANG_ON_SESSIONS or is_recorded(parent):
                 continue
             known = first.get(parent)
             if known is None or (
@@ -220,10 +219,6 @@ class SessionFinder:
     def is_unclear(self, key: str | None, pid: int | None) -> bool:
         """Return whether the session of units depends on the time of each."""
         return key not in self._numbers and len(self._by_pid.get(pid, ())) > 1
-
-    def of_key(self, key: str | None) -> int | None:
-        """Return the session with a key, or None."""
-        return self._numbers.get(key)
 
 
 class SessionMembers:
@@ -321,12 +316,10 @@ class SessionMembers:
         _, _, index, parent = max(found, key=lambda step: step[:2])
         return LastStep(index, parent)
 
-    def summaries(
-        self, marks: Counter[str | None], snapshots: Counter[str | None]
-    ) -> list[SessionSummary]:
+    def summaries(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last.
 
-        The counters have the marks and the snapshots, by the ids of their scopes.
+        They have no numbers of marks and snapshots.
         """
         extents = {number: Extent() for number in range(len(self.finder.sessions))}
         for number, span in self._tree.scopes:
@@ -343,23 +336,12 @@ class SessionMembers:
             )
             for each, extent in zip(self.finder.sessions, extents.values(), strict=True)
         ]  # fmt: skip
-        for counter, name in ((marks, "marks"), (snapshots, "snapshots")):
-            for id_, count in counter.items():
-                session = self._of_record(id_)
-                if session is not None:
-                    setattr(summaries[session], name, getattr(summaries[session], name) + count)
         for number, each in enumerate(self.finder.sessions):
             found = self._tree.numbered(each.key)
             summaries[number].error = None if found is None else shown(found[1].error)
         return sorted(
             summaries, key=lambda each: (each.id is None, each.start_ns or 0, each.id or "")
         )
-
-    def _of_record(self, id_: str | None) -> int | None:
-        """Return the session of a mark or a snapshot on a scope outside of units."""
-        found = self._tree.numbered(id_)
-        session = None if found is None else self.of_scope(*found)
-        return self.finder.of_key(id_) if session is None else session
 
 
 def _listed(numbers: set[int | None]) -> list[int]:

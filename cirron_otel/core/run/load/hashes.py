@@ -1,0 +1,35 @@
+"""Hashes of ids, by which repeated records are found in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .errors import NeedsIndexError
+
+
+def hashes_of(ids: Iterable[str | None]) -> np.ndarray:
+    """Return a hash of each id; 0 for a missing one.
+
+    Raises NeedsIndexError for an id of which the hash is 0, such as an empty text.
+    """
+    known = list(ids)
+    hashes = np.fromiter((hash(each) if each is not None else 0 for each in known), np.int64)
+    if (hashes == 0).sum() != known.count(None):
+        raise NeedsIndexError("an id has the hash of a missing one")
+    return hashes
+
+
+def sorted_hashes(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return all hashes of ids in order, without those of missing ones."""
+    hashes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])
+    hashes = hashes[hashes != 0]
+    hashes.sort()
+    return hashes
+
+
+def has_repeated(parts: Sequence[np.ndarray]) -> bool:
+    """Return whether an id may occur twice."""
+    hashes = sorted_hashes(parts)
+    return bool((hashes[1:] == hashes[:-1]).any())
