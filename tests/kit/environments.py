@@ -124,14 +124,19 @@ def run_in(
     """Run the environment's interpreter with these arguments, and capture its output.
 
     Any exit status is returned. `variables` are the only variables of OpenTelemetry, Cirron or
-    Python that the process gets, except that it takes no samples of memory. `timeout` is in
-    seconds. Raises EnvironmentUnavailableError and subprocess.TimeoutExpired.
+    Python that the process gets, except that it takes no samples of memory and shows no progress.
+    `timeout` is in seconds. Raises EnvironmentUnavailableError and subprocess.TimeoutExpired.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FORGOTTEN)}
     return subprocess.run(
         [str(environment.make()), *map(str, args)],
         cwd=cwd,
-        env={**kept, "CIRRON_SAMPLE_INTERVAL": "none", **(variables or {})},
+        env={
+            **kept,
+            "CIRRON_SAMPLE_INTERVAL": "none",
+            "CIRRON_OTEL_PROGRESS": "no",
+            **(variables or {}),
+        },  # fmt: skip
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
