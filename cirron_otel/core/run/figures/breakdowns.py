@@ -42,8 +42,9 @@ class BreakdownFold:
         of_part = np.repeat(np.arange(len(ns)), counts)
         # Times of damaged records may add up to more than 64 bits: then they are Python's integers.
         is_small = int(parts["ns"].max(initial=0)) < 2**61 // max(int(counts.max(initial=0)), 1)
-        covered = np.zeros(len(ns), np.int64 if is_small else object)
-        np.add.at(covered, of_part, parts["ns"] if is_small else parts["ns"].astype(object))
+        inside = np.r_[0, np.cumsum(parts["ns"] if is_small else parts["ns"].astype(object))]
+        ends = np.cumsum(counts)
+        covered = inside[ends] - inside[ends - counts]  # also right if the sums have wrapped
         rest = ns - covered
         of_rank, ranks = units["rank"], units["rank"][of_part]
         for rank in np.unique(of_rank).tolist():
@@ -95,12 +96,13 @@ def _joined(durations: list[np.ndarray]) -> np.ndarray:
 
 def figures_of(name: str, durations: np.ndarray) -> PhaseFigures:
     """Return the figures of some durations in ns."""
-    ordered, count = np.sort(durations), len(durations)
+    count = len(durations)
     if not count:
         return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
-    middle = int(ordered[(count - 1) // 2]), int(ordered[count // 2])
-    p95 = int(ordered[place_of_95(count)])
-    return PhaseFigures(name, count, sum_of(durations), middle, p95, int(ordered[-1]))
+    low, high, p95 = (count - 1) // 2, count // 2, place_of_95(count)
+    placed = np.partition(durations, sorted({low, high, p95}))
+    middle, most = (int(placed[low]), int(placed[high])), int(durations.max())
+    return PhaseFigures(name, count, sum_of(durations), middle, int(placed[p95]), most)
 
 
 def sum_of(numbers: np.ndarray) -> int:

@@ -163,6 +163,9 @@ class WindowSums:
         (self._rank, self._start, self._ns, self._no, reserved, device, self._flags,
          self._position, self._is_slow, self._session) = units[:, np.argsort(units[3])]  # fmt: skip
         self._peak = np.where(reserved == ABSENT, device, reserved)
+        # A job may have thousands of ranks: no array is searched for each of them.
+        self._ranks, self._rank_of = np.unique(self._rank, return_inverse=True)
+        self._group = 2 * self._rank_of.reshape(-1) + self._is_slow
         parts = np.concatenate([np.zeros((4, 0), np.int64), *self._parts], axis=1)
         self._of_unit = np.searchsorted(self._no, parts[0])
         self._name, self._part_ns, self._part_gpu = parts[1:]
@@ -197,9 +200,8 @@ class WindowSums:
         each band of the window.
         """
         place = self._position / max(self.count, 1)
-        for rank in np.unique(self._rank).tolist():
-            is_own = (self._rank == rank) & (self._peak != ABSENT)
-            peak, at = self._peak[is_own], place[is_own]
+        for rank, places in self._by_rank(self._peak != ABSENT):
+            peak, at = self._peak[places], place[places]
             if not len(peak):
                 continue
             means = [
@@ -212,15 +214,22 @@ class WindowSums:
     def outside(self) -> list[OutsideSteps]:
         """Return each rank's time between the units of the window."""
         gaps = self._gaps(np.ones(len(self._no), np.bool_))
-        is_member = self._session >= 0
         found = []
-        for rank in np.unique(self._rank[is_member]).tolist():
-            is_own = is_member & (self._rank == rank)
-            if is_own.sum() > 1:
-                outside = sum_of(gaps[is_own])
-                total = sum_of(self._ns[is_own]) + outside
+        for rank, places in self._by_rank(self._session >= 0):
+            if len(places) > 1:
+                outside = sum_of(gaps[places])
+                total = sum_of(self._ns[places]) + outside
                 found.append(OutsideSteps(_rank(rank), total, outside))
         return found
+
+    def _by_rank(self, counts: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield each rank with the places of its units for which `counts` is true."""
+        if not len(self._ranks):
+            return
+        places = np.flatnonzero(counts)
+        places = places[np.argsort(self._rank_of[places], kind="stable")]
+        ends = np.searchsorted(self._rank_of[places], np.arange(1, len(self._ranks)))
+        yield from zip(self._ranks.tolist(), np.split(places, ends), strict=True)
 
     def _gaps(self, counts: np.ndarray) -> np.ndarray:
         """Return the time from each unit to the next one of its rank and session, ns.
@@ -251,17 +260,31 @@ class WindowSums:
         sums, gaps = [], StepGaps()
         timed = (self._flags & SUMS) == 0
         gap = self._gaps(timed)
-        for rank, is_slow in self._groups():
-            is_own = (self._rank == rank) & (self._is_slow == is_slow)
-            totals_of = tuple(float(column[is_own].sum(dtype=np.float64)) for column in columns)
-            sums.append((_rank(rank), is_slow, (int(is_own.sum()), *totals_of)))
-            if (is_own & timed & (self._session >= 0)).any():
-                gaps.setdefault(_rank(rank), {})[is_slow] = float(sum_of(gap[is_own]))
+        every = np.arange(len(self._no))
+        with_gap = np.flatnonzero(timed & (self._session >= 0))
+        gap_of = dict(self._sums(with_gap, gap[with_gap]))
+        for of_group in zip(*(self._sums(every, column) for column in columns), strict=True):
+            rank, is_slow, count = of_group[0][0]
+            sums.append((_rank(rank), is_slow, (count, *(total for _, total in of_group))))
+        for (rank, is_slow, _), total in gap_of.items():
+            gaps.setdefault(_rank(rank), {})[is_slow] = total
         return rank_steps(sums, self._scopes(), gaps, self.clock, has_slow=self.slow > 0)
 
-    def _groups(self) -> list[tuple[int, int]]:
-        pairs = np.unique(np.stack([self._rank, self._is_slow]), axis=1)
-        return [(rank, slow) for rank, slow in pairs.T.tolist()]
+    def _sums(
+        self, units: np.ndarray, values: np.ndarray
+    ) -> list[tuple[tuple[int, int, int], float]]:
+        """Return the sum of the values of some units for each rank, slow units apart.
+
+        A key has the rank, whether the units are slow, and the number of values. Sums are doubles,
+        because times of damaged records may add up to more than 64 bits.
+        """
+        groups = self._group[units]
+        counts = np.bincount(groups)
+        sums = np.bincount(groups, weights=values)
+        return [
+            ((int(self._ranks[group // 2]), group % 2, int(counts[group])), float(sums[group]))
+            for group in np.flatnonzero(counts).tolist()
+        ]
 
     def _by_component(self) -> dict[str, np.ndarray]:
         """Return the time of each component in each unit, ns."""
@@ -274,28 +297,23 @@ class WindowSums:
             if self.clock == "device" and component != "input":
                 other = self._part_ns if component == SCOPE else 0
                 ns = np.where(self._part_gpu == ABSENT, other, device)
-            # Times of damaged records may add up to more than 64 bits.
-            total = np.zeros(len(self._no), np.float64)
-            np.add.at(total, self._of_unit[is_one], ns[is_one])
-            found[component] = total
+            found[component] = np.bincount(
+                self._of_unit[is_one], weights=ns[is_one], minlength=len(self._no)
+            )
         return found
 
     def _scopes(self) -> list[tuple[int | None, int, str, float, float]]:
         """Return the totals of scopes that are neither compute nor wait, the longest first."""
         device = np.where(self._part_gpu == ABSENT, self._part_ns, self._part_gpu)
-        rank, is_slow = self._rank[self._of_unit], self._is_slow[self._of_unit]
         rows = []
         for token, component in self._components.items():
             if component != SCOPE:
                 continue
-            is_one = self._name == token
-            for of_rank, slow in self._groups():
-                is_own = is_one & (rank == of_rank) & (is_slow == slow)
-                if is_own.any():
-                    host = self._part_ns[is_own].sum(dtype=np.float64)
-                    on_device = device[is_own].sum(dtype=np.float64)
-                    name = self._texts.text(token) or "?"
-                    rows.append((of_rank, slow, name, float(host), float(on_device)))
+            is_one, name = self._name == token, self._texts.text(token) or "?"
+            units = self._of_unit[is_one]
+            hosts, devices = (self._sums(units, ns[is_one]) for ns in (self._part_ns, device))
+            for ((rank, slow, _), host), (_, on_device) in zip(hosts, devices, strict=True):
+                rows.append((rank, slow, name, host, on_device))
         rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
         return [(_rank(of_rank), *rest) for of_rank, *rest in rows]  # type: ignore[misc]
 
