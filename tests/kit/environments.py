@@ -136,7 +136,7 @@ def run_in(
             "CIRRON_SAMPLE_INTERVAL": "none",
             "CIRRON_OTEL_PROGRESS": "no",
             **(variables or {}),
-        },  # fmt: skip
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
