@@ -58,9 +58,9 @@ class ProgressStage:
 
     name: str
     unit: str
-    """What `done` and `total` count."""
+    """The unit of `done` and `total`."""
     then: str | None
-    """The name of the work that follows when everything has been read; None if there is none."""
+    """The name of the work after the reading; None if no work follows."""
     began: float
     done: int = 0
     total: int | None = None

@@ -162,7 +162,7 @@ class EngineMarks:
 
     @cached_property
     def _memory_marks(self) -> Table | None:
-        """The marks with names of marks about memory; None if there are none."""
+        """The marks whose names are those of memory marks; None if the run has no such mark."""
         mark = self._run.mark
         found = self._engine.store(_plain(mark.filter(mark.name.isin(MEMORY_NAMES))))
         return found if self._engine.count(found) else None

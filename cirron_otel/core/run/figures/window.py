@@ -132,7 +132,7 @@ class WindowSums:
     def __init__(
         self, texts: Texts, chosen: ChosenUnits, sessions_of: Callable[[Block], np.ndarray]
     ) -> None:
-        """`sessions_of` returns the number of the session of each unit, -1 if there is none."""
+        """`sessions_of` returns the session number of each unit; -1 for one without a session."""
         self._texts, self._chosen, self._sessions_of = texts, chosen, sessions_of
         self.count, self.slow = chosen.aligned, chosen.slow
         self._units: list[np.ndarray] = []

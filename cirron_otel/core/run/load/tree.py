@@ -113,11 +113,11 @@ class ScopeTree:
         self._by_id = {each[1].id: each for each in self.scopes if each[1].id is not None}
 
     def numbered(self, id_: str | None) -> Numbered | None:
-        """Return the scope with an id, and its number; None if there is none."""
+        """Return the scope with an id and its number, or None."""
         return None if id_ is None else self._by_id.get(id_)
 
     def by_number(self, number: int) -> IndexedSpan | None:
-        """Return the scope with a number; None if there is none."""
+        """Return the scope with a number, or None."""
         place = bisect.bisect_left(self.scopes, number, key=lambda each: each[0])
         if place == len(self.scopes) or self.scopes[place][0] != number:
             return None
