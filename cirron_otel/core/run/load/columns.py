@@ -13,7 +13,7 @@ from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
 _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
-    "unit": UNIT, "part": PART,
+    "unit": UNIT, "part": PART, "duration": ("ns",),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope",
