@@ -18,7 +18,7 @@ from ..analysis.divergence.tensors import RunDigests
 from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
-from ..analysis.memory_series import MemoryReport
+from ..analysis.memory_series import DeviceMemory, MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
@@ -193,6 +193,15 @@ class Run:
         fold = MemoryFold()
         fold.add(self._samples)
         return fold.result(peaks(self.recording.sums))
+
+    def memory_points(self, most: int, limit: int) -> Iterator[tuple[DeviceMemory, list[Point]]]:
+        """Yield the samples of the first `most` devices over time, as at most `limit` points."""
+        for device in self.memory.devices[:most]:
+            samples = sorted(
+                (each for each in self._samples if each.is_of(device)), key=lambda each: each.time
+            )
+            records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
+            yield device, list(points_of(records, device.samples, limit))
 
     @cached_property
     def failures(self) -> list[SessionFailure]:

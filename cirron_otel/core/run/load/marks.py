@@ -173,23 +173,8 @@ class Marks:
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""
-        name = self._texts.token_of(mark.name)
         ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
-        value: Any = mark.value if mark.value is not None else mark.value_nonfinite
-        if type(value) is float:
-            return name, ts_ns, DOUBLE, _to_bits(_of_double(value))[0]
-        if type(value) is int and value in _INT64:
-            return name, ts_ns, INTEGER, value
-        if value is None:
-            return name, ts_ns, NOTHING, ABSENT
-        return (
-            name,
-            ts_ns,
-            TEXT,
-            self._texts.token_of(value)
-            if type(value) is str
-            else (self._texts.token(shown(value))),
-        )
+        return self._texts.token_of(mark.name), ts_ns, *typed_value(self._texts, mark)
 
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
@@ -246,3 +231,15 @@ class Marks:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch
+
+
+def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
+    """Return the columns `type` and `value` of a mark."""
+    value: Any = mark.value if mark.value is not None else mark.value_nonfinite
+    if type(value) is float:
+        return DOUBLE, _to_bits(_of_double(value))[0]
+    if type(value) is int and value in _INT64:
+        return INTEGER, value
+    if value is None:
+        return NOTHING, ABSENT
+    return TEXT, texts.token_of(value) if type(value) is str else texts.token(shown(value))

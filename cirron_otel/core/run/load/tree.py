@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -177,12 +178,17 @@ class SessionFinder:
             span for _, span in self._tree.scopes
             if span.parent_id is None and span.name == SESSION and span.id is not None
         ]  # fmt: skip
-        for span in sorted(found, key=lambda span: _key(span.id)):
-            error = shown(span.error)
-            state: State = "closed" if error is None else "failed"
-            if error is not None and error.lower().startswith(("incomplete:", "killed:")):
+        ordered = sorted(found, key=lambda span: _key(span.id))
+        for id_, group in itertools.groupby(ordered, key=lambda span: span.id):
+            spans = list(group)
+            errors = [error for span in spans if (error := shown(span.error)) is not None]
+            state: State = "failed" if errors else "closed"
+            if any(error.lower().startswith(("incomplete:", "killed:")) for error in errors):
                 state = "killed"
-            yield FoundSession(span.id, state, span.pid, span.start_ns, span.end_ns)
+            starts = [span.start_ns for span in spans if span.start_ns is not None]
+            ends = [span.end_ns for span in spans if span.end_ns is not None]
+            first_ns, last_ns = min(starts, default=None), max(ends, default=None)
+            yield FoundSession(id_, state, spans[0].pid, first_ns, last_ns)
 
     def _open(self, is_recorded: Callable[[str], bool]) -> Iterator[FoundSession]:
         first: dict[str, IndexedSpan] = {}
