@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import duckdb
-import ibis
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -286,11 +285,10 @@ class DuckDBEngine(SqlEngine):
         """Create a table from a query."""
         self.execute(f"CREATE TABLE {name} AS {query}")
 
-    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> Table:
+    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
         """Create or replace a table of some rows."""
         self._write(name, schema, rows)
         self.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM {self._written(name)}")  # noqa: S608 - a path
-        return ibis.table(schema, name=name)
 
     def execute(self, statement: str) -> None:
         """Run a statement."""

@@ -14,7 +14,7 @@ from functools import partial
 from ..analysis.run_batch import RUN_ID, RUN_NAME, RunBatchOutline, outline_of_rows
 from ..analysis.run_selection import ALL, LAST, ChosenRun, choose, limit_again
 from ..analysis.runs import runs_of
-from ..analysis.session_search import OutlinedBatch
+from ..analysis.sessions import OutlinedBatch
 from ..records.rows import IndexedBatch, rows_of
 from ..spool.reader import BatchFile, SpoolReader
 from .files import RunFiles

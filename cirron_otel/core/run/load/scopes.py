@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ....semconv import SESSION
+from ...analysis.sessions import HANG_ON_SESSIONS, FoundSession, SessionFinder
 from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
 from ...records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ...spool.reader import BatchFile
@@ -19,7 +20,6 @@ from ..relations import ABSENT, NO_TEXT, Texts
 from .columns import SCHEMAS, Columns
 from .marks import typed_value
 from .places import Place, Places
-from .tree import FoundSession, ScopeTree, SessionFinder
 
 _MOST_VERSIONS: Final = 100
 _INT64: Final = range(-(2**63), 2**63)
@@ -181,18 +181,23 @@ class Scopes:
     @cached_property
     def _found(self) -> tuple[list[FoundSession], np.ndarray]:
         """The sessions, and the number of the session of each scope; -1 in a cycle of parents."""
-        tops = []
+        text = self.texts.text
+        closed, opened, tops = [], [], []
         for row in self.tops.tolist():
-            name, _, start_ns, end_ns, _, pid, *_ = self.values(row)
-            tops.append((row, IndexedSpan(
-                self.id_of(int(self.id[row])), self.id_of(int(self.parent[row])),
-                self.texts.text(name), None, known(start_ns), known(end_ns), known(pid),
-            )))  # fmt: skip
-        finder = SessionFinder(ScopeTree({None: tops}), lambda _: False)
+            token, _, start, end, _, process, *_ = self.values(row)
+            name, start_ns, pid = text(token), known(start), known(process)
+            id_, parent = self.id_of(int(self.id[row])), self.id_of(int(self.parent[row]))
+            if parent is not None and name in HANG_ON_SESSIONS:
+                opened.append(FoundSession(parent, "unfinished", pid, start_ns, None))
+            elif parent is None and name == SESSION:
+                parent = id_
+                if id_ is not None:
+                    closed.append(FoundSession(id_, "closed", pid, start_ns, known(end)))
+            tops.append((row, parent, pid, start_ns or 0))
+        finder = SessionFinder(closed, opened)
         of_top = np.full(len(self._spans), -1)
-        for row, span in tops:
-            key = span.id if span.parent_id is None and span.name == SESSION else span.parent_id
-            of_top[row] = finder.of_top(key, span.pid, span.start_ns or 0)
+        for row, parent, pid, begun_ns in tops:
+            of_top[row] = finder.of_top(parent, pid, begun_ns)
         above = np.arange(len(self._spans))
         above[self.rows] = self._first_by_id[self.parent[self.rows]]
         above[self.tops] = self.tops
