@@ -16,7 +16,7 @@ _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "unit": UNIT, "part": PART,
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
-        "around", "levels", "is_listed", "device", "on_scope",
+        "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
     ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
