@@ -42,7 +42,7 @@ from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .files import RunFiles
 from .recording import Recording
-from .relations import ABSENT, SUMMARY, Block
+from .relations import ABSENT, SUMMARY, Block, listed
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
@@ -75,7 +75,7 @@ class Run:
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
         folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
-        for units, parts in self.recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             folds.breakdowns.add(units, parts)
             folds.times.add(units)
             folds.slowest.add(units, parts)
@@ -83,6 +83,10 @@ class Run:
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
         return folds
+
+    def _unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        for units, parts in self.recording.unit_blocks():
+            yield units, listed(parts, self.recording.texts)
 
     @cached_property
     def _failures(self) -> Failures:
@@ -328,7 +332,7 @@ class Run:
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
-        for units, parts in recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             sums.add(units, parts)
         sums.finish()
         return sums

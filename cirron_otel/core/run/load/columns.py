@@ -16,7 +16,7 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "unit": UNIT, "part": PART,
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
-        "around", "levels", "is_listed", "device", "on_scope",
+        "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
     ),
     "scope": (
         "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",

@@ -19,7 +19,7 @@ from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_o
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
 from ...records.trace_marks import TRACE_STEP
-from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
 from .hashes import has_repeated, hashes_of
@@ -35,6 +35,15 @@ MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
 NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
 """The marks that are compared between ranks and runs, which takes a database."""
+
+
+def has_series(name: str | None) -> bool:
+    """Return whether the marks with a name have a series, but for samples of memory and digests.
+
+    Values of imported events of Stormlog are memory, too.
+    """
+    is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
+    return name != OVERHEAD_NS and not is_foreign
 
 
 class Marks:
@@ -94,7 +103,10 @@ class Marks:
             found = None if each.id is None else waiting.pop(each.id, None)
             if found is not None:
                 self._count -= len(found)
-                self._put(found, unit, each.rank, span.parent_id, 1, (each, span))
+                self._put(
+                    found, unit, each.rank, span.parent_id, 1, (each, span),
+                    is_inner=each.name == _EVAL,
+                )  # fmt: skip
 
     def place_below(
         self, unit: int, span: IndexedSpan, below: dict[str | None, list[Numbered]]
@@ -111,7 +123,11 @@ class Marks:
                 self._count -= len(found)
                 if chain[2] is None:
                     chain[2] = span
-                self._put(found, unit, each.rank, None, 0, chain)
+                is_inner, inner = False, by_id.get(each.id)
+                while inner is not None:
+                    is_inner |= inner.name == _EVAL
+                    inner = by_id.get(inner.parent_id)
+                self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
     def _put(
         self,
@@ -121,6 +137,8 @@ class Marks:
         outside: str | None,
         levels: int,
         chain: Sequence[IndexedSpan | None],
+        *,
+        is_inner: bool = False,
     ) -> None:
         is_eval = any(each is not None and each.name == _EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
@@ -139,7 +157,7 @@ class Marks:
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
                 epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
-                int(bool(chain)),
+                int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
     def _is_listed(
@@ -147,8 +165,7 @@ class Marks:
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
         name = mark.name
-        is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
-        is_listed = name != OVERHEAD_NS and not is_foreign
+        is_listed = has_series(name)
         if name in NEED_INDEX:
             self.needs_index = True
         if kind_of(name) is not None:
@@ -242,4 +259,6 @@ def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
         return INTEGER, value
     if value is None:
         return NOTHING, ABSENT
-    return TEXT, texts.token_of(value) if type(value) is str else texts.token(shown(value))
+    if type(value) is str:
+        return STRING if mark.value is not None else TEXT, texts.token_of(value)
+    return TEXT, texts.token(shown(value))
