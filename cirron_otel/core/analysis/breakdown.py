@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ...semconv import MICRO_STEP
-from .tree import TreeNode
 
 STEP = "step"
 UNATTRIBUTED = "unattributed"
@@ -246,77 +245,3 @@ def warm_up_of(steps: PhaseTimes, first: Sequence[int]) -> int:
     max_count = min(steps.times // 4, MOST_WARM_UP)
     slow = itertools.takewhile(lambda ns: ns > limit, first[:max_count])
     return sum(1 for _ in slow)
-
-
-def break_down(roots: Iterable[TreeNode]) -> Breakdown:
-    """Return the breakdown of all steps below `roots`.
-
-    The phases of a micro step belong to its step. If a phase contains other phases
-    (`holds_phases`), their time is not part of its own.
-    """
-    phases: dict[str, PhaseTimes] = {}
-    steps, unattributed = PhaseTimes(STEP), PhaseTimes(UNATTRIBUTED)
-    for step in _steps(roots):
-        left = step.duration_ns or 0
-        steps.durations.append(left)
-        for each, phase_ns in _phases(step):
-            phases.setdefault(each.name or "?", PhaseTimes(each.name or "?")).durations.append(
-                phase_ns
-            )
-            left -= phase_ns
-        unattributed.durations.append(left)
-    return Breakdown(steps, list(phases.values()), unattributed)
-
-
-def _steps(roots: Iterable[TreeNode]) -> Iterator[TreeNode]:
-    """Yield the recorded steps in order, without descending into a step."""
-    todo = list(reversed(list(roots)))
-    while todo:
-        node = todo.pop()
-        if node.name == STEP and node.recorded:
-            yield node
-        else:
-            todo += reversed(node.children)
-
-
-def _phases(step: TreeNode) -> Iterator[tuple[TreeNode, int]]:
-    """Yield the phases of a step, each with its time outside the phases inside it, ns."""
-    for child in step.children:
-        for outermost in child.children if child.name == MICRO_STEP else [child]:
-            todo = [outermost]
-            while todo:
-                inner = list(_inside(phase := todo.pop()))
-                yield phase, _own_time(phase, inner)
-                todo += reversed(inner)
-
-
-def _own_time(phase: TreeNode, inner: list[TreeNode]) -> int:
-    """Return the time of a phase without the phases inside it, ns.
-
-    An optimizer updates the weights after its closure has returned, that is, after the closure's
-    backward pass and the phases that follow it. The time between phases inside the closure is the
-    trainer's, not the optimizer's.
-    """
-    duration = phase.duration_ns or 0
-    is_closure = phase.name == OPTIMIZER_STEP and any(each.name == "backward" for each in inner)
-    if not is_closure or phase.start_ns is None:
-        return max(duration - sum(each.duration_ns or 0 for each in inner), 0)
-    own_ns, reached, is_over = 0, phase.start_ns, False
-    for each in sorted(inner, key=lambda node: node.start_ns or 0):
-        start = each.start_ns or 0
-        if is_over and not ends_closure(each.name):
-            own_ns += max(start - reached, 0)
-        is_over = ends_closure(each.name)
-        reached = max(reached, start + (each.duration_ns or 0))
-    return own_ns + max(phase.start_ns + duration - reached, 0)
-
-
-def _inside(phase: TreeNode) -> Iterator[TreeNode]:
-    """Yield the phases directly inside another phase."""
-    todo = list(reversed(phase.children)) if holds_phases(phase.name) else []
-    while todo:
-        node = todo.pop()
-        if is_phase(node.name):
-            yield node
-        elif holds_phases(node.name):
-            todo += reversed(node.children)

@@ -57,7 +57,7 @@ SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, t
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
-    value_bool AS flag, false AS is_summarised
+    value_bool AS flag, false AS is_summarised, value_string IS NOT NULL AS is_string
 FROM {{files}} {{place}}
 UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants

@@ -18,7 +18,7 @@ from ..analysis.divergence.tensors import RunDigests
 from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
-from ..analysis.memory_series import MemoryReport
+from ..analysis.memory_series import DeviceMemory, MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
@@ -42,7 +42,7 @@ from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .files import RunFiles
 from .recording import Recording
-from .relations import ABSENT, SUMMARY, Block
+from .relations import ABSENT, SUMMARY, Block, listed
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
@@ -75,7 +75,7 @@ class Run:
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
         folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
-        for units, parts in self.recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             folds.breakdowns.add(units, parts)
             folds.times.add(units)
             folds.slowest.add(units, parts)
@@ -83,6 +83,10 @@ class Run:
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
         return folds
+
+    def _unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        for units, parts in self.recording.unit_blocks():
+            yield units, listed(parts, self.recording.texts)
 
     @cached_property
     def _failures(self) -> Failures:
@@ -193,6 +197,15 @@ class Run:
         fold = MemoryFold()
         fold.add(self._samples)
         return fold.result(peaks(self.recording.sums))
+
+    def memory_points(self, most: int, limit: int) -> Iterator[tuple[DeviceMemory, list[Point]]]:
+        """Yield the samples of the first `most` devices over time, as at most `limit` points."""
+        for device in self.memory.devices[:most]:
+            samples = sorted(
+                (each for each in self._samples if each.is_of(device)), key=lambda each: each.time
+            )
+            records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
+            yield device, list(points_of(records, device.samples, limit))
 
     @cached_property
     def failures(self) -> list[SessionFailure]:
@@ -319,7 +332,7 @@ class Run:
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
-        for units, parts in recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             sums.add(units, parts)
         sums.finish()
         return sums

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cirron_otel.core.analysis.breakdown import break_down
 from cirron_otel.core.analysis.run_report import RunReport
-from cirron_otel.core.analysis.tree import build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.kit.spools.reports import reported
 
@@ -203,8 +201,6 @@ def test_optimizer_time_with_a_closure_covers_only_time_after_each_call(tmp_path
     phases = {each.name: each.durations for each in rank.steps.phases}
     assert phases["optimizer_step"] == [(48 - 41) + (95 - 73)]
     assert rank.steps.unattributed.durations == [100 - 48 - 29]
-    other = break_down(build_trees(SpoolReader(tmp_path)).trees)
-    assert {each.name: each.durations for each in other.phases} == phases
 
 
 def test_every_moment_of_the_wall_time_has_one_row(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
@@ -55,8 +56,9 @@ def batch(spans: list[dict[str, Any]], marks: list[dict[str, Any]] | None = None
 
 @contextlib.contextmanager
 def gathered(reader: Any, *asked: str, warnings: list[str] | None = None) -> Iterator[RunContent]:
-    with open_run(reader, needs_index=True) as run:
-        yield gather("source", report_of(run), run, reader, asked, warnings or [], [])
+    scopes = Scopes(reader, once=True)
+    with open_run(reader) as run:
+        yield gather("source", report_of(run), run, scopes, reader, asked, warnings or [], [])
 
 
 def text_of(reader: Any, *asked: str, warnings: list[str] | None = None) -> str:

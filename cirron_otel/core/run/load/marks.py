@@ -19,7 +19,7 @@ from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_o
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
 from ...records.trace_marks import TRACE_STEP
-from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
 from .hashes import has_repeated, hashes_of
@@ -35,6 +35,15 @@ MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
 NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
 """The marks that are compared between ranks and runs, which takes a database."""
+
+
+def has_series(name: str | None) -> bool:
+    """Return whether the marks with a name have a series, but for samples of memory and digests.
+
+    Values of imported events of Stormlog are memory, too.
+    """
+    is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
+    return name != OVERHEAD_NS and not is_foreign
 
 
 class Marks:
@@ -94,7 +103,10 @@ class Marks:
             found = None if each.id is None else waiting.pop(each.id, None)
             if found is not None:
                 self._count -= len(found)
-                self._put(found, unit, each.rank, span.parent_id, 1, (each, span))
+                self._put(
+                    found, unit, each.rank, span.parent_id, 1, (each, span),
+                    is_inner=each.name == _EVAL,
+                )  # fmt: skip
 
     def place_below(
         self, unit: int, span: IndexedSpan, below: dict[str | None, list[Numbered]]
@@ -111,7 +123,11 @@ class Marks:
                 self._count -= len(found)
                 if chain[2] is None:
                     chain[2] = span
-                self._put(found, unit, each.rank, None, 0, chain)
+                is_inner, inner = False, by_id.get(each.id)
+                while inner is not None:
+                    is_inner |= inner.name == _EVAL
+                    inner = by_id.get(inner.parent_id)
+                self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
     def _put(
         self,
@@ -121,6 +137,8 @@ class Marks:
         outside: str | None,
         levels: int,
         chain: Sequence[IndexedSpan | None],
+        *,
+        is_inner: bool = False,
     ) -> None:
         is_eval = any(each is not None and each.name == _EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
@@ -139,7 +157,7 @@ class Marks:
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
                 epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
-                int(bool(chain)),
+                int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
     def _is_listed(
@@ -147,8 +165,7 @@ class Marks:
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
         name = mark.name
-        is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
-        is_listed = name != OVERHEAD_NS and not is_foreign
+        is_listed = has_series(name)
         if name in NEED_INDEX:
             self.needs_index = True
         if kind_of(name) is not None:
@@ -173,23 +190,8 @@ class Marks:
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""
-        name = self._texts.token_of(mark.name)
         ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
-        value: Any = mark.value if mark.value is not None else mark.value_nonfinite
-        if type(value) is float:
-            return name, ts_ns, DOUBLE, _to_bits(_of_double(value))[0]
-        if type(value) is int and value in _INT64:
-            return name, ts_ns, INTEGER, value
-        if value is None:
-            return name, ts_ns, NOTHING, ABSENT
-        return (
-            name,
-            ts_ns,
-            TEXT,
-            self._texts.token_of(value)
-            if type(value) is str
-            else (self._texts.token(shown(value))),
-        )
+        return self._texts.token_of(mark.name), ts_ns, *typed_value(self._texts, mark)
 
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
@@ -246,3 +248,17 @@ class Marks:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch
+
+
+def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
+    """Return the columns `type` and `value` of a mark."""
+    value: Any = mark.value if mark.value is not None else mark.value_nonfinite
+    if type(value) is float:
+        return DOUBLE, _to_bits(_of_double(value))[0]
+    if type(value) is int and value in _INT64:
+        return INTEGER, value
+    if value is None:
+        return NOTHING, ABSENT
+    if type(value) is str:
+        return STRING if mark.value is not None else TEXT, texts.token_of(value)
+    return TEXT, texts.token(shown(value))
