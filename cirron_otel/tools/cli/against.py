@@ -101,29 +101,19 @@ class Watcher:
 
 
 def _reference(stack: contextlib.ExitStack, source: str) -> RunDigests:
-    from ...core.analysis.divergence.observed_steps import create_digest_tables, has_digests
-    from ...core.analysis.divergence.tensors import RunDigests
-    from ...core.analysis.epochs import add_open_scopes
-    from ...core.analysis.index import run_index
-    from ...core.analysis.run_selection import choose_run
-    from ...core.analysis.sessions import assign_sessions
-    from ...core.analysis.step_tables import create_step_tables
+    from ...core.analysis.divergence.observed_steps import has_digests
+    from ...core.run.choosing import open_chosen_run
     from ...core.spool.reader import SpoolReader
 
     place = stack.enter_context(as_spool(source, None))
     reader = SpoolReader(place.directory)
-    choose_run(reader, None)
-    index = stack.enter_context(run_index(reader))
-    if not has_digests(index):
+    _, run = stack.enter_context(open_chosen_run(reader, None, needs_index=True))
+    if run.digests is None or not has_digests(run.digests.index):
         raise UsageError(
             f"--against {printable(shown_source(source))}: its last run has no digests: record it"
             " with `run --digest step`"
         )
-    add_open_scopes(index, reader.paths)
-    assign_sessions(index)
-    create_step_tables(index)
-    create_digest_tables(index)
-    return RunDigests(index, reader)
+    return run.digests
 
 
 def _report(lines: Iterable[str]) -> None:

@@ -176,7 +176,7 @@ def has_digests(index: SpoolIndex) -> bool:
 def create_digest_tables(index: SpoolIndex) -> None:
     """Create and fill the table of steps with digests, at most once per index.
 
-    `assign_sessions` and `create_step_tables` must have been applied to the index.
+    The index must be that of an `IndexedRecording`, which adds the tables of sessions and units.
     """
     index.script(_TABLE)
     if has_digests(index):

@@ -14,6 +14,7 @@ from .errors import NeedsIndexError
 
 SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     "unit": UNIT, "part": PART, "duration": ("ns",),
+    "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
@@ -69,6 +70,10 @@ class Columns:
         except OverflowError:
             raise NeedsIndexError("a number has more than 64 bits") from None
         self._rows.clear()
+        self.append(array)
+
+    def append(self, array: np.ndarray) -> None:
+        """Add rows as one array."""
         self._arrays.append(array)
         self._bytes += array.nbytes
         if self._bytes > _IN_MEMORY:
