@@ -85,7 +85,7 @@ class RunGroup:
     primary_verdicts: Counter[str] = field(default_factory=Counter)
     oldest: NamedRun | None = None
     newest: NamedRun | None = None
-    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP, 0, 0, (0, 0), 0, 0))
+    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP))
     """The steps of all ranks; complete once the report is."""
 
     def add(self, run: Run, figures: RunFigures) -> None:
@@ -121,13 +121,7 @@ class RunGroup:
             "duration_ns": self.duration_ns,
             "rank_ns": self.rank_ns,
             "gpu_ns": self.gpu_ns,
-            "steps": {
-                "times": self.steps.times,
-                "total_ns": self.steps.total_ns,
-                "median_ns": self.steps.median_ns,
-                "p95_ns": self.steps.p95_ns,
-                "max_ns": self.steps.max_ns,
-            },
+            "steps": self.steps.to_json(),
             "phases": [
                 {"name": name, "total_ns": ns, "share": self.share(ns)}
                 for name, ns in self.phase_ns.most_common()
@@ -226,12 +220,10 @@ class _StepDurations:
         queries, values = (_OF_ALL, ()) if place is None else (_OF_GROUP, (place,))
         with disk_errors():
             times = self._one(queries.times, *values)
-            if not times:
-                return PhaseFigures(STEP, 0, 0, (0, 0), 0, 0)
             total_ns = sum(ns for (ns,) in self._rows(queries.every, *values))
-            places = (times - 1) // 2, times // 2, -(-95 * times // 100) - 1, times - 1
-            low, high, p95_ns, max_ns = (self._one(queries.nth, *values, each) for each in places)
-            return PhaseFigures(STEP, times, total_ns, (low, high), p95_ns, max_ns)
+            return PhaseFigures.of(
+                STEP, times, total_ns, lambda place: self._one(queries.nth, *values, place)
+            )
 
     def _rows(self, query: str, *values: int) -> Iterator[tuple[int]]:
         return self._connection.execute(query, values)

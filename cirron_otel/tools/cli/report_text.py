@@ -273,11 +273,10 @@ def _steps(report: RunReport) -> Iterator[str | Table]:
 
 def _steps_line(rank: RankReport) -> str:
     steady, warm = rank.steps.steady, rank.steps.warm_up
-    speed = rank.steps_per_second
+    speed, spread = rank.steps_per_second, steady.figures().spread()
     parts = [
         f"{steady.times:,}" + (f" after {warm} of warm-up" if warm else ""),
-        f"p50 {duration(steady.median_ns)}, p95 {duration(steady.p95_ns)},"
-        f" max {duration(steady.max_ns)}",
+        ", ".join(f"{name} {duration(ns)}" for name, ns in spread.items()),
     ]
     return "; ".join([*parts, f"{speed:.3g} steps/s"] if speed is not None else parts)
 
@@ -289,7 +288,7 @@ def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
         totals.update({phase.name: phase.total_ns for phase in each.steps.phases})
     phases = [name for name, _ in totals.most_common(3)]
     names = [printable(name)[:_PHASE_WIDTH] for name in phases]
-    heads = ("rank", "steps", "p50", "p95", "max", "per s", *names)
+    heads = ("rank", "steps", *ranks[0].steps.steps.figures().spread(), "per s", *names)
     rows = []
     for each in ranks:
         steady = each.steps.steady
@@ -298,7 +297,7 @@ def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
         is_slowest = report.straggler is not None and each.rank == report.straggler.rank
         rows.append((
             ("*" if is_slowest else "") + _rank(each.rank), f"{steady.times:,}",
-            duration(steady.median_ns), duration(steady.p95_ns), duration(steady.max_ns),
+            *map(duration, steady.figures().spread().values()),
             f"{speed:.3g}" if speed is not None else "-",
             *(_percent(named.get(name, 0.0)) for name in phases),
         ))  # fmt: skip
