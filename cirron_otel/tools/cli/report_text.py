@@ -44,6 +44,8 @@ _MOST_FAILURES = 8
 _MOST_EPOCHS = 12
 _LONGEST_TITLE = 40
 """The most characters of a mark's title ahead of its means."""
+_MOST_COLUMNS = 9
+"""The maximum number of columns of the table of ranks: figures of steps, then shares of phases."""
 _PHASE_WIDTH = 9
 _SHORT_ID = 16
 """The number of digits of an OpenTelemetry span id, which `--span` also accepts."""
@@ -283,12 +285,13 @@ def _steps_line(rank: RankReport) -> str:
 
 def _side_by_side(ranks: Sequence[RankReport], report: RunReport) -> Table:
     """Return a row per rank with the share of the longest phases; a star marks the slowest."""
+    fixed = ("rank", "steps", *ranks[0].steps.steps.figures().spread(), "per s")
     totals: Counter[str] = Counter()
     for each in ranks:
         totals.update({phase.name: phase.total_ns for phase in each.steps.phases})
-    phases = [name for name, _ in totals.most_common(3)]
+    phases = [name for name, _ in totals.most_common(_MOST_COLUMNS - len(fixed))]
     names = [printable(name)[:_PHASE_WIDTH] for name in phases]
-    heads = ("rank", "steps", *ranks[0].steps.steps.figures().spread(), "per s", *names)
+    heads = (*fixed, *names)
     rows = []
     for each in ranks:
         steady = each.steps.steady
