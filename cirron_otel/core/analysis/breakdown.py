@@ -75,7 +75,7 @@ def ends_closure(name: str | None) -> bool:
     return name in CLOSURE_ENDS
 
 
-PERCENTILES: Final[Mapping[str, int]] = {"p95": 95}
+PERCENTILES: Final[Mapping[str, int]] = {"p95": 95, "p99": 99}
 """The percentiles of a report by name, apart from the median. Their fields end with `_ns`."""
 
 
