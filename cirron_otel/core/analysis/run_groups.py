@@ -71,7 +71,7 @@ class RunGroup:
     primary_verdicts: Counter[str] = field(default_factory=Counter)
     oldest: NamedRun | None = None
     newest: NamedRun | None = None
-    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP, 0, 0, (0, 0), 0, 0))
+    steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP))
     """The steps of all ranks; complete once the report is."""
     _step_ns: Columns = field(default_factory=lambda: Columns("duration"))
 
@@ -119,13 +119,7 @@ class RunGroup:
             "duration_ns": self.duration_ns,
             "rank_ns": self.rank_ns,
             "gpu_ns": self.gpu_ns,
-            "steps": {
-                "times": self.steps.times,
-                "total_ns": self.steps.total_ns,
-                "median_ns": self.steps.median_ns,
-                "p95_ns": self.steps.p95_ns,
-                "max_ns": self.steps.max_ns,
-            },
+            "steps": self.steps.to_json(),
             "phases": [
                 {"name": name, "total_ns": ns, "share": self.share(ns)}
                 for name, ns in self.phase_ns.most_common()

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ...semconv import SESSION
-from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
+from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
 from ..analysis.divergence.dropped_marks import dropped_in
 from ..analysis.divergence.observed_steps import create_digest_tables
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
@@ -139,7 +139,7 @@ class Run:
         """The report of each rank, in order; spans without a rank come first."""
         reports = []
         sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
-        nothing = Breakdown(_none(STEP), [], _none(UNATTRIBUTED), 0, _none(STEP))
+        nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
             time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
@@ -383,10 +383,6 @@ class _UnitFolds:
         if len(of_parts) or is_own.any():
             own = np.maximum(units["gpu_ns"][is_own], 0)
             self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
-
-
-def _none(name: str) -> PhaseFigures:
-    return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
 
 
 def _order(rank: int | None) -> tuple[bool, int]:
