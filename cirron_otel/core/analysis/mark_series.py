@@ -23,9 +23,7 @@ AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 
 AND NOT EXISTS (
     SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
 )
-AND NOT EXISTS (
-    SELECT 1 FROM digest WHERE digest.file = mark.file AND digest.position = mark.position
-)
+AND NOT mark.is_digest
 """
 """The condition in SQL on the marks that a report lists.
 

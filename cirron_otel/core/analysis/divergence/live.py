@@ -13,17 +13,13 @@ from ...spool.owner import owner_of
 from ...spool.paths import SpoolPaths
 from ...spool.reader import BatchFile
 from .comparing import MAX_RANKS, Divergence, RankComparison, RunComparison
-from .dropped_marks import dropped_marks
 from .live_steps import LiveStep, LiveSteps
 from .observed_steps import (
     DIGESTS,
     Observation,
     ObservedStep,
     StepKey,
-    find_step,
-    number_steps,
     numbers_of,
-    step_counts,
 )
 from .settling import settle
 from .tensors import RunDigests, kept_file
@@ -35,11 +31,9 @@ _PATIENCE: Final = 5
 class LiveComparison:
     """Compares the steps of a reference, A, with those of a run that is being recorded, B."""
 
-    def __init__(self, reference: RunDigests, paths: SpoolPaths) -> None:
-        """`create_digest_tables` must have been applied to A's index; `paths` are those of B."""
-        number_steps(reference.index)
-        self._reference, self._paths = reference, paths
-        self._dropped = dropped_marks(reference.index, reference.reader)
+    def __init__(self, reference: RunDigests, dropped: int, paths: SpoolPaths) -> None:
+        """`dropped` is the number of marks that A's processes dropped; `paths` are those of B."""
+        self._reference, self._dropped, self._paths = reference, dropped, paths
         self._steps = LiveSteps()
         self._layouts = Layouts()
         self._owners: set[str] = set()
@@ -50,7 +44,7 @@ class LiveComparison:
     @property
     def comparison(self) -> RunComparison:
         """The comparison so far; the steps that B does not have yet count as those of A only."""
-        for recorded_rank, steps in step_counts(self._reference.index).items():
+        for recorded_rank, steps in self._reference.steps.counts().items():
             rank = self._ranks.setdefault(recorded_rank or 0, RankComparison(recorded_rank))
             rank.only_a = max(steps - rank.compared, 0)
         dropped = self._dropped, self._steps.dropped
@@ -74,7 +68,7 @@ class LiveComparison:
             for owner in self._owners:
                 self._steps.add_open(open_scopes(self._paths, owner))
         for key, step in self._steps.ended(is_last=is_last):
-            reference = find_step(self._reference.index, key)
+            reference = self._reference.steps.find(key)
             # The last step of a session may lack digests, which shows only at the end.
             is_final = is_last or (step.looks > _PATIENCE and not self._steps.is_cut(step))
             if reference is None or is_final or len(step.marks) >= len(reference.observations):

@@ -15,8 +15,8 @@ from ....semconv import SESSION
 from ...records.digest_marks import DigestMark, digest_mark
 from ...records.rows import IndexedSpan, rows_of, shown
 from ...spool.reader import BatchFile
-from .dropped_marks import dropped_in
-from .observed_steps import StepKey, sortable
+from ..run_report import dropped_in
+from .observed_steps import Numbering, StepKey
 
 _EPOCH: Final = "epoch"
 _STEP: Final = "step"
@@ -90,30 +90,6 @@ class LiveStep:
         return (self.span.end_ns or 0) if self.span is not None else 0
 
 
-@dataclass(slots=True)
-class _Numbering:
-    """The last numbers of a session's steps, and how often they have begun again, plus one."""
-
-    last: tuple[tuple[int, str], tuple[int, str]] | None = None
-    turn: int = 1
-    unnumbered: dict[str | None, int] = field(default_factory=dict)
-    """How many steps of each epoch had no number."""
-
-    def turn_of(self, epoch: str | None, number: str | None) -> int:
-        """Return the turn of the next step."""
-        if number is None:
-            return self.unnumbered.get(epoch, 0) + 1
-        is_again = self.last is not None and (sortable(epoch), sortable(number)) <= self.last
-        return self.turn + is_again
-
-    def take(self, epoch: str | None, number: str | None, turn: int) -> None:
-        """Count a step."""
-        if number is None:
-            self.unnumbered[epoch] = turn
-        else:
-            self.last, self.turn = (sortable(epoch), sortable(number)), turn
-
-
 class LiveSteps:
     """Collects batches; yields their steps with the numbers by which the reference has them."""
 
@@ -124,7 +100,7 @@ class LiveSteps:
         self._steps: dict[str, LiveStep] = {}
         self._unnumbered: dict[str, LiveStep] = {}
         """Steps without a number and without digests: they are counted only."""
-        self._numbering: dict[str | None, _Numbering] = {}
+        self._numbering: dict[str | None, Numbering] = {}
         self._latest: dict[str | None, int] = {}
         """The start of the latest step of each session that has ended."""
         self._count = 0
@@ -211,8 +187,8 @@ class LiveSteps:
 
     def take(self, key: StepKey, step: LiveStep) -> None:
         """Remove a step that `ended` has yielded."""
-        numbering = self._numbering.setdefault(step.session, _Numbering())
-        numbering.take(key.epoch, key.number, key.turn)
+        numbering = self._numbering.setdefault(step.session, Numbering())
+        numbering.take(key.epoch, key.number)
         if step.span is not None and step.span.id is not None:
             del self._steps[step.span.id]
 
@@ -220,11 +196,11 @@ class LiveSteps:
         """Count a step without digests, if it is after the first one of its session with them."""
         numbering = self._numbering.get(step.session)
         if numbering is not None and not step.is_nested:
-            numbering.take(step.epoch, None, numbering.turn_of(step.epoch, None))
+            numbering.take(step.epoch, None)
         del self._unnumbered[span_id]
 
     def _key(self, step: LiveStep) -> StepKey:
-        numbering = self._numbering.get(step.session, _Numbering())
+        numbering = self._numbering.get(step.session, Numbering())
         turn = numbering.turn_of(step.epoch, step.number)
         return StepKey(step.rank or 0, step.epoch, step.number, turn)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -13,15 +13,13 @@ from ...records.verbatim import mark_records, record_at
 from ...spool.blobs import blob_key
 from ...spool.paths import SpoolPaths
 from ...spool.reader import SpoolReader
-from ..index import SpoolIndex
 from .comparing import Divergence
 from .kept_tensors import kept_distance
 from .observed_steps import Observation
+from .recorded_steps import Place, RecordedSteps
 
-_FILE: Final = "SELECT name FROM file WHERE no = ?"
 _LONGEST: Final = 60
 """The most characters of a name in a text."""
-_LAYOUT: Final = "SELECT file, position FROM tensor_layout WHERE layout = ?"
 
 
 class TensorDifference(NamedTuple):
@@ -52,10 +50,16 @@ class DigestSource(Protocol):
 class RunDigests:
     """The digests of a run, with those of its tensors."""
 
-    def __init__(self, index: SpoolIndex, reader: SpoolReader) -> None:
-        """`index` is an index of the batches that `reader` reads."""
-        self.index = index
-        self.reader = reader
+    def __init__(
+        self,
+        steps: RecordedSteps,
+        reader: SpoolReader,
+        names: Sequence[str],
+        layouts: Mapping[str, Place],
+    ) -> None:
+        """`names` are those of the batches; `layouts` has the marks that name their tensors."""
+        self.steps = steps
+        self._reader, self._names, self._places = reader, names, layouts
         self._layouts = Layouts()
 
     def mark(self, observation: Observation) -> DigestMark | None:
@@ -66,10 +70,10 @@ class RunDigests:
         """Return the digests of a mark's tensors; None if they were not recorded."""
         if mark.tensors is None:
             return None
-        for place in self.index.rows(_LAYOUT, str(mark.tensors.get("layout"))):
-            names = self._mark_at(*place)
-            if names is not None and names.tensors is not None:
-                self._layouts.add(names.tensors)
+        place = self._places.get(str(mark.tensors.get("layout")))
+        named = None if place is None else self._mark_at(*place)
+        if named is not None and named.tensors is not None:
+            self._layouts.add(named.tensors)
         try:
             return self._layouts.unpack(mark.tensors)
         except InputError:
@@ -77,11 +81,10 @@ class RunDigests:
 
     def kept_file(self, mark: DigestMark) -> Path | None:
         """Return the file that contains the tensors of a mark; None if none was stored."""
-        return kept_file(self.reader.paths, mark)
+        return kept_file(self._reader.paths, mark)
 
     def _mark_at(self, file: int, position: int) -> DigestMark | None:
-        name = self.index.one(_FILE, file)
-        batch = None if name is None else self.reader.read(name, check=False)
+        batch = self._reader.read(self._names[file], check=False)
         record = None if batch is None else record_at(mark_records(batch.data), position)
         if record is None:
             return None

@@ -18,6 +18,14 @@ _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope",
     ),
+    "digested_step": (
+        "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
+        "is_digested",
+    ),
+    "digest": (
+        "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
+        "is_failed", "file", "position",
+    ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11

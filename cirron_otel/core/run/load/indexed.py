@@ -18,6 +18,7 @@ from ...analysis.index import SpoolIndex, id_of, key_of
 from ...analysis.mark_series import IS_LISTED
 from ...analysis.sessions import assign_sessions
 from ...analysis.summary import SessionSummary, sessions_of
+from ...records.digest_marks import MARK_NAMES
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.run_summary import SummaryValue
@@ -267,6 +268,8 @@ class IndexedRecording:
     def _mark(self, row: tuple[Any, ...]) -> tuple[int, ...]:
         no, unit, rank, name, is_eval, epoch, ts_ns, value, is_text, is_listed, device, on = row
         token = self.texts.token
+        if name in MARK_NAMES and not is_listed:
+            value = None  # a digest, which is read from its batch
         return (
             no, _known(unit), _known(rank), token(name), is_eval, token(epoch), _known(ts_ns),
             *self._value(value, is_text=bool(is_text)), int(bool(is_listed)), token(device), on,

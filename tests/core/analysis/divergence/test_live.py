@@ -14,11 +14,7 @@ import pytest
 from cirron_otel.core.analysis.divergence.comparing import Divergence
 from cirron_otel.core.analysis.divergence.live import LiveComparison
 from cirron_otel.core.analysis.divergence.live_steps import LiveSteps
-from cirron_otel.core.analysis.divergence.observed_steps import create_digest_tables
-from cirron_otel.core.analysis.divergence.tensors import RunDigests
-from cirron_otel.core.analysis.index import run_index
-from cirron_otel.core.analysis.sessions import assign_sessions
-from cirron_otel.core.analysis.step_tables import create_step_tables
+from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.spool.reader import BatchFile, SpoolReader
 
 from .spools import (
@@ -37,11 +33,9 @@ from .test_diff import diff, idle
 @contextlib.contextmanager
 def comparison(a: Path, b: Path) -> Iterator[LiveComparison]:
     reader = SpoolReader(a)
-    with run_index(reader) as index:
-        assign_sessions(index)
-        create_step_tables(index)
-        create_digest_tables(index)
-        yield LiveComparison(RunDigests(index, reader), SpoolReader(b).paths)
+    with open_run(reader, reader) as run:
+        assert run.digests is not None
+        yield LiveComparison(run.digests, run.dropped_marks, SpoolReader(b).paths)
 
 
 def pieces(path: Path, count: int) -> Iterator[BatchFile]:
