@@ -255,7 +255,7 @@ class Run:
         if not len(owners) or not isinstance(reader, SpoolReader):
             return None
         steps, layouts = read_steps(self.recording, owners, reader, self._epoch_of)
-        return RunDigests(steps, reader, list(self.recording.files()), layouts)
+        return RunDigests(reader, list(self.recording.files()), layouts, steps)
 
     @cached_property
     def has_units(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ....errors import InputError
 from ....ulp import bits_of_double
-from ...records.digest_marks import GRADS, LOSS, MARK_NAMES, WEIGHTS, digest_mark
+from ...records.digest_marks import GRADS, LOSS, MARK_NAMES, WEIGHTS, DigestMark, digest_mark
 from ...records.rows import IndexedMark, rows_of
 from ...records.trace_marks import TRACE_STEP, trace_numbers, trace_step
 from ...run.load.blocks import ranges
@@ -218,6 +218,12 @@ def read_steps(
     return RecordedSteps(recording.texts, steps, marks), layouts
 
 
+def note_layout(layouts: dict[str, Place], digest: DigestMark, place: Place) -> None:
+    """Add the place of a mark if it has the names of tensors."""
+    if digest.tensors is not None and "names" in digest.tensors:
+        layouts.setdefault(str(digest.tensors.get("layout")), place)
+
+
 def _add_digest(
     marks: Columns, layouts: dict[str, Place], texts: Texts, mark: IndexedMark,
     order: tuple[int, int, int], place: Place,
@@ -225,8 +231,7 @@ def _add_digest(
     digest = digest_mark(mark.name, mark.value, mark.attributes)
     if digest is None:
         return
-    if digest.tensors is not None and "names" in digest.tensors:
-        layouts.setdefault(str(digest.tensors.get("layout")), place)
+    note_layout(layouts, digest, place)
     bits = None if digest.bits is None else f"{digest.bits:032x}"
     marks.add((
         *order, texts.token(digest.quantity), *texts.halves(digest.digest),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ....errors import InputError
 from ....ulp import FORMATS, ulp_distance
 from ...records.digest_marks import DigestMark, Layouts, TensorDigest, digest_mark
 from ...records.verbatim import mark_records, record_at
 from ...spool.blobs import blob_key
-from ...spool.paths import SpoolPaths
 from ...spool.reader import SpoolReader
 from .comparing import Divergence
 from .kept_tensors import kept_distance
@@ -34,31 +33,13 @@ class TensorDifference(NamedTuple):
     shape."""
 
 
-class DigestSource(Protocol):
-    """The marks of a run's digests."""
-
-    def mark(self, observation: Observation) -> DigestMark | None:
-        """Return the mark of an observation; None if it is not available any more."""
-
-    def tensors(self, mark: DigestMark) -> list[TensorDigest] | None:
-        """Return the digests of a mark's tensors; None if they were not recorded."""
-
-    def kept_file(self, mark: DigestMark) -> Path | None:
-        """Return the file that contains the tensors of a mark; None if none was stored."""
-
-
-class RunDigests:
-    """The digests of a run, with those of its tensors."""
+class DigestMarks:
+    """The marks with the digests of a run, with those of its tensors."""
 
     def __init__(
-        self,
-        steps: RecordedSteps,
-        reader: SpoolReader,
-        names: Sequence[str],
-        layouts: Mapping[str, Place],
+        self, reader: SpoolReader, names: Sequence[str], layouts: Mapping[str, Place]
     ) -> None:
         """`names` are those of the batches; `layouts` has the marks that name their tensors."""
-        self.steps = steps
         self._reader, self._names, self._places = reader, names, layouts
         self._layouts = Layouts()
 
@@ -80,8 +61,10 @@ class RunDigests:
             return None
 
     def kept_file(self, mark: DigestMark) -> Path | None:
-        """Return the file that contains the tensors of a mark; None if none was stored."""
-        return kept_file(self._reader.paths, mark)
+        """Return the file that contains the tensors of a mark; None if the spool has none."""
+        key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
+        path = None if key is None else self._reader.paths.snapshots / key.directory / key.file
+        return path if path is not None and path.is_file() else None
 
     def _mark_at(self, file: int, position: int) -> DigestMark | None:
         batch = self._reader.read(self._names[file], check=False)
@@ -91,16 +74,21 @@ class RunDigests:
         return digest_mark(record.get("name"), record.get("value"), record.get("attrs"))
 
 
-def kept_file(paths: SpoolPaths, mark: DigestMark) -> Path | None:
-    """Return the file with the tensors of a mark; None if the spool does not contain it."""
-    key = None if mark.blob_uri is None else blob_key(mark.blob_uri, "", "")
-    if key is None:
-        return None
-    path = paths.snapshots / key.directory / key.file
-    return path if path.is_file() else None
+class RunDigests(DigestMarks):
+    """The digests of a recorded run."""
+
+    def __init__(
+        self,
+        reader: SpoolReader,
+        names: Sequence[str],
+        layouts: Mapping[str, Place],
+        steps: RecordedSteps,
+    ) -> None:
+        super().__init__(reader, names, layouts)
+        self.steps = steps
 
 
-def locate_tensor(divergence: Divergence, a: DigestSource, b: DigestSource) -> None:
+def locate_tensor(divergence: Divergence, a: DigestMarks, b: DigestMarks) -> None:
     """Complete a difference of two digests: its tensor, its distance, and the step's number."""
     one, other = divergence.sides
     first = None if one is None or one.value is None else a.mark(one)
