@@ -115,4 +115,4 @@ class _Guess:
             reducer.finish()
         except NeedsIndexError:
             return None
-        return None if reducer.marks.needs_index else reducer
+        return reducer

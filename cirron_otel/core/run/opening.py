@@ -50,4 +50,4 @@ def reduced(batches: Iterable[BatchFile]) -> Recording | None:
         reducer.finish()
     except NeedsIndexError:
         return None
-    return None if reducer.marks.needs_index else reducer
+    return reducer

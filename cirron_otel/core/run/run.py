@@ -11,15 +11,13 @@ import numpy as np
 
 from ...semconv import SESSION
 from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
-from ..analysis.divergence.dropped_marks import dropped_in
-from ..analysis.divergence.observed_steps import create_digest_tables
+from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
-from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import DeviceMemory, MemoryReport
-from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
+from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
 from ..analysis.summary import SessionSummary, with_processes
@@ -96,9 +94,11 @@ class Run:
     def _marks(self) -> SeriesFold:
         """The folds over all marks, in one pass."""
         series, failures = SeriesFold(self.recording.texts), self._failures
+        self._owners = DigestOwners(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
+            self._owners.add(block)
         return series
 
     @cached_property
@@ -262,12 +262,13 @@ class Run:
     @cached_property
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
-        index, reader = self.recording.index, self._files.batches
-        if index is None or not isinstance(reader, SpoolReader):
+        reader = self._files.batches
+        _ = self._marks  # finds the owners of digests
+        owners = self._owners.result()
+        if not len(owners) or not isinstance(reader, SpoolReader):
             return None
-        _ = self._open_scopes  # adds them to the index
-        create_digest_tables(index)
-        return RunDigests(index, reader)
+        steps, layouts = read_steps(self.recording, owners, reader, self._epoch_of)
+        return RunDigests(reader, list(self.recording.files()), layouts, steps)
 
     @cached_property
     def has_units(self) -> bool:
@@ -324,11 +325,10 @@ class Run:
 
     def _window_sums(self, limits: Thresholds) -> WindowSums:
         recording = self.recording
-        texts, opened = recording.texts, self._open_scopes
+        texts = recording.texts
         keys = WindowKeys(
-            texts, lambda token: texts.token(recording.tree.epoch_of(texts.text(token), opened)),
-            limits,
-        )  # fmt: skip
+            texts, lambda token: texts.token(self._epoch_of(texts.text(token))), limits
+        )
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
@@ -336,6 +336,10 @@ class Run:
             sums.add(units, parts)
         sums.finish()
         return sums
+
+    def _epoch_of(self, scope: str | None) -> str | None:
+        """Return the number of the epoch that a scope is, or is in, even if it has not ended."""
+        return self.recording.tree.epoch_of(scope, self._open_scopes)
 
     @cached_property
     def _open_scopes(self) -> Mapping[str, tuple[str | None, ...]]:
@@ -348,8 +352,6 @@ class Run:
         if paths is None:
             return {}
         owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
-        if self.recording.index is not None:
-            add_open_scopes(self.recording.index, paths)
         found: dict[str, tuple[str | None, ...]] = {}
         for owner in owners:
             for each in open_scopes(paths, owner):

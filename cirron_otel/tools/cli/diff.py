@@ -165,16 +165,13 @@ def _warn_of_gaps(comparison: RunComparison) -> int:
 def _compared(a: _Run, b: _Run, tolerance: int) -> RunComparison:
     """Compare the digests of two runs."""
     from ...core.analysis.divergence.comparing import RunComparison, compare_runs
-    from ...core.analysis.divergence.observed_steps import observed_steps
     from ...core.analysis.divergence.settling import settle
 
     comparison = RunComparison()
     one, other = a.digests, b.digests
     if one is not None or other is not None:
         comparison = compare_runs(
-            iter(()) if one is None else observed_steps(one.index),
-            iter(()) if other is None else observed_steps(other.index),
-            tolerance,
+            () if one is None else one.steps, () if other is None else other.steps, tolerance
         )
         if one is not None and other is not None:
             for rank in comparison.ranks:

@@ -59,7 +59,7 @@ def reasons(files: Files, folder: Path) -> str:
         found.finish()
     except NeedsIndexError as error:
         return str(error)
-    return "digests" if found.marks.needs_index else ""
+    return ""
 
 
 def test_most_runs_need_no_database(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "has_summaries",
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
+    "digested_step": (
+        "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
+        "is_digested",
+    ),
+    "digest": (
+        "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
+        "is_failed", "file", "position",
+    ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11

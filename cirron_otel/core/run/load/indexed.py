@@ -17,6 +17,7 @@ from ....semconv import OOM
 from ...analysis.index import SpoolIndex, id_of, key_of
 from ...analysis.sessions import assign_sessions
 from ...analysis.summary import SessionSummary, sessions_of
+from ...records.digest_marks import MARK_NAMES
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.run_summary import SummaryValue
@@ -278,6 +279,8 @@ class IndexedRecording:
     def _mark(self, row: tuple[Any, ...]) -> tuple[int, ...]:
         no, unit, rank, name, is_eval, epoch, ts_ns, value, is_text, is_listed, device, *on = row
         token = self.texts.token
+        if name in MARK_NAMES and not is_listed:
+            value = None  # a digest, which is read from its batch
         return (
             no, _known(unit), _known(rank), token(name), is_eval, token(epoch), _known(ts_ns),
             *self._value(value, is_text=bool(is_text)), int(is_listed and has_series(name)),
