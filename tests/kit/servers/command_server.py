@@ -41,7 +41,6 @@ PRELOADED = (
     "cirron_otel.core.run.load.blocks",
     "cirron_otel.core.run.load.indexed",
     "cirron_otel.core.run.report",
-    "cirron_otel.core.run.run_figures",
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
     "cirron_otel.tools.cli",
