@@ -17,11 +17,14 @@ from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
 from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
+from ..analysis.index import run_index
 from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import DeviceMemory, MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
+from ..analysis.sessions import assign_sessions
+from ..analysis.step_tables import create_step_tables
 from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
@@ -41,6 +44,7 @@ from .figures.slowest import SlowestFold, SlowUnit
 from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .files import RunFiles
+from .load.marks import NEED_INDEX
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
 
@@ -262,10 +266,15 @@ class Run:
     @cached_property
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
-        index, reader = self.recording.index, self._files.batches
-        if index is None or not isinstance(reader, SpoolReader):
+        reader = self._files.batches
+        names = [self.recording.texts.token(name) for name in NEED_INDEX]
+        has_digests = (np.isin(each["name"], names).any() for each in self.recording.mark_blocks())
+        if not isinstance(reader, SpoolReader) or not any(has_digests):
             return None
-        _ = self._open_scopes  # adds them to the index
+        index = run_index(reader)
+        add_open_scopes(index, reader.paths)
+        assign_sessions(index)
+        create_step_tables(index)
         create_digest_tables(index)
         return RunDigests(index, reader)
 
@@ -348,8 +357,6 @@ class Run:
         if paths is None:
             return {}
         owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
-        if self.recording.index is not None:
-            add_open_scopes(self.recording.index, paths)
         found: dict[str, tuple[str | None, ...]] = {}
         for owner in owners:
             for each in open_scopes(paths, owner):

@@ -27,8 +27,8 @@ from .lanes import check
 from .phases import Numbered
 from .tree import ScopeTree
 
-_EVAL: Final = "eval"
-_EPOCH: Final = "epoch"
+EVAL: Final = "eval"
+EPOCH: Final = "epoch"
 _INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
 MOST_WAITING: Final = 500_000
@@ -59,8 +59,6 @@ class Marks:
         """The out-of-memory marks."""
         self.of_summary: list[IndexedMark] = []
         """The figures of a run of which only a summary was imported."""
-        self.needs_index = False
-        """Whether there are marks that are compared in a database."""
         self._number = 0
         self._count = 0
         """The number of marks that wait."""
@@ -105,7 +103,7 @@ class Marks:
                 self._count -= len(found)
                 self._put(
                     found, unit, each.rank, span.parent_id, 1, (each, span),
-                    is_inner=each.name == _EVAL,
+                    is_inner=each.name == EVAL,
                 )  # fmt: skip
 
     def place_below(
@@ -125,7 +123,7 @@ class Marks:
                     chain[2] = span
                 is_inner, inner = False, by_id.get(each.id)
                 while inner is not None:
-                    is_inner |= inner.name == _EVAL
+                    is_inner |= inner.name == EVAL
                     inner = by_id.get(inner.parent_id)
                 self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
@@ -140,10 +138,10 @@ class Marks:
         *,
         is_inner: bool = False,
     ) -> None:
-        is_eval = any(each is not None and each.name == _EVAL for each in chain)
+        is_eval = any(each is not None and each.name == EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
         for each in chain:
-            if each is not None and each.name == _EPOCH:
+            if each is not None and each.name == EPOCH:
                 epoch, has_epoch = self._texts.token_of(each.index), True
                 break
         around = self._texts.token(outside)
@@ -153,21 +151,19 @@ class Marks:
             if is_listed is None:
                 if name == OVERHEAD_NS and mark.value is not None:
                     continue
-                is_listed = self._is_listed(number, mark, chain)
+                is_listed = self.is_listed(number, mark, chain)
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
-                epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
+                epoch, int(has_epoch), around, levels, int(is_listed), self.device(mark),
                 int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
-    def _is_listed(
+    def is_listed(
         self, number: int, mark: IndexedMark, chain: Sequence[IndexedSpan | None]
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
         name = mark.name
         is_listed = has_series(name)
-        if name in NEED_INDEX:
-            self.needs_index = True
         if kind_of(name) is not None:
             memory = memory_mark(name, mark.value, mark.attributes)
             if memory is None:
@@ -180,7 +176,7 @@ class Marks:
             self._plain[name] = is_listed
         return is_listed
 
-    def _device(self, mark: IndexedMark) -> int:
+    def device(self, mark: IndexedMark) -> int:
         """Return the token of the device that a reading is of."""
         if mark.name is None or not mark.name.startswith("hw."):
             return NO_TEXT
@@ -243,8 +239,8 @@ class Marks:
             if found is None:
                 break
             span = found[1]
-            is_eval |= span.name == _EVAL
-            if span.name == _EPOCH and not has_epoch:
+            is_eval |= span.name == EVAL
+            if span.name == EPOCH and not has_epoch:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch
