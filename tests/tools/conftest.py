@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cirron_otel import exactjson
-from tests.kit.servers.command_server import ENGINES, shared_server, starts_alike
+from tests.kit.servers.command_server import COLUMNS, shared_server, starts_alike
 from tests.kit.servers.server import OtlpServer
 
 BIN = Path(sys.executable).parent
@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Run:
         command = [COMMAND, *map(str, arguments)]
         variables = environment(**(env or {}))
         if not more and starts_alike(variables):
-            server = shared_server(ENGINES) if "--engine" in command else shared_server()
+            server = shared_server(COLUMNS) if "--engine" in command else shared_server()
             done = server.run(command, tmp_path, variables, stdin)
         else:
             done = subprocess.run(  # type: ignore[call-overload]

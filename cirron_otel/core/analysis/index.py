@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
 from ...errors import TargetError
 from ...ids import is_id
 from ...semconv import HW_ID
-from ..records.digest_marks import MARK_NAMES, digest_mark
+from ..records.digest_marks import has_digest
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
 from ..records.run_summary import values_of_marks, values_of_spans
 from ..records.step_summaries import ExpandedSpan, expand, may_have_summaries
-from ..records.trace_marks import TRACE_STEP, trace_step
 from ..spool.reader import BatchFile
 from ..state_database import open_database
 
@@ -38,7 +37,8 @@ CREATE TABLE span (
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
-    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT, is_text INTEGER
+    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT, is_text INTEGER,
+    is_digest INTEGER
 );
 CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -48,15 +48,6 @@ CREATE TABLE sample (
     file INTEGER, position INTEGER, kind TEXT, device TEXT, allocated INTEGER, reserved INTEGER,
     device_used INTEGER, device_total INTEGER, detail TEXT, PRIMARY KEY (file, position)
 ) WITHOUT ROWID;
-CREATE TABLE trace_step (
-    file INTEGER, position INTEGER, step_id TEXT, numbers BLOB, PRIMARY KEY (file, position)
-) WITHOUT ROWID;
-CREATE TABLE digest (
-    file INTEGER, position INTEGER, quantity TEXT, dtype TEXT, bits TEXT, is_failed INTEGER,
-    PRIMARY KEY (file, position)
-) WITHOUT ROWID;
-CREATE TABLE tensor_layout (layout TEXT PRIMARY KEY, file INTEGER, position INTEGER) WITHOUT ROWID;
-CREATE TABLE open_scope (id BLOB PRIMARY KEY, parent BLOB, name TEXT, idx TEXT) WITHOUT ROWID;
 CREATE TABLE summary (name TEXT, rank INTEGER, value REAL);
 CREATE TABLE listed (file INTEGER, span BLOB, mark BLOB);
 """
@@ -94,15 +85,11 @@ _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_TRACE_STEP = "INSERT INTO trace_step VALUES (?, ?, ?, ?)"
-_ADD_DIGEST = "INSERT INTO digest VALUES (?, ?, ?, ?, ?, ?)"
-_ADD_LAYOUT = "INSERT OR IGNORE INTO tensor_layout VALUES (?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
-_NAMES_TEXT = b'"names"'
 _CACHE_KIB = 32 * 1024
 _MAX_VERSIONS = 100
 _NO_ATTRIBUTES = None, None, False, False
@@ -181,9 +168,6 @@ class SpoolIndex:
             add(_ADD_SPAN, _spans(number, spans, has_summaries=has_summaries))
             add(_ADD_MARK, _mark_rows(number, rows))
             add(_ADD_SAMPLE, _samples(number, rows))
-            add(_ADD_TRACE_STEP, _trace_steps(number, rows))
-            add(_ADD_DIGEST, _digests(number, rows))
-            add(_ADD_LAYOUT, _layouts(number, rows))
             add(_ADD_SNAPSHOT, _snapshots(number, rows))
             add(_ADD_LISTED, _listed(number, rows))
             add(_ADD_SUMMARY, values_of_spans(rows.spans))
@@ -205,10 +189,6 @@ class SpoolIndex:
         """Run statements that create tables."""
         with disk_errors():
             self.connection.executescript(statements)
-
-    def function(self, pure: Callable[[str | None], float | None]) -> None:
-        """Register `pure`, a predicate or number of a text, as an SQL function under its name."""
-        self.connection.create_function(pure.__name__, 1, pure, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         """Run an INSERT for each of `values`, as one transaction."""
@@ -278,6 +258,7 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
             shown(mark.kind), _int64(mark.ts_ns), _device_of(mark), isinstance(mark.value, str),
+            has_digest(mark),
         )  # fmt: skip
 
 
@@ -297,34 +278,6 @@ def _samples(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
             if memory is not None:
                 kind, device, *sizes, detail = memory
                 yield (file, position, kind, shown(device), *sizes, shown(detail))
-
-
-def _trace_steps(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    for position, mark in enumerate(rows.marks):
-        if mark.name == TRACE_STEP:
-            loss = mark.value if mark.value is not None else mark.value_nonfinite
-            step = trace_step(loss, mark.attributes)
-            if step is not None:
-                yield file, position, str(step.step_id), step.numbers
-
-
-def _digests(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    for position, mark in enumerate(rows.marks):
-        if mark.name in MARK_NAMES:
-            digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None:
-                bits = None if digest.bits is None else f"{digest.bits:x}"
-                is_failed = digest.failed is not None
-                yield file, position, digest.quantity, digest.dtype, bits, is_failed
-
-
-def _layouts(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the marks that name the tensors of a layout."""
-    for position, mark in enumerate(rows.marks):
-        if mark.name in MARK_NAMES and mark.may_have(_NAMES_TEXT):
-            digest = digest_mark(mark.name, mark.value, mark.attributes)
-            if digest is not None and digest.tensors is not None and "names" in digest.tensors:
-                yield shown(digest.tensors.get("layout")), file, position
 
 
 def _snapshots(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:

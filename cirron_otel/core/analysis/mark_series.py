@@ -16,21 +16,6 @@ from ..records.rows import number_of, shown
 
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
-IS_LISTED = """
-mark.name IS NOT 'cirron.overhead_ns'
-AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
-AND NOT EXISTS (
-    SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
-)
-AND NOT EXISTS (
-    SELECT 1 FROM digest WHERE digest.file = mark.file AND digest.position = mark.position
-)
-"""
-"""The condition in SQL on the marks that a report lists.
-
-Values of imported events of Stormlog are memory, which has a section of its own. Digests are
-compared, not listed.
-"""
 
 
 @dataclass(slots=True)

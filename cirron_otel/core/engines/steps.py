@@ -1,4 +1,4 @@
-"""The steps of a run and their phases, by the rule of `analysis/step_tables`.
+"""The steps of a run and their phases, by the rule of `run/load/phases`.
 
 Most recordings have four levels: sessions, epochs, steps and phases. One join finds the scopes
 directly inside steps. The other scopes are few, and are searched level by level for scopes deeper

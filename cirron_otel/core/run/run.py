@@ -10,21 +10,16 @@ from typing import Final
 import numpy as np
 
 from ...semconv import SESSION
-from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
-from ..analysis.divergence.dropped_marks import dropped_in
-from ..analysis.divergence.observed_steps import create_digest_tables
+from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
+from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
-from ..analysis.epochs import add_open_scopes
 from ..analysis.failures import SessionFailure
-from ..analysis.index import run_index
 from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import DeviceMemory, MemoryReport
-from ..analysis.run_report import Drop, GpuTime, SlowStep, drops_in
+from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
-from ..analysis.sessions import assign_sessions
-from ..analysis.step_tables import create_step_tables
 from ..analysis.summary import SessionSummary, with_processes
 from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
@@ -44,7 +39,6 @@ from .figures.slowest import SlowestFold, SlowUnit
 from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .files import RunFiles
-from .load.marks import NEED_INDEX
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
 
@@ -100,9 +94,11 @@ class Run:
     def _marks(self) -> SeriesFold:
         """The folds over all marks, in one pass."""
         series, failures = SeriesFold(self.recording.texts), self._failures
+        self._owners = DigestOwners(self.recording.texts)
         for block in self.recording.mark_blocks():
             series.add(block)
             failures.losses.add(block)
+            self._owners.add(block)
         return series
 
     @cached_property
@@ -143,7 +139,7 @@ class Run:
         """The report of each rank, in order; spans without a rank come first."""
         reports = []
         sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
-        nothing = Breakdown(_none(STEP), [], _none(UNATTRIBUTED), 0, _none(STEP))
+        nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
             time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
@@ -267,16 +263,12 @@ class Run:
     def digests(self) -> RunDigests | None:
         """The digests of the run; None if no step has one."""
         reader = self._files.batches
-        names = [self.recording.texts.token(name) for name in NEED_INDEX]
-        has_digests = (np.isin(each["name"], names).any() for each in self.recording.mark_blocks())
-        if not isinstance(reader, SpoolReader) or not any(has_digests):
+        _ = self._marks  # finds the owners of digests
+        owners = self._owners.result()
+        if not len(owners) or not isinstance(reader, SpoolReader):
             return None
-        index = run_index(reader)
-        add_open_scopes(index, reader.paths)
-        assign_sessions(index)
-        create_step_tables(index)
-        create_digest_tables(index)
-        return RunDigests(index, reader)
+        steps, layouts = read_steps(self.recording, owners, reader, self._epoch_of)
+        return RunDigests(reader, list(self.recording.files()), layouts, steps)
 
     @cached_property
     def has_units(self) -> bool:
@@ -333,11 +325,10 @@ class Run:
 
     def _window_sums(self, limits: Thresholds) -> WindowSums:
         recording = self.recording
-        texts, opened = recording.texts, self._open_scopes
+        texts = recording.texts
         keys = WindowKeys(
-            texts, lambda token: texts.token(recording.tree.epoch_of(texts.text(token), opened)),
-            limits,
-        )  # fmt: skip
+            texts, lambda token: texts.token(self._epoch_of(texts.text(token))), limits
+        )
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
@@ -345,6 +336,10 @@ class Run:
             sums.add(units, parts)
         sums.finish()
         return sums
+
+    def _epoch_of(self, scope: str | None) -> str | None:
+        """Return the number of the epoch that a scope is, or is in, even if it has not ended."""
+        return self.recording.tree.epoch_of(scope, self._open_scopes)
 
     @cached_property
     def _open_scopes(self) -> Mapping[str, tuple[str | None, ...]]:
@@ -390,10 +385,6 @@ class _UnitFolds:
         if len(of_parts) or is_own.any():
             own = np.maximum(units["gpu_ns"][is_own], 0)
             self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
-
-
-def _none(name: str) -> PhaseFigures:
-    return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
 
 
 def _order(rank: int | None) -> tuple[bool, int]:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cirron_otel.core.analysis.breakdown import PERCENTILES
 from cirron_otel.core.run.load.scopes import Scopes
 from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.report import report_of
@@ -31,6 +32,7 @@ from tests.tools.conftest import SPOOLS, Run, one_line
 
 from .test_report import store
 
+SPREAD = ("median_ns", *(f"{name}_ns" for name in PERCENTILES), "max_ns")
 SOURCES = [RECORDING, *(path for path in sorted(SPOOLS.iterdir()) if path.is_dir())]
 
 
@@ -88,9 +90,10 @@ def test_recordings(run: Run, tmp_path: Path, source: Path) -> None:
             parts = [*rank["phases"], {"name": "unattributed", **rank["unattributed"]},
                      {"name": "step", **rank["steps"]}]  # fmt: skip
             assert rows == [
-                [p["name"], p["times"], p["total_ns"], f"{100 * p['share']:.1f} %", p["median_ns"]]
+                [p["name"], p["times"], p["total_ns"], f"{100 * p['share']:.1f} %",
+                 *(p[key] for key in SPREAD)]
                 for p in parts
-            ]
+            ]  # fmt: skip
     slowest = page.tables.get("The slowest steps", [[]])[1:]
     assert [(row[1], row[6]) for row in slowest] == [
         (each["duration_ns"], each["span_id"]) for each in said["slowest_steps"]

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
-from typing import Any, Final, NamedTuple
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from .observed_steps import Observation
-from .tensors import RunDigests
+from .recorded_steps import RecordedSteps
 
 MAX_RANKS: Final = 1000
 """The most ranks that are compared."""
-# A step that a restarted job repeated counts in its last attempt.
-_STATES: Final = """
-SELECT length(epoch), epoch, length(idx), idx, turn, rank, step, is_failed, mark.value, mark.file,
-    mark.position
-FROM digest_step CROSS JOIN mark ON mark.span = digest_step.span
-CROSS JOIN digest USING (file, position)
-WHERE source = 0 AND attempt = attempts AND quantity = ?
-ORDER BY 1, 2, 3, 4, 5, rank, mark.ts_ns, mark.no
-"""
 Rank = int | None
 Values = tuple[str | None, ...]
 """The digests of a quantity in a step as text, in order."""
@@ -46,25 +37,20 @@ class StepState(NamedTuple):
     ranks: list[RankState]
 
 
-def step_states(digests: RunDigests, quantity: str) -> Iterator[StepState]:
-    """Yield the steps in which several ranks have complete digests of a quantity, in order."""
-    rows = digests.index.rows(_STATES, quantity)
-    for key, group in groupby(rows, key=lambda row: row[:5]):
-        states = (
-            _rank_state(rank, quantity, list(some))
-            for rank, some in groupby(group, key=lambda row: row[5])
-        )
-        ranks = list(islice((each for each in states if each is not None), MAX_RANKS))
-        if len(ranks) > 1:
-            yield StepState(key[1], key[3], ranks)
+def step_states(steps: RecordedSteps, quantity: str) -> Iterator[StepState]:
+    """Yield the steps in which several ranks have complete digests of a quantity, in order.
 
-
-def _rank_state(rank: Rank, quantity: str, rows: list[tuple[Any, ...]]) -> RankState | None:
-    """Return the digests of a rank; None if one of them could not be taken completely."""
-    if any(row[7] for row in rows):
-        return None
-    observations = [Observation(quantity, value, file, place) for *_, value, file, place in rows]
-    return RankState(rank, rows[0][6], tuple(observations))
+    A step that a restarted job repeated counts in its last attempt.
+    """
+    by_number = groupby(steps.across_ranks(), key=lambda step: step.key[2:])
+    for _, group in by_number:
+        states = []
+        for step in group:
+            observations = tuple(step.of(quantity))
+            if observations and not any(each.is_failed for each in observations):
+                states.append(RankState(step.rank, step.step, observations))
+        if len(states) > 1:
+            yield StepState(step.epoch, step.number, states[:MAX_RANKS])
 
 
 def equal_ranks(values: Iterable[tuple[Rank, object]]) -> list[set[Rank]]:

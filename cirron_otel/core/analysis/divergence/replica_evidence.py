@@ -33,7 +33,7 @@ class ReplicaEvidence:
 
     def __init__(self, digests: RunDigests) -> None:
         self._digests = digests
-        self.first: StepState | None = next(step_states(digests, WEIGHTS), None)
+        self.first: StepState | None = next(step_states(digests.steps, WEIGHTS), None)
         """The weights of the first step that several ranks have."""
         self._sharded: dict[Rank, bool] = {}
         self._gradients: dict[Rank, Values] = {}
@@ -66,7 +66,7 @@ class ReplicaEvidence:
     def _ranks_with_equal_gradients(self) -> list[set[Rank]]:
         sets: list[set[Rank]] = []
         waiting: list[tuple[set[Rank], Values]] = []
-        for state in step_states(self._digests, GRADS):
+        for state in step_states(self._digests.steps, GRADS):
             values = {each.rank: each.values for each in state.ranks}
             if not self._gradients:
                 self._gradients = values

@@ -59,10 +59,7 @@ class ReplicaComparison:
 
 
 def compare_replicas(digests: RunDigests) -> ReplicaComparison | None:
-    """Compare the weights of the ranks of a run, step by step; None if no ranks are replicas.
-
-    `create_digest_tables` must have been applied to the index.
-    """
+    """Compare the weights of the ranks of a run, step by step; None if no ranks are replicas."""
     evidence = ReplicaEvidence(digests)
     if evidence.first is None:
         return None
@@ -128,7 +125,7 @@ class _WholeComparison:
             if each.is_certain:
                 self._begin(each.ranks)
         steps = 0
-        for state in step_states(digests, WEIGHTS) if equal else ():
+        for state in step_states(digests.steps, WEIGHTS) if equal else ():
             steps += 1
             for uncertain in list(self._uncertain):
                 self._decide(uncertain, state)

@@ -22,7 +22,7 @@ from ...spool.reader import BatchFile
 from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, TEXT, Block, Texts
 from .blocks import unit_blocks
 from .lanes import LaneSums
-from .marks import EPOCH, EVAL, Marks
+from .marks import EPOCH, EVAL, Marks, forget_digest
 from .phases import Numbered
 from .places import Place
 from .scopes import Scopes, known
@@ -53,6 +53,7 @@ class _Records(Scopes):
 
     def _noted(self, mark: IndexedMark) -> tuple[int, int]:
         self._number += 1
+        forget_digest(mark)
         detach(mark)
         if mark.name == OOM:
             self.marks.out_of_memory.append((self._number, mark))

@@ -29,7 +29,7 @@ def unit_blocks(
     for first in range(0, len(order), size):
         chosen = order[first : first + size]
         rows = table[chosen]
-        places = _ranges(firsts[chosen], counts[chosen])
+        places = ranges(firsts[chosen], counts[chosen])
         inside = below[places]
         yield (
             {name: rows[:, number] for name, number in at.items()},
@@ -37,7 +37,7 @@ def unit_blocks(
         )
 
 
-def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the numbers from each first one on, as many as its count."""
     ends = np.cumsum(counts)
     offsets = np.repeat(firsts - (ends - counts), counts)

@@ -13,7 +13,8 @@ from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
 SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
-    "unit": UNIT, "part": PART,
+    "unit": UNIT, "part": PART, "duration": ("ns",),
+    "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
@@ -28,6 +29,14 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "has_summaries", "is_listed", "device",
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
+    "digested_step": (
+        "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
+        "is_digested",
+    ),
+    "digest": (
+        "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
+        "is_failed", "file", "position",
+    ),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11
@@ -70,6 +79,10 @@ class Columns:
         except OverflowError:
             raise NeedsIndexError("a number has more than 64 bits") from None
         self._rows.clear()
+        self.append(array)
+
+    def append(self, array: np.ndarray) -> None:
+        """Add rows as one array."""
         self._arrays.append(array)
         self._bytes += array.nbytes
         if self._bytes > _IN_MEMORY:

@@ -11,14 +11,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from ....semconv import HW_ID, OOM, OVERHEAD_NS
-from ...records.digest_marks import MARK_NAMES, digest_mark
+from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
-from ...records.trace_marks import TRACE_STEP
 from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
@@ -29,12 +29,12 @@ from .tree import ScopeTree
 
 EVAL: Final = "eval"
 EPOCH: Final = "epoch"
+_DIGEST: Final = "a digest"
+"""The kind of a mark with a digest; no text that is read is this object."""
 _INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
 MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
-NEED_INDEX: Final = frozenset({*MARK_NAMES, TRACE_STEP})
-"""The marks that are compared between ranks and runs, which takes a database."""
 
 
 def has_series(name: str | None) -> bool:
@@ -44,6 +44,15 @@ def has_series(name: str | None) -> bool:
     """
     is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
     return name != OVERHEAD_NS and not is_foreign
+
+
+def forget_digest(mark: IndexedMark) -> None:
+    """Remove the digest of a mark, which is read again if it is compared.
+
+    The digests of tensors take much memory.
+    """
+    if has_digest(mark):
+        mark.kind, mark.value, mark.attrs = _DIGEST, None, msgspec.Raw()
 
 
 class Marks:
@@ -74,6 +83,7 @@ class Marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
+            forget_digest(mark)
             detach(mark)
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
@@ -171,8 +181,8 @@ class Marks:
             self.samples.append((number, mark, memory, chain[0] if chain else None))
             return False
         if name in MARK_NAMES:
-            return is_listed and digest_mark(name, mark.value, mark.attributes) is None
-        if name not in NEED_INDEX and name != OVERHEAD_NS:
+            return mark.kind is not _DIGEST
+        if name != OVERHEAD_NS:
             self._plain[name] = is_listed
         return is_listed
 

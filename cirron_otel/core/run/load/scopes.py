@@ -101,11 +101,11 @@ class Scopes:
         )  # fmt: skip
 
     def _mark(self, mark: IndexedMark, has_summaries: bool) -> tuple[int, ...]:
-        texts = self.texts
+        texts, noted = self.texts, self._noted(mark)
         return (
             *texts.halves(mark.span_id), *texts.halves(mark.id), texts.token_of(mark.name),
             *typed_value(texts, mark), texts.token_of(mark.kind), _int64(mark.ts_ns), has_summaries,
-            *self._noted(mark),
+            *noted,
         )  # fmt: skip
 
     def _noted(self, mark: IndexedMark) -> tuple[int, int]:  # noqa: ARG002
