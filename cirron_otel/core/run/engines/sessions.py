@@ -10,7 +10,7 @@ import numpy as np
 from ...analysis.breakdown import STEP
 from ...engines.engine import SqlEngine, Table
 from ...engines.steps import StepRelations
-from ..load.indexed import StoredSpan
+from ..load.stored_span import StoredSpan
 from ..load.tree import Extent, ScopeTree, SessionMembers, UnitsKey
 from ..relations import Block, Texts
 from .inside import UnitScopes

@@ -21,11 +21,12 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
     ),
     "scope": (
         "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
-        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "has_sums",
+        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "flags", "gpu_ns",
+        "memory_peak", "device_peak", "reserved_peak",
     ),
     "scope_mark": (
         "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",
-        "has_summaries",
+        "has_summaries", "is_listed", "device",
     ),
     "scope_snapshot": ("scope_high", "scope_low"),
     "digested_step": (

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ...analysis.breakdown import STEP
-from ...analysis.index import SpoolIndex
 from ...analysis.summary import SessionSummary
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, detach, rows_of, shown
@@ -42,8 +41,6 @@ MOST_PENDING: Final = 500_000
 
 class Reducer:
     """Reduces spans that are added in the order of the recording; then call `finish`."""
-
-    index: SpoolIndex | None = None
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
