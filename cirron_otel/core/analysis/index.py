@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -189,10 +189,6 @@ class SpoolIndex:
         """Run statements that create tables."""
         with disk_errors():
             self.connection.executescript(statements)
-
-    def function(self, pure: Callable[[str | None], float | None]) -> None:
-        """Register `pure`, a predicate or number of a text, as an SQL function under its name."""
-        self.connection.create_function(pure.__name__, 1, pure, deterministic=True)
 
     def change(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         """Run an INSERT for each of `values`, as one transaction."""

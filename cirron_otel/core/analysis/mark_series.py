@@ -13,23 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ..records.rows import number_of, shown
-from .index import SpoolIndex
 
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
-IS_LISTED = """
-mark.name IS NOT 'cirron.overhead_ns'
-AND NOT (mark.name IS NOT NULL AND mark.name GLOB 'stormlog.*' AND mark.name <> 'stormlog.error')
-AND NOT EXISTS (
-    SELECT 1 FROM sample WHERE sample.file = mark.file AND sample.position = mark.position
-)
-AND NOT mark.is_digest
-"""
-"""The condition in SQL on the marks that a report lists.
-
-Values of imported events of Stormlog are memory, which has a section of its own. Digests are
-compared, not listed.
-"""
 
 
 @dataclass(slots=True)
@@ -121,12 +107,6 @@ class MarkSeries:
         last.mean += (number - last.mean) / last.count
 
 
-_EPOCHS = """
-SELECT DISTINCT start_ns FROM span WHERE name = 'epoch' AND rank IS ? AND start_ns IS NOT NULL
-ORDER BY start_ns LIMIT ?
-"""
-
-
 @dataclass(slots=True)
 class Point:
     """Consecutive records of a series."""
@@ -144,11 +124,6 @@ class Point:
     """The earliest time of the records, Unix ns."""
     end_ns: int | None = None
     """The latest time of the records, Unix ns."""
-
-
-def epoch_starts(index: SpoolIndex, rank: int | None, limit: int) -> list[int]:
-    """Return the start times of a rank's first `limit` epochs, Unix ns."""
-    return [start for (start,) in index.rows(_EPOCHS, rank, limit)]
 
 
 def points_of(

@@ -37,7 +37,7 @@ from .run_batch import (
     outline_of,
     worse,
 )
-from .session_search import IndexSearch, OutlinedBatch, SessionSearch
+from .sessions import OutlinedBatch, SessionSearch
 
 HEADS = ("run", "name", "status", "start", "duration", "ranks", "steps", "script")
 
@@ -204,7 +204,7 @@ def _same(batch: BatchFile) -> BatchFile:
 def runs_of(
     batches: Iterable[OutlinedBatch],
     paths: SpoolPaths | None,
-    new_search: Callable[[], SessionSearch] = IndexSearch,
+    new_search: Callable[[], SessionSearch] = SessionSearch,
 ) -> SpoolRuns:
     """Return the runs of batches in the order of their names.
 

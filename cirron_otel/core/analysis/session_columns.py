@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...semconv import SERVICE_NAME, WORLD_SIZE
 from ..columns.records import int64, text
 from ..spool.paths import SpoolPaths
 from .index import SpoolIndex, id_of
 from .runs import Run, SpoolRuns
-from .step_columns import TableColumn
 from .summary import SessionSummary, sessions_of, with_processes
+
+
+class TableColumn(NamedTuple):
+    """A column of a table of scalars."""
+
+    name: str
+    type: str
+    """`string`, `int64`, `double` or `bool`."""
+
 
 SESSION_COLUMNS: Final = (
     TableColumn("run_id", "string"),

@@ -1,15 +1,9 @@
-"""A summary of a spool: its sessions, ranks and processes, its record counts and its time.
-
-The format does not record the session of a span; it follows from the chain of parents. If that
-chain is broken (the session is still open, or was killed), the result is a best effort: an
-unrecorded parent of epochs or requests counts as a session, and any other span belongs to the
-session of its process.
-"""
+"""A summary of a spool: its sessions, ranks and processes, its record counts and its time."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ...errors import InputError
 from ..spool.journal import read_journal
@@ -17,9 +11,8 @@ from ..spool.owner import is_alive, owners
 from ..spool.paths import SpoolPaths
 from ..spool.reader import SpoolReader
 from .index import SpoolIndex, id_of
-from .sessions import assign_sessions
+from .sessions import State, assign_sessions
 
-State = Literal["closed", "failed", "killed", "open", "unfinished", "none"]
 _MAX_LISTED = 1000
 
 

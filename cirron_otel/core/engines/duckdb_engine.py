@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import duckdb
-import ibis
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,7 +57,7 @@ SELECT {{number}} * {PLACES} + ordinal AS no, id, span_id AS span, name, kind, t
     CASE WHEN starts_with(name, 'hw.') THEN attributes['hw.id'].string_value END AS device,
     coalesce(value_nonfinite, left(value_string, {MAX_TEXT})) AS text,
     CASE WHEN value_nonfinite IS NULL THEN value_float END AS number, value_int AS integer,
-    value_bool AS flag, false AS is_summarised
+    value_bool AS flag, false AS is_summarised, value_string IS NOT NULL AS is_string
 FROM {{files}} {{place}}
 UNION ALL SELECT * FROM {{expanded}}
 """  # noqa: S608 - constants
@@ -286,11 +285,10 @@ class DuckDBEngine(SqlEngine):
         """Create a table from a query."""
         self.execute(f"CREATE TABLE {name} AS {query}")
 
-    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> Table:
+    def put(self, name: str, schema: Schema, rows: Iterable[tuple[Any, ...]]) -> None:
         """Create or replace a table of some rows."""
         self._write(name, schema, rows)
         self.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM {self._written(name)}")  # noqa: S608 - a path
-        return ibis.table(schema, name=name)
 
     def execute(self, statement: str) -> None:
         """Run a statement."""

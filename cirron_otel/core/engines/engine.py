@@ -26,10 +26,11 @@ SPAN: Final[Schema] = {
 MARK: Final[Schema] = {
     "no": "int64", "id": "string", "span": "string", "name": "string", "kind": "string",
     "ts_ns": "int64", "device": "string", "text": "string", "number": "float64",
-    "integer": "int64", "flag": "boolean", "is_summarised": "boolean",
+    "integer": "int64", "flag": "boolean", "is_summarised": "boolean", "is_string": "boolean",
 }  # fmt: skip
 """The columns of a mark. At most one of `text`, `number`, `integer` and `flag` is not null: the
-value. `is_summarised` is whether its batch contains summaries of steps."""
+value. `is_summarised` is whether its batch contains summaries of steps, `is_string` whether `text`
+is a string."""
 REPEATED: Final[Schema] = {"file": "string", "batch_key": "string"}
 """The columns of batches that an earlier group has: the name of a group's file, and the key."""
 PLACE: Final[Schema] = {"batch_key": "string", "number": "int64"}

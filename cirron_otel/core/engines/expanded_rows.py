@@ -50,7 +50,7 @@ def _marks_of(index: SpoolIndex) -> Iterator[tuple[Any, ...]]:
         ids = (None if key is None else id_of(key) for key in (id_, span))
         yield (
             file * PLACES + position, *ids, *rest, *_typed(value, is_text=bool(is_text)), None,
-            bool(has_summaries),
+            bool(has_summaries), bool(is_text),
         )  # fmt: skip
 
 

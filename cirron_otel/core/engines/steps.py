@@ -1,4 +1,4 @@
-"""The steps of a run and their phases, by the rule of `analysis/step_tables`.
+"""The steps of a run and their phases, by the rule of `run/load/phases`.
 
 Most recordings have four levels: sessions, epochs, steps and phases. One join finds the scopes
 directly inside steps. The other scopes are few, and are searched level by level for scopes deeper
@@ -26,7 +26,6 @@ from .expressions import (
     holds_phases,
     is_phase,
     larger,
-    named,
     non_negative,
     union_of,
 )
@@ -267,7 +266,7 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
     if deep is None:
         phase = first.filter(first.is_phase & first.ns.notnull())
         return phase.select(
-            "no", "step", "rank", "position", "ns", "gpu_ns", name=named(phase.name)
+            "no", "step", "rank", "position", "ns", "gpu_ns", name=phase.name.nullif("")
         )
     part = first.union(deep)
     inner = deep.filter(deep.is_phase & deep.phase.notnull())
@@ -298,5 +297,5 @@ def _phases(parts: tuple[Table, Table | None]) -> Table:
         no=phase.no, step=phase.step, rank=phase.rank, position=phase.position,
         ns=ibis.ifelse(is_closure, closure_ns, own_ns),
         gpu_ns=non_negative(phase.gpu_ns - nested.gpu_taken.fill_null(0)),
-        name=named(phase.name),
+        name=phase.name.nullif(""),
     )  # fmt: skip

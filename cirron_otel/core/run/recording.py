@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -47,8 +47,11 @@ class Recording(Protocol):
     def extents(self) -> Mapping[UnitsKey, Extent]:
         """The extents of the units, with what is inside them, by parent and process."""
 
-    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
-        """Yield the units by rank, start and number, and the parts of these units in order."""
+    def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, and the parts of these units in order.
+
+        Without `by_rank`, the order is that of start and number.
+        """
 
     def mark_blocks(self) -> Iterator[Block]:
         """Yield the marks, in any order."""
@@ -70,6 +73,9 @@ class Recording(Protocol):
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
+
+    def unit_files(self, units: Block) -> Sequence[str]:
+        """Return the name of the batch of each unit."""
 
     def samples(self) -> Iterable[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
         """Return the marks about memory, each with the scope that it is on."""

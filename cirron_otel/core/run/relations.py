@@ -54,26 +54,30 @@ PART: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """One row for each phase or own scope of a unit, without the time of the phases inside it.
 
-`unit` is the `no` of the unit. The rows have the order of the units, and of `no` within a unit."""
+`unit` is the `no` of the unit. `name` is `NO_TEXT` for a scope without a name, which reports list
+as `?`. The rows have the order of the units, and of `no` within a unit."""
 
 
 MARK: Final[Mapping[str, str]] = {
     "no": "int64", "unit": "int64", "rank": "int64", "name": "int64", "is_eval": "int64",
     "epoch": "int64", "ts_ns": "int64", "type": "int64", "value": "int64", "is_listed": "int64",
-    "device": "int64", "on_scope": "int64",
+    "device": "int64", "on_scope": "int64", "inner_eval": "int64",
 }  # fmt: skip
 """One row for each mark that figures use.
 
-`unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 for a
-mark of an evaluation. `is_listed` is 0 for a mark that has no series. `device` is the token of the
-device that a reading is of. `on_scope` is 1 if the mark's scope is recorded. `value` depends on
-`type`: it is the bits of a double, an integer, or a token."""
+`unit` is the `no` of the unit around the mark. `name` and `epoch` are tokens. `is_eval` is 1 if the
+mark's scope, or one of the two scopes around it, is an evaluation; `inner_eval` if the mark's scope
+is, or any scope around it inside the unit. `is_listed` is 0 for a mark that has no series. `device`
+is the token of the device that a reading is of. `on_scope` is 1 if the mark's scope is recorded.
+`value` depends on `type`: it is the bits of a double, an integer, or a token."""
 NOTHING: Final = 0
 """The type of a mark without a value."""
 DOUBLE: Final = 1
 INTEGER: Final = 2
 TEXT: Final = 3
-"""The type of a string; also that of any other value, as text."""
+"""The type of a value that is neither a number of 64 bits nor a string, as text."""
+STRING: Final = 4
+"""The type of a string."""
 
 
 @dataclass(slots=True)
@@ -133,6 +137,12 @@ class Texts:
     def id_of(self, high: int, low: int) -> str | None:
         """Return the id from its halves."""
         return self.text(low) if high == ABSENT else _HALVES.pack(high, low).hex()
+
+
+def listed(parts: Block, texts: Texts) -> Block:
+    """Return parts with the names under which reports list them."""
+    names = parts["name"]
+    return {**parts, "name": np.where(names == NO_TEXT, texts.token("?"), names)}
 
 
 def rows(block: Block, *columns: str) -> Iterator[tuple[int, ...]]:

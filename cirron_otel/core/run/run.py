@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 
 from ...semconv import SESSION
-from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseFigures
+from ..analysis.breakdown import STEP, UNATTRIBUTED, Breakdown, PhaseTimes
 from ..analysis.divergence.recorded_steps import DigestOwners, read_steps
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
-from ..analysis.memory_series import MemoryReport
+from ..analysis.memory_series import DeviceMemory, MemoryReport
 from ..analysis.run_report import Drop, GpuTime, SlowStep, dropped_in, drops_in
 from ..analysis.run_time import RankReport
 from ..analysis.run_traces import records_at
@@ -40,7 +40,7 @@ from .figures.wall_times import WallTimeFold
 from .figures.window import WindowKeys, WindowSums
 from .files import RunFiles
 from .recording import Recording
-from .relations import ABSENT, SUMMARY, Block
+from .relations import ABSENT, SUMMARY, Block, listed
 
 _MOST_SESSIONS: Final = 1000
 _AT_ONCE: Final = 100
@@ -73,7 +73,7 @@ class Run:
     def _units(self) -> _UnitFolds:
         """The folds over all units, in one pass."""
         folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
-        for units, parts in self.recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             folds.breakdowns.add(units, parts)
             folds.times.add(units)
             folds.slowest.add(units, parts)
@@ -81,6 +81,10 @@ class Run:
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
         return folds
+
+    def _unit_blocks(self) -> Iterator[tuple[Block, Block]]:
+        for units, parts in self.recording.unit_blocks():
+            yield units, listed(parts, self.recording.texts)
 
     @cached_property
     def _failures(self) -> Failures:
@@ -135,7 +139,7 @@ class Run:
         """The report of each rank, in order; spans without a rank come first."""
         reports = []
         sums = sorted(self.recording.sums.ranks.items(), key=lambda each: _order(each[0]))
-        nothing = Breakdown(_none(STEP), [], _none(UNATTRIBUTED), 0, _none(STEP))
+        nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
             time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
@@ -193,6 +197,15 @@ class Run:
         fold = MemoryFold()
         fold.add(self._samples)
         return fold.result(peaks(self.recording.sums))
+
+    def memory_points(self, most: int, limit: int) -> Iterator[tuple[DeviceMemory, list[Point]]]:
+        """Yield the samples of the first `most` devices over time, as at most `limit` points."""
+        for device in self.memory.devices[:most]:
+            samples = sorted(
+                (each for each in self._samples if each.is_of(device)), key=lambda each: each.time
+            )
+            records = ((each.memory.allocated, each.mark.ts_ns) for each in samples)
+            yield device, list(points_of(records, device.samples, limit))
 
     @cached_property
     def failures(self) -> list[SessionFailure]:
@@ -319,7 +332,7 @@ class Run:
         for units, _ in recording.unit_blocks():
             keys.add(units)
         sums = WindowSums(texts, keys.choose(), recording.unit_sessions)
-        for units, parts in recording.unit_blocks():
+        for units, parts in self._unit_blocks():
             sums.add(units, parts)
         sums.finish()
         return sums
@@ -372,10 +385,6 @@ class _UnitFolds:
         if len(of_parts) or is_own.any():
             own = np.maximum(units["gpu_ns"][is_own], 0)
             self.device_ns = (self.device_ns or 0) + sum_of(of_parts) + sum_of(own)
-
-
-def _none(name: str) -> PhaseFigures:
-    return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
 
 
 def _order(rank: int | None) -> tuple[bool, int]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ...core.analysis.step_columns import TableColumn
+from ...core.analysis.session_columns import TableColumn
 from ...core.columns.arrow import record_batch, schema_of
 from ...core.columns.batch_rows import rows_of
 from ...core.columns.schema import SPANS, TIME_OF_TABLE

@@ -1,44 +1,31 @@
 """The rows of a recording's tables."""
 
-# ruff: noqa: PLC0415 - imports in functions, so that pyarrow is needed only for tables
+# ruff: noqa: PLC0415 - imports in functions, so that only tables import pyarrow and numpy
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ...core.analysis.index import SpoolIndex, id_of, run_index
 from ...core.analysis.runs import Run, SpoolRuns
 from ...core.analysis.session_columns import SESSION_COLUMNS, session_rows
 from ...core.analysis.sessions import assign_sessions
-from ...core.analysis.step_columns import StepTable
 from ...core.records.findings import Finding
+from ...core.records.rows import shown
 from ...core.spool.reader import BatchFile, SpoolReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ...core.run.step_table import StepTable
 
 _SESSIONS: Final = """
 SELECT span.id, session.key FROM member JOIN span USING (no)
 JOIN session ON session.no = member.session
 WHERE session.key IS NOT NULL AND span.id IS NOT NULL
 """
-_INT64: Final = range(-(2**63), 2**63)
-
-
-def fitting_rows(steps: StepTable) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of steps; an integer that does not fit its column is None.
-
-    Times of damaged records are far apart, so their differences and sums may not fit.
-    """
-    is_int = [column.type == "int64" for column in steps.columns]
-    for row in steps.rows():
-        yield tuple(
-            value if value is None or not int_ or (type(value) is int and value in _INT64) else None
-            for value, int_ in zip(row, is_int, strict=True)
-        )
 
 
 class RecordingContent:
@@ -57,15 +44,22 @@ class RecordingContent:
         from .arrow_rows import table_of
 
         with self.step_table() as steps:
-            return table_of(steps.columns, fitting_rows(steps))
+            return table_of(steps.columns, steps.rows())
 
     @contextlib.contextmanager
     def step_table(self) -> Iterator[StepTable]:
         """Open the steps, row by row."""
-        with self._index() as (index, runs):
-            steps = StepTable(index, [None if run is None else run.id for run in runs])
+        from ...core.run.opening import open_run
+        from ...core.run.step_table import StepTable
+
+        runs = {shown(name) or "": run.id for name, run in self._run_of.items()}
+        with open_run(self._reader, self._reader) as run:
+            steps = StepTable(run.recording, runs)
             if steps.left_out:
                 what = f"{steps.left_out} phases and names of marks have no column in the steps"
+                self.findings.append(Finding(self._shown, "left-out", what))
+            if steps.without_duration:
+                what = f"steps with damaged times, which have no row: {steps.without_duration}"
                 self.findings.append(Finding(self._shown, "left-out", what))
             yield steps
 

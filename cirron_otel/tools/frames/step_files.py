@@ -8,10 +8,9 @@ import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...core.analysis.run_selection import select_runs
-from ...core.analysis.step_columns import StepTable
 from ...core.columns.extra import require
 from ...core.records.findings import Finding
 from ...core.spool.reader import SpoolReader
@@ -21,7 +20,10 @@ from ..convert.formats import SPOOL, PathSpec
 from ..convert.messages import SizeLimits
 from ..convert.report import Report
 from ..convert.targets import TargetWriter, open_spool, open_stream
-from .content import RecordingContent, fitting_rows
+from .content import RecordingContent
+
+if TYPE_CHECKING:
+    from ...core.run.step_table import StepTable
 
 _BOOLS = {True: "true", False: "false"}
 
@@ -89,7 +91,7 @@ def write_csv(stream: BinaryIO, steps: StepTable) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column.name for column in steps.columns)
-    for row in fitting_rows(steps):
+    for row in steps.rows():
         writer.writerow(_BOOLS[value] if type(value) is bool else value for value in row)
     text.flush()
     text.detach()
@@ -104,5 +106,5 @@ def write_parquet(stream: BinaryIO, steps: StepTable) -> None:
     schema = schema_of_columns(steps.columns)
     options = {"compression": "zstd", "write_page_checksum": True}
     with parquet.ParquetWriter(stream, schema, **options) as writer:
-        for chunk in chunks_of(steps.columns, fitting_rows(steps)):
+        for chunk in chunks_of(steps.columns, steps.rows()):
             writer.write_batch(chunk)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cirron_otel.core.analysis.breakdown import Breakdown
+from cirron_otel.core.analysis.breakdown import Breakdown, PhaseFigures
 from cirron_otel.core.analysis.verdicts.diagnosis import diagnose
 from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
@@ -89,8 +89,5 @@ def document_of(compared: ComparedRun) -> dict[str, Any]:
     }
 
 
-def _figures(steps: Breakdown) -> list[tuple[Any, ...]]:
-    return [
-        (each.name, each.times, each.total_ns, each.median_ns, each.p95_ns, each.max_ns)
-        for each in (steps.steps, *steps.phases, steps.unattributed)
-    ]
+def _figures(steps: Breakdown) -> list[PhaseFigures]:
+    return [each.figures() for each in (steps.steps, *steps.phases, steps.unattributed)]

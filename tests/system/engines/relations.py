@@ -15,12 +15,13 @@ from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, opened_tables
 from cirron_otel.core.records.rows import IndexedSpan, shown
+from cirron_otel.core.run import relations
 from cirron_otel.core.run.engines.recording import EngineRecording
 from cirron_otel.core.run.load.indexed import IndexedRecording
 from cirron_otel.core.run.load.tree import Extent
 from cirron_otel.core.run.opening import reduced
 from cirron_otel.core.run.recording import Recording
-from cirron_otel.core.run.relations import ABSENT, MARK, PART, TEXT, UNIT, Block, Texts, rows
+from cirron_otel.core.run.relations import ABSENT, MARK, PART, UNIT, Block, Texts, rows
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
 
@@ -142,6 +143,8 @@ class _Described:
             assert below["unit"].tolist() == numbers
             units += [self._unit(row) for row in rows(block, *UNIT)]
             parts += [self._part(row) for row in rows(below, *PART)]
+            files = [self._place(no).file for no in block["no"].tolist()]
+            assert list(self._recording.unit_files(block)) == files
             for each in self._recording.unit_sessions(block).tolist():
                 of_units.append(sessions.setdefault(each, len(sessions)) if each >= 0 else -1)
         return units, parts, of_units
@@ -180,12 +183,12 @@ class _Described:
             self._check(block, MARK)
             for row in rows(block, *MARK):
                 no, unit, rank, name, is_eval, epoch, ts_ns, kind, value, *rest = row
-                is_listed, device, on_scope = rest
+                is_listed, device, *on_scope = rest
                 text = self._texts.text
-                shown_value = text(value) if kind == TEXT else value
+                shown_value = text(value) if kind >= relations.TEXT else value
                 found.append((
                     no, self._place(unit), rank, text(name), is_eval, text(epoch), ts_ns, kind,
-                    shown_value, is_listed, text(device), on_scope,
+                    shown_value, is_listed, text(device), *on_scope,
                 ))  # fmt: skip
         return [row[1:] for row in sorted(found, key=lambda row: row[0])]
 

@@ -16,6 +16,7 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Texts
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
+from cirron_otel.core.run.step_table import StepTable
 from cirron_otel.semconv import SESSION
 from tests.core.columns.helpers import TINY, add, add_with_killed_compaction
 from tests.kit.examples import examples
@@ -71,6 +72,24 @@ def test_random_trees(seed: int, tmp_path: Path) -> None:
     assert_equal(random_spool(seed), tmp_path)
 
 
+def test_marks_of_evaluations_around_and_inside_units(tmp_path: Path) -> None:
+    scopes = {
+        2: (None, "eval"), 3: (2, "step"), 4: (3, "forward"),
+        5: (None, "step"), 6: (5, "eval"), 7: (6, "mine"), 8: (7, "mine"), 9: (8, "loss"),
+        10: (5, "mine"), 11: (10, "step"), 12: (11, "eval"), 13: (12, "loss"), 14: (11, "loss"),
+    }  # fmt: skip
+    spans = [span(number, parent, name=name) for number, (parent, name) in scopes.items()]
+    marks = [mark(number, number, name="loss", value=number) for number in scopes]
+    batch = made(0, spans=spans, marks=marks)
+    files = [(f"{batch['created_ns']:020d}-{batch['batch_id']}.json", encoded(batch))]
+    found = assert_equal(files, tmp_path)
+    # The value, whether it is of an evaluation, and whether that is inside the unit.
+    assert [(row[7], row[3], row[11]) for row in found["marks"]] == [
+        (2, 1, 0), (3, 1, 0), (4, 1, 0), (5, 0, 0), (6, 1, 1), (7, 1, 1), (8, 1, 1), (9, 0, 1),
+        (10, 0, 0), (11, 0, 0), (12, 1, 1), (13, 1, 1), (14, 0, 0),
+    ]  # fmt: skip
+
+
 def test_texts_that_are_hard_to_quote(tmp_path: Path) -> None:
     found = assert_equal(hostile(), tmp_path)
     assert found["units"]
@@ -109,6 +128,25 @@ def test_reports_of_these_relations_are_equal(seed: int | None, tmp_path: Path) 
     add(tmp_path / "c", files)
     with engine_recording(tmp_path / "c") as recording:
         assert report_of(Run(recording, RunFiles.of(reader))).to_json() == expected
+
+
+@pytest.mark.parametrize("seed", [0, 3, *TREES[2:], None], ids=str)
+def test_the_table_of_steps_is_equal(seed: int | None, tmp_path: Path) -> None:
+    """In blocks of a few units, in which not every name occurs, and read in both other ways."""
+    files = training(ranks=3, steps=40)
+    if seed is not None:
+        files = random_spool(seed) if seed in TREES[2:] else storable(run_spool(seed))
+    reader, tables = reader_of(files, tmp_path / "s"), []
+    add(tmp_path / "c", files)
+    runs = {batch.name: batch.name[-9:] for batch in reader}
+    with engine_recording(tmp_path / "c") as recording:
+        table = StepTable(recording, runs)
+        tables.append((table.columns, list(table.rows())))
+    for needs_index in (False, True):
+        with open_run(reader, reader, needs_index=needs_index) as run:
+            table = StepTable(run.recording, runs)
+            tables.append((table.columns, list(table.rows())))
+    assert repr(tables[0]) == repr(tables[1]) == repr(tables[2])
 
 
 def engine_blocks(folder: Path) -> list[Any]:

@@ -19,9 +19,9 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 import cirron_otel as ci
-from cirron_otel.core.analysis.session_columns import SESSION_COLUMNS
-from cirron_otel.core.analysis.step_columns import FIXED_COLUMNS, MAX_NAMES, TableColumn
+from cirron_otel.core.analysis.session_columns import SESSION_COLUMNS, TableColumn
 from cirron_otel.core.records.rows import MAX_TEXT
+from cirron_otel.core.run.step_table import FIXED_COLUMNS, MAX_NAMES
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.frames.reading import Recording
 

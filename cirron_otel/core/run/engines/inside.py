@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
+import ibis
+
+from ...analysis.breakdown import STEP
 from ...engines.engine import SqlEngine, Table
-from ...engines.expressions import union_of
+from ...engines.expressions import has_name, union_of
 from ...engines.steps import MAX_LEVELS, StepRelations
+
+_EVAL: Final = "eval"
 
 
 class UnitScopes:
@@ -18,16 +23,19 @@ class UnitScopes:
 
     @cached_property
     def direct(self) -> Table:
-        """The spans directly inside units: no, unit."""
+        """The spans directly inside units: no, unit, and whether they are evaluations."""
         children = self._relations.children
         if self._relations.has_nested:
             step = self._relations.step
             children = children.semi_join(step, children.step == step.no)
-        return children.select("no", unit=children.step)
+        return children.select("no", unit=children.step, in_eval=has_name(children.name, _EVAL))
 
     @cached_property
     def deep(self) -> Table | None:
-        """The spans inside units that are not directly inside them: no, unit; None if none are."""
+        """The spans inside units that are not directly inside them; None if there are none.
+
+        The columns are those of `direct`; an evaluation may also be around the span.
+        """
         engine, level = self._engine, self._first_level()
         levels = []
         for _ in range(MAX_LEVELS):
@@ -36,12 +44,12 @@ class UnitScopes:
             levels.append(engine.store(self._below(level)))
             found, holders = levels[-1], self._holders
             joined = holders.inner_join(found, holders.no == found.no)
-            level = engine.store(joined.select(holders.id, holders.no, found.unit))
+            level = engine.store(joined.select(holders.id, holders.no, found.unit, found.in_eval))
         return engine.store(union_of(levels)) if levels else None
 
     @cached_property
     def inside(self) -> Table:
-        """The spans inside units: no, unit."""
+        """The spans inside units, with the columns of `direct`."""
         return self.direct if self.deep is None else self.direct.union(self.deep)
 
     @cached_property
@@ -60,25 +68,30 @@ class UnitScopes:
         return others
 
     def _first_level(self) -> Table:
-        """Return the spans directly inside units that may have others inside them: id, no, unit."""
+        """Return the spans directly inside units that may have others inside them, with ids."""
         top, direct = self._relations.top, self.direct
         if self._relations.has_nested:
             top = top.union(self._nested, distinct=True)
         joined = top.inner_join(direct, top.no == direct.no)
-        return self._engine.store(joined.select(top.id, top.no, direct.unit))
+        return self._engine.store(joined.select(top.id, top.no, direct.unit, direct.in_eval))
 
     def _below(self, level: Table) -> Table:
-        """Return the spans directly inside those of a level: no, unit."""
+        """Return the spans directly inside those of a level, with the columns of `direct`."""
         relations = self._relations
-        spans: Any = relations.others.select("no", "parent")
+        spans: Any = relations.others.select("no", "parent", "name")
         if relations.has_nested:
-            spans = spans.union(relations.any_step.select("no", "parent"))
-        found = spans.inner_join(level, spans.parent == level.id).select(spans.no, level.unit)
+            steps = relations.any_step.mutate(name=ibis.literal(STEP))
+            spans = spans.union(steps.select("no", "parent", "name"))
+        joined = spans.inner_join(level, spans.parent == level.id)
+        found = joined.select(
+            spans.no, level.unit, in_eval=level.in_eval | has_name(spans.name, _EVAL)
+        )
         if not relations.has_nested:
             return found
         children = self._children_of_nested()
         joined = children.inner_join(level, children.step == level.no)
-        return found.union(joined.select(children.no, level.unit), distinct=True)
+        in_eval = level.in_eval | has_name(children.name, _EVAL)
+        return found.union(joined.select(children.no, level.unit, in_eval=in_eval), distinct=True)
 
     @cached_property
     def _nested(self) -> Table:
@@ -90,7 +103,7 @@ class UnitScopes:
     def _children_of_nested(self) -> Table:
         children, nested = self._relations.children, self._nested
         joined = children.semi_join(nested, children.step == nested.no)
-        return joined.select("no", "step")
+        return joined.select("no", "step", "name")
 
     @cached_property
     def _holders(self) -> Table:

@@ -18,15 +18,17 @@ from ...engines.expanded_rows import MEMORY_NAMES, value_of
 from ...engines.expressions import FALSE, as_number, has_name
 from ...engines.source import OpenedRun
 from ...records.digest_marks import MARK_NAMES
-from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, memory_mark
+from ...records.memory_marks import MemoryMark, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, shown
-from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, NOTHING, TEXT, Block, Texts
+from ..load.marks import has_series
+from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import integers, tokens
 from .inside import UnitScopes
 from .spans import span_of
 
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _VALUE: Final = ("text", "number", "integer", "flag")
+_TYPED: Final = (*_VALUE, "is_string")
 _SCOPE: Final = ("no", "id", "parent", "rank", "name", "idx")
 _SAMPLES: Final = (
     "SELECT file, position, kind, device, allocated, reserved, device_used, device_total, detail"
@@ -69,12 +71,14 @@ class EngineMarks:
             "is_listed": self._is_listed(names, no),
             "device": tokens(columns["device"], texts),
             "on_scope": integers(columns["on_scope"]),
+            "inner_eval": integers(columns["inner_eval"]),
         }
 
     def _values(self, columns: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return the types and the values of marks."""
         text = tokens(columns["text"], self._texts)
-        types = np.where(text == NO_TEXT, NOTHING, TEXT)
+        is_string = integers(columns["is_string"]) == 1
+        types = np.where(text == NO_TEXT, NOTHING, np.where(is_string, STRING, TEXT))
         values = np.where(text == NO_TEXT, ABSENT, text)
         flag = integers(columns["flag"])
         types[flag != ABSENT] = TEXT
@@ -93,7 +97,8 @@ class EngineMarks:
         """Return 1 for the marks that have a series."""
         distinct, which = np.unique(names, return_inverse=True)
         named = [self._texts.text(each) for each in distinct.tolist()]
-        is_listed = np.array([_has_series(name) for name in named])[which.reshape(-1)]
+        is_listed = np.array([has_series(name) and name not in MARK_NAMES for name in named])
+        is_listed = is_listed[which.reshape(-1)]
         is_memory = np.array([name in MEMORY_NAMES for name in named])[which.reshape(-1)]
         if is_memory.any():
             is_listed &= ~(is_memory & np.isin(no, self._sample_numbers))
@@ -109,7 +114,7 @@ class EngineMarks:
         is_overhead = has_name(mark.name, OVERHEAD_NS)
         used = mark.filter(~is_overhead | mark.text.isin(_NON_FINITE).fill_null(FALSE))
         units = relations.step.mutate(name=ibis.literal(STEP)).select(*_SCOPE)
-        known = units.mutate(unit=units.no).union(
+        known = units.mutate(unit=units.no, in_eval=FALSE).union(
             self._with_units(relations.others, self._scopes.deep)
         )
         rows = _joined(used, _around(known, relations.around))
@@ -130,9 +135,10 @@ class EngineMarks:
         """Return spans with the units that they are inside, or that they are."""
         spans = spans.select(*_SCOPE)
         if inside is None:
-            return spans.mutate(unit=ibis.null("int64"))
+            return spans.mutate(unit=ibis.null("int64"), in_eval=FALSE)
         joined = spans.left_join(inside, spans.no == inside.no)
-        return joined.select(*(spans[name] for name in _SCOPE), inside.unit)
+        in_eval = inside.in_eval.fill_null(FALSE)
+        return joined.select(*(spans[name] for name in _SCOPE), inside.unit, in_eval=in_eval)
 
     def out_of_memory(self) -> Iterator[tuple[int, IndexedMark]]:
         """Yield the out-of-memory marks, each with its number."""
@@ -217,6 +223,7 @@ def _around(scope: Table, around: Table) -> Table:
     is_eval = ibis.or_(*(has_name(each.name, "eval") for each in three))
     return joined.select(
         scope=scope.id, rank=scope.rank, unit=scope.unit, is_eval=as_number(is_eval),
+        inner_eval=as_number(scope.in_eval),
         epoch=ibis.cases(*((has_name(each.name, "epoch"), each.idx) for each in three)),
     )  # fmt: skip
 
@@ -226,15 +233,11 @@ def _joined(mark: Table, scopes: Table) -> Table:
     joined = mark.left_join(scopes, mark.span == scopes.scope)
     return joined.select(
         no=mark.no, unit=scopes.unit, rank=scopes.rank, name=mark.name,
-        is_eval=scopes.is_eval.fill_null(0), epoch=scopes.epoch, ts_ns=mark.ts_ns,
+        is_eval=scopes.is_eval.fill_null(0), inner_eval=scopes.inner_eval.fill_null(0),
+        epoch=scopes.epoch, ts_ns=mark.ts_ns,
         device=mark.device, on_scope=as_number(scopes.scope.notnull()),
-        **{name: mark[name] for name in _VALUE},
+        **{name: mark[name] for name in _TYPED},
     )  # fmt: skip
-
-
-def _has_series(name: str | None) -> bool:
-    is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
-    return name != OVERHEAD_NS and not is_foreign and name not in MARK_NAMES
 
 
 def _is_valid(column: Any) -> np.ndarray:

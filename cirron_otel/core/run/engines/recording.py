@@ -105,9 +105,16 @@ class EngineRecording:
         own = step.filter((step.id == step.parent).fill_null(FALSE))
         return {id_ for (id_,) in self._engine.rows(own.select("id"))}
 
-    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
-        """Yield the units by rank, start and number, and the parts of these units in order."""
-        return unit_blocks(self._engine, self._relations, self.texts, self._block_rows)
+    def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, or by start, and their parts in order."""
+        return unit_blocks(
+            self._engine, self._relations, self.texts, self._block_rows, by_rank=by_rank
+        )
+
+    def unit_files(self, units: Block) -> list[str]:
+        """Return the name of the batch of each unit."""
+        batches = self._run.batches.batches
+        return [shown(batches[no // PLACES].name) or "" for no in units["no"].tolist()]
 
     def mark_blocks(self) -> Iterator[Block]:
         """Yield the marks in the order of the recording."""

@@ -23,13 +23,19 @@ _FLAGS: Final = {"is_peak_sampled": SAMPLED, "phases_are_sums": SUMS, "is_summar
 
 
 def unit_blocks(
-    engine: SqlEngine, relations: StepRelations, texts: Texts, size: int
+    engine: SqlEngine, relations: StepRelations, texts: Texts, size: int, *, by_rank: bool
 ) -> Iterator[tuple[Block, Block]]:
-    """Yield the units by rank, start and number, and the parts of these units in order."""
+    """Yield the units by rank, start and number, or by start, and their parts in order."""
     step, phase = relations.step, relations.phase
-    units = step.order_by([ascending(step.rank), step.position]).select(*_UNIT)
-    # The positions of phases count nested steps, too, and have the same order as those of units.
-    parts = phase.order_by([ascending(phase.rank), phase.position, phase.no])
+    if by_rank:
+        units = step.order_by([ascending(step.rank), step.position])
+        # The positions of phases count nested steps, too, and have the order of those of units.
+        parts = phase.order_by([ascending(phase.rank), phase.position, phase.no])
+    else:
+        units = step.order_by(["start_ns", "no"])
+        starts = step.select("start_ns", step=step.no)
+        parts = phase.inner_join(starts, "step").order_by(["start_ns", "step", "no"])
+    units = units.select(*_UNIT)
     parts = parts.select("no", "name", "ns", "gpu_ns", unit=parts.step)
     ahead = _PartsAhead(_part_block(batch, texts) for batch in engine.record_batches(parts, size))
     for batch in engine.record_batches(units, size):

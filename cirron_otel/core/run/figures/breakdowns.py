@@ -13,7 +13,6 @@ from ...analysis.breakdown import (
     UNATTRIBUTED,
     Breakdown,
     PhaseFigures,
-    place_of_95,
     warm_up_of,
 )
 from ..relations import ABSENT, Block, Texts
@@ -96,13 +95,8 @@ def _joined(durations: list[np.ndarray]) -> np.ndarray:
 
 def figures_of(name: str, durations: np.ndarray) -> PhaseFigures:
     """Return the figures of some durations in ns."""
-    count = len(durations)
-    if not count:
-        return PhaseFigures(name, 0, 0, (0, 0), 0, 0)
-    low, high, p95 = (count - 1) // 2, count // 2, place_of_95(count)
-    placed = np.partition(durations, sorted({low, high, p95}))
-    middle, most = (int(placed[low]), int(placed[high])), int(durations.max())
-    return PhaseFigures(name, count, sum_of(durations), middle, int(placed[p95]), most)
+    ordered = np.sort(durations)
+    return PhaseFigures.of(name, len(ordered), sum_of(ordered), lambda place: int(ordered[place]))
 
 
 def sum_of(numbers: np.ndarray) -> int:

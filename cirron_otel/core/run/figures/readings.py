@@ -11,7 +11,7 @@ import numpy as np
 from ...analysis.verdicts.window import NonFinite, RankMemory, Utilization, WindowSteps
 from ...records.memory_devices import CPU
 from ...records.memory_marks import SAMPLE
-from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, STRING, TEXT, Block, Texts
 from .memory import MemorySample
 from .series import value_of
 
@@ -48,7 +48,8 @@ class ReadingsFold:
                 if number is not None:
                     numbers.append(number)
         tokens = [self._texts.token(each) for each in _NON_FINITE]
-        is_odd = is_due & (block["type"] == TEXT) & np.isin(block["value"], tokens)
+        is_text = np.isin(block["type"], (TEXT, STRING))
+        is_odd = is_due & is_text & np.isin(block["value"], tokens)
         is_odd &= block["name"] != NO_TEXT
         for place in np.flatnonzero(is_odd).tolist():
             key = int(block["name"][place]), int(block["rank"][place])

@@ -14,12 +14,16 @@ _AT_ONCE: Final = 1 << 13
 
 
 def unit_blocks(
-    units: Columns, parts: Columns, size: int = _AT_ONCE
+    units: Columns, parts: Columns, *, by_rank: bool = True, size: int = _AT_ONCE
 ) -> Iterator[tuple[Block, Block]]:
-    """Yield the units by rank and start, and the parts of these units in the order of the units."""
+    """Yield the units by rank, start and number, and the parts of these units in order.
+
+    Without `by_rank`, the order is that of start and number.
+    """
     table, below = units.table(), parts.table()
     at = {name: number for number, name in enumerate(units.names)}
-    order = np.lexsort((table[:, at["no"]], table[:, at["start_ns"]], table[:, at["rank"]]))
+    keys = ("no", "start_ns", "rank")[: 2 + by_rank]
+    order = np.lexsort([table[:, at[key]] for key in keys])
     counts = np.asarray(table[:, at["parts"]])
     firsts = np.cumsum(counts) - counts
     for first in range(0, len(order), size):

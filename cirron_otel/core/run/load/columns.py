@@ -12,11 +12,12 @@ from ....errors import TargetError
 from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
-_SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
-    "unit": UNIT, "part": PART,
+SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
+    "unit": UNIT, "part": PART, "duration": ("ns",),
+    "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
-        "around", "levels", "is_listed", "device", "on_scope",
+        "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
     ),
     "digested_step": (
         "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
@@ -26,6 +27,15 @@ _SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
         "is_failed", "file", "position",
     ),
+    "scope": (
+        "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
+        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "has_sums",
+    ),
+    "scope_mark": (
+        "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",
+        "has_summaries",
+    ),
+    "scope_snapshot": ("scope_high", "scope_low"),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11
@@ -38,7 +48,7 @@ class Columns:
     """The rows of one relation, in the order in which they are added."""
 
     def __init__(self, relation: str) -> None:
-        self.names = tuple(_SCHEMAS[relation])
+        self.names = tuple(SCHEMAS[relation])
         self._rows: list[tuple[Any, ...]] = []
         self._arrays: list[np.ndarray] = []
         self._file: IO[bytes] | None = None
@@ -68,6 +78,10 @@ class Columns:
         except OverflowError:
             raise NeedsIndexError("a number has more than 64 bits") from None
         self._rows.clear()
+        self.append(array)
+
+    def append(self, array: np.ndarray) -> None:
+        """Add rows as one array."""
         self._arrays.append(array)
         self._bytes += array.nbytes
         if self._bytes > _IN_MEMORY:

@@ -15,16 +15,16 @@ import numpy as np
 
 from ....semconv import OOM
 from ...analysis.index import SpoolIndex, id_of, key_of
-from ...analysis.mark_series import IS_LISTED
 from ...analysis.sessions import assign_sessions
 from ...analysis.summary import SessionSummary, sessions_of
 from ...records.digest_marks import MARK_NAMES
 from ...records.memory_marks import MemoryMark
 from ...records.rows import IndexedMark, IndexedSpan, shown
 from ...records.run_summary import SummaryValue
-from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NOTHING, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NOTHING, STRING, TEXT, Block, Texts
 from .blocks import unit_blocks
 from .lanes import LaneSums
+from .marks import has_series
 from .phases import Numbered
 from .places import Place
 from .tree import Extent, LastStep, ScopeTree, UnitsKey
@@ -49,15 +49,16 @@ DELETE FROM step WHERE parent IS NOT id AND parent IN (
     SELECT above.parent FROM above JOIN step ON step.id = above.id
 );
 CREATE INDEX step_rank ON step (rank, ns);
-CREATE TABLE inside (no INTEGER PRIMARY KEY, unit INTEGER);
+CREATE TABLE inside (no INTEGER PRIMARY KEY, unit INTEGER, in_eval INTEGER);
 INSERT OR IGNORE INTO inside
-WITH RECURSIVE below (no, id, unit) AS (
-    SELECT span.no, span.id, unit.no FROM step AS unit JOIN span
+WITH RECURSIVE below (no, id, unit, in_eval) AS (
+    SELECT span.no, span.id, unit.no, span.name IS 'eval' FROM step AS unit JOIN span
     ON span.parent = unit.id AND span.no <> unit.no
     UNION
-    SELECT span.no, span.id, below.unit FROM below JOIN span ON span.parent = below.id
+    SELECT span.no, span.id, below.unit, below.in_eval OR span.name IS 'eval'
+    FROM below JOIN span ON span.parent = below.id
 )
-SELECT no, unit FROM below;
+SELECT no, unit, in_eval FROM below;
 CREATE INDEX inside_unit ON inside (unit);
 """
 _COLUMNS: Final = """
@@ -76,20 +77,22 @@ SELECT {_COLUMNS} FROM span
 WHERE no NOT IN (SELECT no FROM step) AND no NOT IN (SELECT no FROM inside) ORDER BY no
 """  # noqa: S608 - constants
 _SESSIONS: Final = """
-SELECT unit.no, coalesce(member.session, -1) FROM step AS unit LEFT JOIN member USING (no)
-ORDER BY 1
+SELECT unit.no, coalesce(member.session, -1), file FROM step AS unit JOIN span USING (no)
+LEFT JOIN member USING (no) ORDER BY 1
 """
-_MARKS: Final = f"""
+_MARKS: Final = """
 SELECT mark.no, coalesce(inside.unit, unit.no), a.rank, mark.name,
     'eval' IN (coalesce(a.name, ''), coalesce(b.name, ''), coalesce(c.name, '')),
     CASE 'epoch' WHEN a.name THEN a.idx WHEN b.name THEN b.idx WHEN c.name THEN c.idx END,
-    mark.ts_ns, mark.value, mark.is_text, {IS_LISTED}, mark.device, a.no IS NOT NULL
-FROM mark LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
+    mark.ts_ns, mark.value, mark.is_text, sample.file IS NULL AND NOT mark.is_digest, mark.device,
+    a.no IS NOT NULL, coalesce(inside.in_eval, 0)
+FROM mark LEFT JOIN sample USING (file, position)
+LEFT JOIN span AS a ON a.id = mark.span LEFT JOIN span AS b ON b.id = a.parent
 LEFT JOIN span AS c ON c.id = b.parent LEFT JOIN step AS unit ON unit.no = a.no
 LEFT JOIN inside ON inside.no = a.no
 WHERE mark.name IS NOT 'cirron.overhead_ns' OR mark.value IN ('nan', 'inf', '-inf')
 ORDER BY mark.no
-"""  # noqa: S608 - constants
+"""
 _OUT_OF_MEMORY: Final = "SELECT no, span, value, ts_ns FROM mark WHERE name = ? ORDER BY no"
 _FIRST_FORWARD: Final = "SELECT min(no) FROM span WHERE name = 'forward' AND id IS NOT NULL"
 _PLACE: Final = (
@@ -198,9 +201,9 @@ class IndexedRecording:
         """The extents of the units, with what is inside them, by parent and process."""
         return self.built.extents
 
-    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
-        """Yield the units by rank, start and number, and the parts of these units in order."""
-        return unit_blocks(self.built.units, self.built.parts)
+    def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, or by start, and their parts in order."""
+        return unit_blocks(self.built.units, self.built.parts, by_rank=by_rank)
 
     def session_of(self, number: int, units: UnitsKey | None) -> str | None:  # noqa: ARG002
         """Return the id of the session of a span with a number."""
@@ -251,11 +254,19 @@ class IndexedRecording:
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
+        return self._placed(units)[:, 1]
+
+    def unit_files(self, units: Block) -> list[str]:
+        """Return the name of the batch of each unit."""
+        names = list(self.files())
+        return [names[at] for at in self._placed(units)[:, 2].tolist()]
+
+    def _placed(self, units: Block) -> np.ndarray:
+        """Return the number, the session and the batch of each unit."""
         if self._sessions is None:
             rows = list(self.index.rows(_SESSIONS))
-            self._sessions = np.array(rows, np.int64).reshape(-1, 2)
-        places = np.searchsorted(self._sessions[:, 0], units["no"])
-        found: np.ndarray = self._sessions[places, 1]
+            self._sessions = np.array(rows, np.int64).reshape(-1, 3)
+        found: np.ndarray = self._sessions[np.searchsorted(self._sessions[:, 0], units["no"])]
         return found
 
     def mark_blocks(self) -> Iterator[Block]:
@@ -266,13 +277,14 @@ class IndexedRecording:
             yield {name: table[:, at] for at, name in enumerate(MARK)}
 
     def _mark(self, row: tuple[Any, ...]) -> tuple[int, ...]:
-        no, unit, rank, name, is_eval, epoch, ts_ns, value, is_text, is_listed, device, on = row
+        no, unit, rank, name, is_eval, epoch, ts_ns, value, is_text, is_listed, device, *on = row
         token = self.texts.token
         if name in MARK_NAMES and not is_listed:
             value = None  # a digest, which is read from its batch
         return (
             no, _known(unit), _known(rank), token(name), is_eval, token(epoch), _known(ts_ns),
-            *self._value(value, is_text=bool(is_text)), int(bool(is_listed)), token(device), on,
+            *self._value(value, is_text=bool(is_text)), int(is_listed and has_series(name)),
+            token(device), *on,
         )  # fmt: skip
 
     def _value(self, text: str | None, *, is_text: bool) -> tuple[int, int]:
@@ -287,7 +299,7 @@ class IndexedRecording:
                 double = float(text)
                 if math.isfinite(double) and shown(double) == text:
                     return DOUBLE, int(np.float64(double).view(np.int64))
-        return TEXT, self.texts.token(text)
+        return STRING if is_text else TEXT, self.texts.token(text)
 
     def samples(self) -> Iterator[tuple[int, IndexedMark, MemoryMark, IndexedSpan | None]]:
         """Yield the marks about memory, each with the scope that it is on."""

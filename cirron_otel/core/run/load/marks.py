@@ -19,7 +19,7 @@ from ...records.digest_marks import MARK_NAMES, has_digest
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, kind_of, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, detach, shown
 from ...records.run_summary import is_summary
-from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, TEXT, Block, Texts
+from ..relations import ABSENT, DOUBLE, INTEGER, MARK, NO_TEXT, NOTHING, STRING, TEXT, Block, Texts
 from .columns import Columns
 from .errors import NeedsIndexError
 from .hashes import has_repeated, hashes_of
@@ -35,6 +35,15 @@ _INT64: Final = range(-(2**63) + 1, 2**63)
 _to_bits, _of_double = struct.Struct("<q").unpack, struct.Struct("<d").pack
 MOST_WAITING: Final = 500_000
 """The maximum number of marks that wait for their scopes."""
+
+
+def has_series(name: str | None) -> bool:
+    """Return whether the marks with a name have a series, but for samples of memory and digests.
+
+    Values of imported events of Stormlog are memory, too.
+    """
+    is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
+    return name != OVERHEAD_NS and not is_foreign
 
 
 class Marks:
@@ -95,7 +104,10 @@ class Marks:
             found = None if each.id is None else waiting.pop(each.id, None)
             if found is not None:
                 self._count -= len(found)
-                self._put(found, unit, each.rank, span.parent_id, 1, (each, span))
+                self._put(
+                    found, unit, each.rank, span.parent_id, 1, (each, span),
+                    is_inner=each.name == _EVAL,
+                )  # fmt: skip
 
     def place_below(
         self, unit: int, span: IndexedSpan, below: dict[str | None, list[Numbered]]
@@ -112,7 +124,11 @@ class Marks:
                 self._count -= len(found)
                 if chain[2] is None:
                     chain[2] = span
-                self._put(found, unit, each.rank, None, 0, chain)
+                is_inner, inner = False, by_id.get(each.id)
+                while inner is not None:
+                    is_inner |= inner.name == _EVAL
+                    inner = by_id.get(inner.parent_id)
+                self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
     def _put(
         self,
@@ -122,6 +138,8 @@ class Marks:
         outside: str | None,
         levels: int,
         chain: Sequence[IndexedSpan | None],
+        *,
+        is_inner: bool = False,
     ) -> None:
         is_eval = any(each is not None and each.name == _EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
@@ -140,7 +158,7 @@ class Marks:
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
                 epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
-                int(bool(chain)),
+                int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
     def _is_listed(
@@ -148,8 +166,7 @@ class Marks:
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
         name = mark.name
-        is_foreign = (name or "").startswith(STORMLOG) and name != STORMLOG_ERROR
-        is_listed = name != OVERHEAD_NS and not is_foreign
+        is_listed = has_series(name)
         if kind_of(name) is not None:
             memory = memory_mark(name, mark.value, mark.attributes)
             if memory is None:
@@ -172,23 +189,8 @@ class Marks:
 
     def _value(self, mark: IndexedMark) -> tuple[int, int, int, int]:
         """Return the name, the time, the type and the value of a mark."""
-        name = self._texts.token_of(mark.name)
         ts_ns = ABSENT if mark.ts_ns is None else mark.ts_ns
-        value: Any = mark.value if mark.value is not None else mark.value_nonfinite
-        if type(value) is float:
-            return name, ts_ns, DOUBLE, _to_bits(_of_double(value))[0]
-        if type(value) is int and value in _INT64:
-            return name, ts_ns, INTEGER, value
-        if value is None:
-            return name, ts_ns, NOTHING, ABSENT
-        return (
-            name,
-            ts_ns,
-            TEXT,
-            self._texts.token_of(value)
-            if type(value) is str
-            else (self._texts.token(shown(value))),
-        )
+        return self._texts.token_of(mark.name), ts_ns, *typed_value(self._texts, mark)
 
     def finish(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
         """Place the marks on scopes outside of units, and those without a recorded scope.
@@ -245,3 +247,17 @@ class Marks:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch
+
+
+def typed_value(texts: Texts, mark: IndexedMark) -> tuple[int, int]:
+    """Return the columns `type` and `value` of a mark."""
+    value: Any = mark.value if mark.value is not None else mark.value_nonfinite
+    if type(value) is float:
+        return DOUBLE, _to_bits(_of_double(value))[0]
+    if type(value) is int and value in _INT64:
+        return INTEGER, value
+    if value is None:
+        return NOTHING, ABSENT
+    if type(value) is str:
+        return STRING if mark.value is not None else TEXT, texts.token_of(value)
+    return TEXT, texts.token(shown(value))

@@ -6,6 +6,8 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Place(NamedTuple):
     """The place of a span's record."""
@@ -31,6 +33,11 @@ class Places:
             self._positions[len(self.names)] = positions
         self.names.append(name)
         self._firsts.append(first)
+
+    def files_of(self, numbers: np.ndarray) -> list[str]:
+        """Return the names of the batches of spans with some numbers."""
+        places = np.searchsorted(self._firsts, numbers, side="right") - 1
+        return [self.names[at] for at in places.tolist()]
 
     def of(self, number: int) -> Place | None:
         """Return the place of the span with a number."""

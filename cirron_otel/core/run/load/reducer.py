@@ -161,9 +161,13 @@ class Reducer:
         """Return the step of a session that started last."""
         return self._members.last_step(session)
 
-    def unit_blocks(self) -> Iterator[tuple[Block, Block]]:
-        """Yield the units by rank, start and number, and the parts of these units in order."""
-        return unit_blocks(self.built.units, self.built.parts)
+    def unit_files(self, units: Block) -> list[str]:
+        """Return the name of the batch of each unit."""
+        return self._places.files_of(units["no"])
+
+    def unit_blocks(self, *, by_rank: bool = True) -> Iterator[tuple[Block, Block]]:
+        """Yield the units by rank, start and number, or by start, and their parts in order."""
+        return unit_blocks(self.built.units, self.built.parts, by_rank=by_rank)
 
     def out_of_memory(self) -> list[tuple[int, IndexedMark]]:
         """Return the out-of-memory marks, each with its number."""

@@ -9,13 +9,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ....semconv import SESSION
 from ...analysis.breakdown import STEP
-from ...analysis.summary import SessionSummary, State
+from ...analysis.sessions import (
+    HANG_ON_SESSIONS,
+    FoundSession,
+    SessionFinder,
+    closed_session,
+)
+from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedSpan, shown
 from .errors import NeedsIndexError
 from .phases import Numbered
 
-_HANG_ON_SESSIONS: Final = ("epoch", "request")
-"""The scopes whose parent is a session even if it was not recorded."""
 _MOST_LEVELS: Final = 64
 _MOST_LISTED: Final = 1000
 
@@ -92,16 +96,6 @@ class LastStep(NamedTuple):
     """The id of the scope around it, or around the unit that it is inside of."""
 
 
-class FoundSession(NamedTuple):
-    """A session; its number is its place in the list."""
-
-    key: str | None
-    state: State
-    pid: int | None
-    start_ns: int | None
-    end_ns: int | None
-
-
 class ScopeTree:
     """The scopes that are neither units nor inside them."""
 
@@ -155,72 +149,6 @@ class ScopeTree:
         return None
 
 
-class SessionFinder:
-    """Finds the session of each scope, by its chain of parents, or else by process and time."""
-
-    def __init__(self, tree: ScopeTree, is_recorded: Callable[[str], bool]) -> None:
-        self._tree = tree
-        self.sessions = [*self._closed(), *self._open(is_recorded)]
-        self._numbers = {each.key: number for number, each in enumerate(self.sessions)}
-        self._by_pid: dict[int | None, list[tuple[int, int, int | None]]] = {}
-        ordered = sorted(
-            enumerate(self.sessions),
-            key=lambda each: (each[1].start_ns is not None, each[1].start_ns or 0, each[0]),
-        )
-        for number, each in ordered:
-            entry = each.start_ns or 0, number, each.end_ns
-            self._by_pid.setdefault(each.pid, []).append(entry)
-        self._without: dict[int | None, int] = {}
-
-    def _closed(self) -> Iterator[FoundSession]:
-        found = [
-            span for _, span in self._tree.scopes
-            if span.parent_id is None and span.name == SESSION and span.id is not None
-        ]  # fmt: skip
-        for span in sorted(found, key=lambda span: _key(span.id)):
-            error = shown(span.error)
-            state: State = "closed" if error is None else "failed"
-            if error is not None and error.lower().startswith(("incomplete:", "killed:")):
-                state = "killed"
-            yield FoundSession(span.id, state, span.pid, span.start_ns, span.end_ns)
-
-    def _open(self, is_recorded: Callable[[str], bool]) -> Iterator[FoundSession]:
-        first: dict[str, IndexedSpan] = {}
-        for _, span in self._tree.scopes:
-            parent = span.parent_id
-            if parent is None or span.name not in _HANG_ON_SESSIONS or is_recorded(parent):
-                continue
-            known = first.get(parent)
-            if known is None or (
-                span.start_ns is not None
-                and (known.start_ns is None or span.start_ns < known.start_ns)
-            ):
-                first[parent] = span
-        for parent in sorted(first, key=_key):
-            span = first[parent]
-            yield FoundSession(parent, "unfinished", span.pid, span.start_ns, None)
-
-    def of_top(self, key: str | None, pid: int | None, start_ns: int) -> int:
-        """Return the session with a key, or else that of a process at a time."""
-        if key is not None and key in self._numbers:
-            return self._numbers[key]
-        sessions = self._by_pid.get(pid, [])
-        if len(sessions) == 1:
-            return sessions[0][1]
-        place = bisect.bisect_right(sessions, start_ns, key=lambda session: session[0])
-        for _, number, end_ns in reversed(sessions[:place]):
-            if end_ns is None or end_ns >= start_ns:
-                return number
-        if pid not in self._without:
-            self._without[pid] = len(self.sessions)
-            self.sessions.append(FoundSession(None, "none", pid, None, None))
-        return self._without[pid]
-
-    def is_unclear(self, key: str | None, pid: int | None) -> bool:
-        """Return whether the session of units depends on the time of each."""
-        return key not in self._numbers and len(self._by_pid.get(pid, ())) > 1
-
-
 class SessionMembers:
     """The session of each scope, and of the units by the ids of their parents."""
 
@@ -237,7 +165,20 @@ class SessionMembers:
         self._tree, self._units = tree, units
         self._divided: dict[UnitsKey, dict[int, Extent]] = {}
         """The extents by session of units whose session depends on the time of each."""
-        self.finder = finder = SessionFinder(tree, is_recorded)
+        self.finder = finder = SessionFinder(
+            (
+                closed_session(span.id, span.pid, span.start_ns, span.end_ns, shown(span.error))
+                for _, span in tree.scopes
+                if span.parent_id is None and span.name == SESSION and span.id is not None
+            ),
+            (
+                FoundSession(span.parent_id, "unfinished", span.pid, span.start_ns, None)
+                for _, span in tree.scopes
+                if span.name in HANG_ON_SESSIONS
+                and span.parent_id is not None
+                and not is_recorded(span.parent_id)
+            ),
+        )
         tops: list[tuple[int, IndexedSpan | None, UnitsKey, Extent | None]] = [
             (number, span, (span.parent_id, span.pid), None)
             for number, span in tree.scopes
@@ -346,7 +287,3 @@ class SessionMembers:
 
 def _listed(numbers: set[int | None]) -> list[int]:
     return sorted(number for number in numbers if number is not None)[:_MOST_LISTED]
-
-
-def _key(id_: str | None) -> bytes:
-    return (id_ or "").encode("utf-8", "surrogatepass")

@@ -99,7 +99,7 @@ class UnitBuilder:
         token = self._texts.token_of
         if not below:
             rows = [
-                (unit, no, token(each.name or "?"), ns, _device(each.gpu_ns))
+                (unit, no, token(each.name or None), ns, _device(each.gpu_ns))
                 for no, each in inside
                 if each.name != MICRO_STEP and (ns := duration_of(each)) is not None
             ]
@@ -108,7 +108,7 @@ class UnitBuilder:
             for part in parts_of(inside, lambda parent: below.get(parent, ())):
                 if part.is_phase and part.ns is not None:
                     ns, gpu_ns = own_times(part)
-                    name = token(part.span.name or "?")
+                    name = token(part.span.name or None)
                     rows.append((unit, part.no, name, ns, _device(gpu_ns)))
         self.parts.add_all(rows)
         return len(rows)
