@@ -39,7 +39,7 @@ PRELOADED = (
     "cirron_otel.core.run.compared_run",
     "cirron_otel.core.run.diagnosing",
     "cirron_otel.core.run.load.blocks",
-    "cirron_otel.core.run.load.indexed",
+    "cirron_otel.core.run.load.arranged",
     "cirron_otel.core.run.report",
     "cirron_otel.core.run.run_figures",
     "cirron_otel.core.targets.sql",
