@@ -1,7 +1,7 @@
 """An index of a complete spool in a temporary database on disk, so that memory stays bounded.
 
 Records that refer to each other are in different files: a scope is written when it ends, so its
-children precede it, often by many files. `verify`, the summary and the tree query the records of
+children precede it, often by many files. `verify` and the search for sessions query the records of
 all files. The database is an unnamed file that SQLite itself removes.
 """
 
@@ -58,29 +58,6 @@ CREATE INDEX mark_span ON mark (span);
 CREATE INDEX snapshot_span ON snapshot (span);
 ANALYZE;
 """
-# The list of duplicates is short. A list of the records to keep would be as long as the index, in a
-# table of SQLite that is not cached.
-_ONCE = """
-DELETE FROM span WHERE no IN (
-    SELECT no FROM (
-        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM span WHERE id IS NOT NULL
-    ) WHERE before = id
-);
-DELETE FROM mark WHERE no IN (
-    SELECT no FROM (
-        SELECT no, id, lag(id) OVER (ORDER BY id, no) AS before FROM mark WHERE id IS NOT NULL
-    ) WHERE before = id
-);
-CREATE INDEX span_process ON span (rank, pid, thread_id, start_ns);
-"""
-# A summarised step and the scopes inside it have the step's id as their `origin`. If the complete
-# batch is there as well, its records count.
-_COMPLETE = """
-DELETE FROM span WHERE origin IN (SELECT id FROM span WHERE origin IS NULL AND id IS NOT NULL);
-DELETE FROM mark WHERE file IN (SELECT no FROM file WHERE has_summaries) AND id IN (
-    SELECT id FROM mark WHERE file NOT IN (SELECT no FROM file WHERE has_summaries)
-);
-"""
 _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -91,7 +68,6 @@ _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
 _ADD_LISTED = "INSERT INTO listed VALUES (?, ?, ?)"
 _CACHE_KIB = 32 * 1024
-_MAX_VERSIONS = 100
 _NO_ATTRIBUTES = None, None, False, False
 # The prefix is longer than an id, so that no other string has the same key as an id.
 _TEXT = b"\0" * 16 + b"t"
@@ -123,10 +99,8 @@ class SpoolIndex:
         self.connection.executescript(_SCHEMA)
         self.connection.execute("BEGIN")
         self.files = 0
-        self.bytes = 0
         self.has_summaries = False
         """Whether some steps are summaries, because of an export budget."""
-        self.sdk_versions: set[str] = set()
 
     def __enter__(self) -> SpoolIndex:
         return self
@@ -138,12 +112,6 @@ class SpoolIndex:
         traceback: TracebackType | None,
     ) -> None:
         self.connection.close()
-
-    def load(self, batches: Iterable[BatchFile]) -> SpoolIndex:
-        """Add `batches`, then make them searchable; at most once per index."""
-        for batch in batches:
-            self.add(batch)
-        return self.ready()
 
     def add(self, batch: BatchFile) -> None:
         """Add one batch."""
@@ -157,9 +125,6 @@ class SpoolIndex:
             spans = expanded
         number = self.files
         self.files += 1
-        self.bytes += len(batch.data)
-        if rows.sdk_version is not None and len(self.sdk_versions) < _MAX_VERSIONS:
-            self.sdk_versions.add(shown(rows.sdk_version) or "")
         add = self.connection.executemany
         name = shown(batch.name)
         with disk_errors():
@@ -200,23 +165,6 @@ class SpoolIndex:
     def one(self, query: str, *values: Any) -> Any:
         """Return the first value of the first row, or None."""
         return next(self.rows(query, *values), (None,))[0]
-
-
-def run_index(batches: Iterable[BatchFile]) -> SpoolIndex:
-    """Return an index of the records of `batches`, for example of a SpoolReader.
-
-    Use the index as a context manager, which removes it. If a record occurs twice (a forked child
-    inherits its parent's records), only the first one is kept; a complete step replaces its
-    summary. Raises the errors of reading the batches, and TargetError if there is no disk space.
-    """
-    index = SpoolIndex()
-    try:
-        index.load(batches)
-        index.script(_COMPLETE * index.has_summaries + _ONCE)
-    except BaseException:
-        index.connection.close()
-        raise
-    return index
 
 
 @contextlib.contextmanager

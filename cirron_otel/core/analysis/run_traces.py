@@ -8,11 +8,6 @@ from typing import Any, Protocol
 
 from ..records.verbatim import record_at, span_records
 from ..spool.reader import BatchFile
-from .index import SpoolIndex, key_of
-
-_PLACE = """
-SELECT file.name, span.position FROM span JOIN file ON file.no = span.file WHERE span.id = ? LIMIT 1
-"""
 
 
 class BatchLookup(Protocol):
@@ -20,14 +15,6 @@ class BatchLookup(Protocol):
 
     def read(self, name: str, *, check: bool = True) -> BatchFile | None:
         """Return a batch; None if there is none that can be read."""
-
-
-def records_of(
-    index: SpoolIndex, reader: BatchLookup, ids: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    """Return the recorded spans with these ids, verbatim, except those whose file was removed."""
-    places = ((span_id, *place) for span_id in ids for place in index.rows(_PLACE, key_of(span_id)))
-    return records_at(reader, places)
 
 
 def records_at(

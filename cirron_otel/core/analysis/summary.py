@@ -1,18 +1,14 @@
-"""A summary of a spool: its sessions, ranks and processes, its record counts and its time."""
+"""The sessions of a spool, and the states of the processes that record them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from ...errors import InputError
 from ..spool.journal import read_journal
 from ..spool.owner import is_alive, owners
 from ..spool.paths import SpoolPaths
-from ..spool.reader import SpoolReader
-from .index import SpoolIndex, id_of
-from .sessions import State, assign_sessions
+from .sessions import State
 
 _MAX_LISTED = 1000
 
@@ -37,112 +33,6 @@ class SessionSummary:
     snapshots: int = 0
     ranks: list[int] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class SpoolSummary:
-    """The summary of a complete spool."""
-
-    path: str
-    files: int
-    bytes: int
-    """The size of the batch files that were read."""
-    skipped: int
-    """The number of files that are not readable batches; the reader's findings give the reasons."""
-    sdk_versions: list[str]
-    first_ns: int | None
-    last_ns: int | None
-    """The earliest start and the latest end of a span."""
-    spans: int
-    marks: int
-    snapshots: int
-    sessions: list[SessionSummary]
-    """The first 1,000 sessions, in order of their start."""
-    session_count: int
-    ranks: list[int]
-    marks_unattached: int
-    """The number of marks whose span is in no known session, including the `root` sentinel."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as a JSON object."""
-        return asdict(self)
-
-
-def summarise(reader: SpoolReader) -> SpoolSummary:
-    """Return the summary of a spool, in bounded memory (with an index on disk)."""
-    with SpoolIndex().load(reader) as index:
-        assign_sessions(index)
-        marks = dict(index.rows(_MARKS))
-        sessions = with_processes(sessions_of(index, marks), reader.paths)
-        first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
-        ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
-        return SpoolSummary(
-            path=str(reader.paths.spool),
-            files=index.files,
-            bytes=index.bytes,
-            skipped=reader.skipped,
-            sdk_versions=sorted(index.sdk_versions),
-            first_ns=first_ns,
-            last_ns=last_ns,
-            spans=index.one("SELECT count(*) FROM span"),
-            marks=sum(marks.values()),
-            snapshots=index.one("SELECT count(*) FROM snapshot"),
-            sessions=sessions[:_MAX_LISTED],
-            session_count=len(sessions),
-            ranks=[rank for rank in ranks if rank is not None][:_MAX_LISTED],
-            marks_unattached=marks.get(None, 0),
-        )
-
-
-_PER_SESSION = """
-SELECT session, rank, pid, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
-GROUP BY session, rank, pid ORDER BY session, rank, pid
-"""
-_ERRORS = """
-SELECT session.no, span.error FROM session JOIN span ON span.id = session.key
-WHERE span.error IS NOT NULL
-"""
-# A mark or snapshot belongs to its span's session, or to the session that its span_id names.
-_ATTACHED = """
-SELECT coalesce(
-    (SELECT session FROM span JOIN member USING (no) WHERE span.id = {0}.span LIMIT 1),
-    (SELECT session.no FROM session WHERE session.key = {0}.span)
-), count(*) FROM {0} GROUP BY 1
-"""
-_MARKS, _SNAPSHOTS = _ATTACHED.format("mark"), _ATTACHED.format("snapshot")
-
-
-def sessions_of(
-    index: SpoolIndex, marks: dict[int | None, int] | None = None
-) -> list[SessionSummary]:
-    """Return all sessions of an index in order of their start; those without an id come last.
-
-    `assign_sessions` must have been applied to the index. `marks` maps session numbers to numbers
-    of marks; if it is None, the marks are counted.
-    """
-    marks = dict(index.rows(_MARKS)) if marks is None else marks
-    sessions = {
-        number: SessionSummary(id_of(key) if key is not None else None, state)
-        for number, key, state in index.rows("SELECT no, key, state FROM session")
-    }
-    pids: defaultdict[int, set[int]] = defaultdict(set)
-    for number, rank, pid, spans, *times in index.rows(_PER_SESSION):
-        session = sessions[number]
-        session.spans += spans
-        starts, ends = (session.start_ns, times[0]), (session.end_ns, times[1])
-        session.start_ns = min((ns for ns in starts if ns is not None), default=None)
-        session.end_ns = max((ns for ns in ends if ns is not None), default=None)
-        _append(session.ranks, rank)
-        pids[number].add(pid)
-    for number, error in index.rows(_ERRORS):
-        sessions[number].error = error
-    for number, count in index.rows(_SNAPSHOTS):
-        if number is not None:
-            sessions[number].snapshots = count
-    for number, session in sessions.items():
-        session.marks = marks.get(number, 0)
-        session.pids = sorted(pids[number] - {None})[:_MAX_LISTED]
-    return sorted(sessions.values(), key=_order)
 
 
 def with_processes(

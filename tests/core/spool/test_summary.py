@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from cirron_otel import exactjson
-from cirron_otel.core.analysis.summary import SpoolSummary, summarise
 from cirron_otel.core.analysis.verify import verify_spool
+from cirron_otel.core.run.spool_summary import SpoolSummary, summarise
 from cirron_otel.core.run.trees import Forest, TreeLimits, TreeNode, build_trees
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.core.spool.writer import SpoolWriter
@@ -243,7 +243,7 @@ def test_no_batch_is_too_odd(tmp_path_factory: pytest.TempPathFactory, one: Any,
 def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
     """Ten times the spool: the same peak of Python's own memory, without SQLite's bounded cache.
 
-    Trees take a bounded number of bytes for each span that is not shown.
+    A summary, and trees, take a bounded number of bytes for each span that is not shown.
     """
     peaks = []
     for count in (10, 100):
@@ -255,9 +255,9 @@ def test_memory_does_not_grow_with_the_spool(tmp_path: Path) -> None:
             writer.write(encoded(made(number, spans=spans)))
         reader = SpoolReader(root)
         tracemalloc.start()
-        summarise(reader)
         list(verify_spool(reader))
         same = tracemalloc.get_traced_memory()[1]
+        summarise(reader)
         build_trees(reader, limits=TreeLimits(spans=10))
         peaks.append((same, tracemalloc.get_traced_memory()[1]))
         tracemalloc.stop()

@@ -34,7 +34,7 @@ _AT_ONCE: Final = 10_000
 _FORWARD: Final = "forward"
 
 
-class _Records(Scopes):
+class Records(Scopes):
     """The records in columns, and those of which figures need more than columns."""
 
     def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
@@ -81,7 +81,7 @@ class ArrangedRecording:
     def __init__(self, batches: Iterable[BatchFile], texts: Texts) -> None:
         """Read the records. Raises the errors of reading them, and TargetError for a full disk."""
         self.texts = texts
-        self._records = records = _Records(batches, texts)
+        self._records = records = Records(batches, texts)
         self._unit, self._evals = self._units()
         self.built = UnitBuilder(texts)
         self.sums = LaneSums()

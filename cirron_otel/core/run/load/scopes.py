@@ -47,6 +47,8 @@ class Scopes:
         self.texts = Texts() if texts is None else texts
         self.sdk_versions: set[str] = set()
         """The versions of the recorders, at most 100."""
+        self.bytes = 0
+        """The size of the batches."""
         self.places = Places()
         columns = [Columns(name) for name in ("scope", "scope_mark", "scope_snapshot")]
         for batch in batches:
@@ -62,11 +64,13 @@ class Scopes:
         self._by_id = _Groups(self.id, self.rows)
         self._by_parent = _Groups(self.parent, self.rows, self.column("start_ns"))
         self._marks_by_scope = _Groups(self.mark_scope, self.mark_rows, self.mark_column("ts_ns"))
+        self.snapshots = len(snapshots)
         self._snapshot_scope = snapshot_scope
         self._snapshots_by_scope = _Groups(snapshot_scope, np.arange(len(snapshots)))
 
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
         rows, name = self._read(batch), shown(batch.name) or ""
+        self.bytes += len(batch.data)
         if rows.sdk_version is not None and len(self.sdk_versions) < _MOST_VERSIONS:
             self.sdk_versions.add(shown(rows.sdk_version) or "")
         found: Sequence[IndexedSpan] = rows.spans
@@ -233,6 +237,20 @@ class Scopes:
     def session(self) -> np.ndarray:
         """The number of the session of each scope; -1 in a cycle of parents."""
         return self._found[1]
+
+    def first_files(self) -> dict[str, str]:
+        """Return the name of the first batch with a scope of each session, by the session's id."""
+        numbers, first = np.unique(self.session[self.rows], return_index=True)
+        names = zip(numbers.tolist(), self.places.files_of(self.rows[first]), strict=True)
+        keys = ((self.sessions[number].key, name) for number, name in names if number >= 0)
+        return {key: name for key, name in keys if key is not None}
+
+    def sessions_of_ids(self) -> dict[str | None, str]:
+        """Return the id of the session of each scope with an id."""
+        keys = [each.key for each in self.sessions] + [None]
+        numbers = zip(self.id[self.rows].tolist(), self.session[self.rows].tolist(), strict=True)
+        pairs = ((self.id_of(id_), keys[session]) for id_, session in numbers if id_ >= 0)
+        return {id_: key for id_, key in pairs if key is not None}
 
     def summaries(self) -> list[SessionSummary]:
         """Return all sessions in order of their start; those without an id come last."""
