@@ -29,7 +29,7 @@ _COSTS: Final = ("gpu_ns", "memory_peak", "device_peak", "reserved_peak")
 
 
 class StepTable:
-    """The units of a recording, one row each. Memory holds one block of them.
+    """The units of a recording, one row each. Memory holds a block of them, and places of marks.
 
     An integer that has more than 64 bits is None. Times of damaged records are far apart, so their
     differences and sums may not fit.
