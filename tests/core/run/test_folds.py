@@ -15,6 +15,7 @@ from cirron_otel.core.run.opening import open_run
 from cirron_otel.core.run.relations import Block
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.run.run import Run
+from cirron_otel.core.run.step_table import StepTable
 from tests.kit.examples import examples
 from tests.kit.generators.run_spools import run_spool
 from tests.kit.generators.trees import training
@@ -60,11 +61,14 @@ def marks_divided(run: Run, chance: random.Random) -> Iterator[Block]:
 def figures(run: Run) -> dict[str, Any]:
     report = report_of(run)
     assert report.together is not None
+    table = StepTable(run.recording, {})
     return {
         "report": report.to_json(),
         "together": report.together.to_json(),
         "window": run.window(LIMITS),
         "device": run.device_ns,
+        "columns": table.columns,
+        "rows": sorted(map(repr, table.rows())),
         "points": [run.unit_points(each.rank, 3) for each in run.ranks],
     }
 
@@ -85,6 +89,6 @@ def check(files: Any, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         expected = figures(run)
     with open_run(reader, reader) as run:
         units, marks = list(divided(run, chance)), list(marks_divided(run, chance))
-        monkeypatch.setattr(run.recording, "unit_blocks", lambda: iter(units))
+        monkeypatch.setattr(run.recording, "unit_blocks", lambda **_: iter(units))
         monkeypatch.setattr(run.recording, "mark_blocks", lambda: iter(marks))
         assert figures(run) == expected
