@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -94,28 +95,21 @@ def summarise(reader: SpoolReader) -> SpoolSummary:
 
 
 _PER_SESSION = """
-SELECT session, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
-GROUP BY session
+SELECT session, rank, pid, count(*), min(start_ns), max(end_ns) FROM member JOIN span USING (no)
+GROUP BY session, rank, pid ORDER BY session, rank, pid
 """
 _ERRORS = """
 SELECT session.no, span.error FROM session JOIN span ON span.id = session.key
 WHERE span.error IS NOT NULL
 """
-_RANKS = "SELECT DISTINCT session, rank FROM member JOIN span USING (no) ORDER BY session, rank"
-_PIDS = "SELECT DISTINCT session, pid FROM member JOIN span USING (no) ORDER BY session, pid"
 # A mark or snapshot belongs to its span's session, or to the session that its span_id names.
-_MARKS = """
+_ATTACHED = """
 SELECT coalesce(
-    (SELECT session FROM span JOIN member USING (no) WHERE span.id = mark.span LIMIT 1),
-    (SELECT session.no FROM session WHERE session.key = mark.span)
-), count(*) FROM mark GROUP BY 1
+    (SELECT session FROM span JOIN member USING (no) WHERE span.id = {0}.span LIMIT 1),
+    (SELECT session.no FROM session WHERE session.key = {0}.span)
+), count(*) FROM {0} GROUP BY 1
 """
-_SNAPSHOTS = """
-SELECT coalesce(
-    (SELECT session FROM span JOIN member USING (no) WHERE span.id = snapshot.span LIMIT 1),
-    (SELECT session.no FROM session WHERE session.key = snapshot.span)
-), count(*) FROM snapshot GROUP BY 1
-"""
+_MARKS, _SNAPSHOTS = _ATTACHED.format("mark"), _ATTACHED.format("snapshot")
 
 
 def sessions_of(
@@ -131,20 +125,23 @@ def sessions_of(
         number: SessionSummary(id_of(key) if key is not None else None, state)
         for number, key, state in index.rows("SELECT no, key, state FROM session")
     }
-    for number, spans, start_ns, end_ns in index.rows(_PER_SESSION):
+    pids: defaultdict[int, set[int]] = defaultdict(set)
+    for number, rank, pid, spans, *times in index.rows(_PER_SESSION):
         session = sessions[number]
-        session.spans, session.start_ns, session.end_ns = spans, start_ns, end_ns
+        session.spans += spans
+        starts, ends = (session.start_ns, times[0]), (session.end_ns, times[1])
+        session.start_ns = min((ns for ns in starts if ns is not None), default=None)
+        session.end_ns = max((ns for ns in ends if ns is not None), default=None)
+        _append(session.ranks, rank)
+        pids[number].add(pid)
     for number, error in index.rows(_ERRORS):
         sessions[number].error = error
-    for number, rank in index.rows(_RANKS):
-        _append(sessions[number].ranks, rank)
-    for number, pid in index.rows(_PIDS):
-        _append(sessions[number].pids, pid)
     for number, count in index.rows(_SNAPSHOTS):
         if number is not None:
             sessions[number].snapshots = count
-    for each, session in sessions.items():
-        session.marks = marks.get(each, 0)
+    for number, session in sessions.items():
+        session.marks = marks.get(number, 0)
+        session.pids = sorted(pids[number] - {None})[:_MAX_LISTED]
     return sorted(sessions.values(), key=_order)
 
 
@@ -194,5 +191,5 @@ def _order(session: SessionSummary) -> tuple[bool, int, str]:
 
 
 def _append(numbers: list[int], number: int | None) -> None:
-    if number is not None and len(numbers) < _MAX_LISTED:
+    if number is not None and number not in numbers and len(numbers) < _MAX_LISTED:
         numbers.append(number)

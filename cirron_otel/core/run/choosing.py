@@ -50,7 +50,7 @@ def open_chosen_run(
         yield chosen, Run(reducer, RunFiles.of(reader), slowest)
         return
     is_odd = guess.names == names  # reducing it again would fail again
-    with open_run(reader, reader, slowest=slowest, needs_index=is_odd) as run:
+    with open_run(reader, reader, slowest=slowest, in_columns=is_odd) as run:
         yield chosen, run
 
 

@@ -24,7 +24,7 @@ from ...semconv import OVERHEAD_NS
 from ..records.rows import number_of
 from .figures.series import value_of
 from .load.scopes import Scopes, known
-from .relations import ABSENT
+from .relations import ABSENT, SUMS
 
 
 def trace_events(scopes: Scopes) -> Iterator[str]:
@@ -58,7 +58,7 @@ class _Events:
     def _in_order(self, rows: np.ndarray) -> np.ndarray:
         """Return the scopes with a position by process, thread and start; outer ones first."""
         scopes = self._scopes
-        has_sums = scopes.rows[scopes.column("has_sums")[scopes.rows] != 0]
+        has_sums = scopes.rows[scopes.column("flags")[scopes.rows] & SUMS != 0]
         above = scopes.parent[rows]
         rows = rows[(above < 0) | ~np.isin(above, scopes.id[has_sums])]
         starts, ends, threads = (
@@ -87,7 +87,7 @@ class _Events:
     def _of_process(self, rows: np.ndarray, number: int) -> Iterator[str]:
         scopes, text, tracks = self._scopes, self._scopes.texts.text, _Tracks(number)
         for row in rows:
-            name, index, start, end, _, _, thread, error, has_sums = scopes.values(row)
+            name, index, start, end, _, _, thread, error, flags, *_ = scopes.values(row)
             ns, id_ = max(end - start, 0), int(scopes.id[row])
             track, is_new = tracks.of(known(thread), start, start + ns)
             if is_new:
@@ -95,7 +95,7 @@ class _Events:
                 yield _meta("thread_name", number, track, {"name": thread_name})
             about = {"id": scopes.id_of(id_), "index": text(index), "error": text(error)}
             args: dict[str, Any] = {key: value for key, value in about.items() if value is not None}
-            if has_sums and id_ >= 0:
+            if flags & SUMS and id_ >= 0:
                 args["phases_us"] = self._sums(id_)
             category = text(name) or "?"
             shown = category if text(index) is None else f"{category} {text(index)}"

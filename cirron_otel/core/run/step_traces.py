@@ -88,7 +88,7 @@ def places_of(scopes: Scopes, trees: Iterable[TreeNode]) -> Iterator[tuple[str, 
     """Yield the ids of the scopes of some trees, each with the place of its record."""
     for id_ in {node.id for tree in trees for _, node in scopes_of(tree) if node.id is not None}:
         for row in scopes.with_id(scopes.number_of(id_)):
-            place = scopes.place_of(int(row))
+            place = scopes.places.of(int(row))
             if place is not None:
                 yield id_, *place
 

@@ -21,7 +21,7 @@ from ...ids import is_id
 from ..spool.reader import BatchFile
 from .figures.series import value_of
 from .load.scopes import Scopes, known
-from .relations import ABSENT
+from .relations import ABSENT, SUMS
 
 UNLIMITED = 2**63 - 1
 
@@ -266,7 +266,7 @@ class Trees:
                 continue
             self._is_shown[row] = True
             self._shown += 1
-            name, index, start, end, rank, pid, thread, error, has_sums = scopes.values(row)
+            name, index, start, end, rank, pid, thread, error, flags, *_ = scopes.values(row)
             yield self._with_snapshots(TreeNode(
                 id=scopes.id_of(int(scopes.id[row])),
                 name=text(name),
@@ -278,7 +278,7 @@ class Trees:
                 thread_id=known(thread),
                 session=self._session_of(row),
                 error=text(error),
-                phases_are_sums=bool(has_sums),
+                phases_are_sums=bool(flags & SUMS),
             ), int(scopes.id[row]))  # fmt: skip
 
     def _session_of(self, row: int) -> str | None:

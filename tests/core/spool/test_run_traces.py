@@ -86,4 +86,6 @@ def test_a_file_that_is_gone_meanwhile_takes_its_attributes_with_it(tmp_path: Pa
     for path in (tmp_path / "spool").iterdir():
         path.unlink()
     assert scopes.with_id(scopes.number_of(_id("s"))).tolist() == [0]
-    assert records_at(reader, [(_id("s"), *place) for place in [scopes.place_of(0)] if place]) == {}
+    assert (
+        records_at(reader, [(_id("s"), *place) for place in [scopes.places.of(0)] if place]) == {}
+    )

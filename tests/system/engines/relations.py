@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cirron_otel.core.analysis.index import run_index
 from cirron_otel.core.columns.batch_rows import rows_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, opened_tables
 from cirron_otel.core.records.rows import IndexedSpan, shown
 from cirron_otel.core.run import relations
 from cirron_otel.core.run.engines.recording import EngineRecording
-from cirron_otel.core.run.load.indexed import IndexedRecording
+from cirron_otel.core.run.load.arranged import ArrangedRecording
 from cirron_otel.core.run.load.tree import Extent
 from cirron_otel.core.run.opening import reduced
 from cirron_otel.core.run.recording import Recording
 from cirron_otel.core.run.relations import ABSENT, MARK, PART, UNIT, Block, Texts, rows
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
+
+from . import documents
 
 Files = list[tuple[str, bytes]]
 RELATIONS = "relations"
@@ -42,10 +44,9 @@ def storable(files: Files) -> Files:
     return found
 
 
-def in_index(files: Files, folder: Path) -> dict[str, Any]:
-    """Write the files into a spool, and return its relations, read through an index."""
-    with run_index(reader_of(files, folder)) as index:
-        return document_of(IndexedRecording(index, Texts()))
+def in_columns(files: Files, folder: Path) -> dict[str, Any]:
+    """Write the files into a spool, and return its relations, from all records in columns."""
+    return document_of(ArrangedRecording(reader_of(files, folder), Texts()))
 
 
 def in_one_pass(files: Files, folder: Path) -> dict[str, Any] | None:
@@ -70,6 +71,25 @@ def engine_recording(
         tables.run(*tables.choose("all")) as run,
     ):
         yield EngineRecording(run, Texts(), size)
+
+
+def print_documents(wanted: Sequence[str], connect: Connect) -> None:
+    """Print documents of tables, those of each directory on one line, as JSON.
+
+    `wanted` has for each directory the names of its documents: `report,relations:DIR`. For tables
+    that cannot be read, the line is `{"error": MESSAGE}`.
+    """
+    for each in wanted:
+        listed, _, directory = each.partition(":")
+        names = listed.split(",")
+        try:
+            others = tuple(name for name in names if name != RELATIONS)
+            found = documents.in_engine(Path(directory), connect, others)
+            if RELATIONS in names:
+                found[RELATIONS] = plain(in_engine(Path(directory), connect))
+        except InputError as error:
+            found = {"error": str(error)}
+        print(json.dumps(found), flush=True)
 
 
 def reader_of(files: Files, folder: Path) -> SpoolReader:

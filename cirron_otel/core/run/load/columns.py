@@ -19,6 +19,16 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
         "around", "levels", "is_listed", "device", "on_scope", "inner_eval",
     ),
+    "scope": (
+        "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
+        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "flags", "gpu_ns",
+        "memory_peak", "device_peak", "reserved_peak",
+    ),
+    "scope_mark": (
+        "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",
+        "has_summaries", "is_listed", "device",
+    ),
+    "scope_snapshot": ("scope_high", "scope_low"),
     "digested_step": (
         "source", "rank", "unit", "no", "start_ns", "epoch", "number", "turn", "step", "is_cut",
         "is_digested",
@@ -27,15 +37,6 @@ SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
         "unit", "no", "ts_ns", "quantity", "high", "low", "dtype", "bits_high", "bits_low",
         "is_failed", "file", "position",
     ),
-    "scope": (
-        "id_high", "id_low", "parent_high", "parent_low", "origin_high", "origin_low", "name",
-        "idx", "start_ns", "end_ns", "rank", "pid", "thread_id", "error", "has_sums",
-    ),
-    "scope_mark": (
-        "scope_high", "scope_low", "id_high", "id_low", "name", "type", "value", "kind", "ts_ns",
-        "has_summaries",
-    ),
-    "scope_snapshot": ("scope_high", "scope_low"),
 }  # fmt: skip
 _AT_ONCE = 1 << 16
 _UNSEALED = 1 << 11

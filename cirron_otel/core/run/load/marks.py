@@ -27,8 +27,8 @@ from .lanes import check
 from .phases import Numbered
 from .tree import ScopeTree
 
-_EVAL: Final = "eval"
-_EPOCH: Final = "epoch"
+EVAL: Final = "eval"
+EPOCH: Final = "epoch"
 _DIGEST: Final = "a digest"
 """The kind of a mark with a digest; no text that is read is this object."""
 _INT64: Final = range(-(2**63) + 1, 2**63)
@@ -44,6 +44,15 @@ def has_series(name: str | None) -> bool:
     """
     is_foreign = name is not None and name.startswith(STORMLOG) and name != STORMLOG_ERROR
     return name != OVERHEAD_NS and not is_foreign
+
+
+def forget_digest(mark: IndexedMark) -> None:
+    """Remove the digest of a mark, which is read again if it is compared.
+
+    The digests of tensors take much memory.
+    """
+    if has_digest(mark):
+        mark.kind, mark.value, mark.attrs = _DIGEST, None, msgspec.Raw()
 
 
 class Marks:
@@ -74,9 +83,7 @@ class Marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
-            if has_digest(mark):
-                # It is read again if it is compared: the digests of tensors take much memory.
-                mark.kind, mark.value, mark.attrs = _DIGEST, None, msgspec.Raw()
+            forget_digest(mark)
             detach(mark)
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
@@ -106,7 +113,7 @@ class Marks:
                 self._count -= len(found)
                 self._put(
                     found, unit, each.rank, span.parent_id, 1, (each, span),
-                    is_inner=each.name == _EVAL,
+                    is_inner=each.name == EVAL,
                 )  # fmt: skip
 
     def place_below(
@@ -126,7 +133,7 @@ class Marks:
                     chain[2] = span
                 is_inner, inner = False, by_id.get(each.id)
                 while inner is not None:
-                    is_inner |= inner.name == _EVAL
+                    is_inner |= inner.name == EVAL
                     inner = by_id.get(inner.parent_id)
                 self._put(found, unit, each.rank, None, 0, chain, is_inner=is_inner)
 
@@ -141,10 +148,10 @@ class Marks:
         *,
         is_inner: bool = False,
     ) -> None:
-        is_eval = any(each is not None and each.name == _EVAL for each in chain)
+        is_eval = any(each is not None and each.name == EVAL for each in chain)
         epoch, has_epoch = NO_TEXT, False
         for each in chain:
-            if each is not None and each.name == _EPOCH:
+            if each is not None and each.name == EPOCH:
                 epoch, has_epoch = self._texts.token_of(each.index), True
                 break
         around = self._texts.token(outside)
@@ -154,14 +161,14 @@ class Marks:
             if is_listed is None:
                 if name == OVERHEAD_NS and mark.value is not None:
                     continue
-                is_listed = self._is_listed(number, mark, chain)
+                is_listed = self.is_listed(number, mark, chain)
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),
-                epoch, int(has_epoch), around, levels, int(is_listed), self._device(mark),
+                epoch, int(has_epoch), around, levels, int(is_listed), self.device(mark),
                 int(bool(chain)), int(is_inner),
             ))  # fmt: skip
 
-    def _is_listed(
+    def is_listed(
         self, number: int, mark: IndexedMark, chain: Sequence[IndexedSpan | None]
     ) -> bool:
         """Return whether a mark has a series, and collect it if it is about memory."""
@@ -179,7 +186,7 @@ class Marks:
             self._plain[name] = is_listed
         return is_listed
 
-    def _device(self, mark: IndexedMark) -> int:
+    def device(self, mark: IndexedMark) -> int:
         """Return the token of the device that a reading is of."""
         if mark.name is None or not mark.name.startswith("hw."):
             return NO_TEXT
@@ -242,8 +249,8 @@ class Marks:
             if found is None:
                 break
             span = found[1]
-            is_eval |= span.name == _EVAL
-            if span.name == _EPOCH and not has_epoch:
+            is_eval |= span.name == EVAL
+            if span.name == EPOCH and not has_epoch:
                 epoch, has_epoch = self._texts.token(shown(span.index)), 1
             id_ = span.parent_id
         return int(is_eval), epoch, has_epoch

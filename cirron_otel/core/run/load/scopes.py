@@ -12,16 +12,19 @@ from typing import Any, Final
 import numpy as np
 
 from ....semconv import SESSION
-from ...analysis.sessions import HANG_ON_SESSIONS, FoundSession, SessionFinder
-from ...records.rows import IndexedMark, IndexedSpan, rows_of, shown
+from ...analysis.sessions import HANG_ON_SESSIONS, FoundSession, SessionFinder, closed_session
+from ...analysis.summary import SessionSummary
+from ...records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
 from ...records.step_summaries import ExpandedSpan, expand, may_have_summaries
 from ...spool.reader import BatchFile
-from ..relations import ABSENT, NO_TEXT, Texts
+from ..relations import ABSENT, NO_TEXT, SAMPLED, SUMMARY, SUMS, Texts
 from .columns import SCHEMAS, Columns
 from .marks import typed_value
-from .places import Place, Places
+from .places import Places
 
 _MOST_VERSIONS: Final = 100
+_MOST_LISTED: Final = 1000
+_SUMMARISED: Final = ("start_ns", "end_ns", "rank", "pid")
 _INT64: Final = range(-(2**63), 2**63)
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
@@ -32,17 +35,19 @@ class Scopes:
     A scope is identified by its row. Ids are numbers, in which -1 is a missing id.
     """
 
-    def __init__(self, batches: Iterable[BatchFile], *, once: bool) -> None:
+    def __init__(
+        self, batches: Iterable[BatchFile], *, once: bool, texts: Texts | None = None
+    ) -> None:
         """Read the records of some batches.
 
         With `once`, only the first one of repeated records counts, and a complete step replaces its
         summary. Raises the errors of reading the batches, and TargetError if there is no disk
         space.
         """
-        self.texts = Texts()
+        self.texts = Texts() if texts is None else texts
         self.sdk_versions: set[str] = set()
         """The versions of the recorders, at most 100."""
-        self._places = Places()
+        self.places = Places()
         columns = [Columns(name) for name in ("scope", "scope_mark", "scope_snapshot")]
         for batch in batches:
             self._add(batch, *columns)
@@ -61,7 +66,7 @@ class Scopes:
         self._snapshots_by_scope = _Groups(snapshot_scope, np.arange(len(snapshots)))
 
     def _add(self, batch: BatchFile, spans: Columns, marks: Columns, snapshots: Columns) -> None:
-        rows, name = rows_of(batch.data), shown(batch.name) or ""
+        rows, name = self._read(batch), shown(batch.name) or ""
         if rows.sdk_version is not None and len(self.sdk_versions) < _MOST_VERSIONS:
             self.sdk_versions.add(shown(rows.sdk_version) or "")
         found: Sequence[IndexedSpan] = rows.spans
@@ -70,29 +75,42 @@ class Scopes:
             expanded = expand(rows)
             positions, found = [each[0] for each in expanded], [each[1] for each in expanded]
         has_summaries = any(isinstance(each, ExpandedSpan) for each in found)
-        self._places.add(name, spans.count, positions)
+        self.places.add(name, spans.count, positions)
         spans.add_all([self._span(each) for each in found])
         marks.add_all([self._mark(each, has_summaries) for each in rows.marks])
         halves = self.texts.halves
         snapshots.add_all([halves(each.span_id) for each in rows.snapshots])
 
+    def _read(self, batch: BatchFile) -> IndexedBatch:
+        return rows_of(batch.data)
+
     def _span(self, span: IndexedSpan) -> tuple[int, ...]:
         texts = self.texts
         origin = span.origin if isinstance(span, ExpandedSpan) else None
+        flags = SUMMARY * (origin is not None)
+        peaks: tuple[int | None, int | None] = None, None
+        if span.has_attributes:
+            flags |= SUMS * span.phases_are_sums | SAMPLED * span.is_peak_sampled
+            peaks = span.device_peaks
         return (
             *texts.halves(span.id), *texts.halves(span.parent_id), *texts.halves(origin),
             texts.token_of(span.name), texts.token_of(span.index), _int64(span.start_ns),
             _int64(span.end_ns), _int64(span.rank), _int64(span.pid), _int64(span.thread_id),
             NO_TEXT if span.otel is None else texts.token_of(span.error),
-            span.has_attributes and span.phases_are_sums,
+            flags, _int64(span.gpu_ns), _int64(span.memory_peak_bytes), *map(_int64, peaks),
         )  # fmt: skip
 
     def _mark(self, mark: IndexedMark, has_summaries: bool) -> tuple[int, ...]:
-        texts = self.texts
+        texts, noted = self.texts, self._noted(mark)
         return (
             *texts.halves(mark.span_id), *texts.halves(mark.id), texts.token_of(mark.name),
             *typed_value(texts, mark), texts.token_of(mark.kind), _int64(mark.ts_ns), has_summaries,
+            *noted,
         )  # fmt: skip
+
+    def _noted(self, mark: IndexedMark) -> tuple[int, int]:  # noqa: ARG002
+        """Return the columns `is_listed` and `device` of a mark, which only figures need."""
+        return 0, NO_TEXT
 
     def _remove_repeated(self, origin: np.ndarray) -> None:
         is_complete = np.zeros(len(self._ids) + 1, bool)
@@ -156,18 +174,21 @@ class Scopes:
         """Return the number of snapshots of the scope with an id."""
         return len(self._snapshots_by_scope.of(number))
 
-    def place_of(self, row: int) -> Place | None:
-        """Return the place of the record of a scope."""
-        return self._places.of(row)
-
     @cached_property
-    def _first_by_id(self) -> np.ndarray:
+    def first_by_id(self) -> np.ndarray:
         """The first scope with each id, preferably a topmost one; -1 for none."""
         first = np.full(len(self._ids) + 1, -1)
         for rows in (self.rows[::-1], self.tops[::-1]):
             first[self.id[rows]] = rows
         first[-1] = -1
         return first
+
+    @cached_property
+    def above(self) -> np.ndarray:
+        """The scope around each scope; -1 for a topmost one."""
+        above = np.full(len(self._spans), -1)
+        above[self.rows] = self.first_by_id[self.parent[self.rows]]
+        return above
 
     @cached_property
     def tops(self) -> np.ndarray:
@@ -184,7 +205,7 @@ class Scopes:
         text = self.texts.text
         closed, opened, tops = [], [], []
         for row in self.tops.tolist():
-            token, _, start, end, _, process, *_ = self.values(row)
+            token, _, start, end, _, process, _, error, *_ = self.values(row)
             name, start_ns, pid = text(token), known(start), known(process)
             id_, parent = self.id_of(int(self.id[row])), self.id_of(int(self.parent[row]))
             if parent is not None and name in HANG_ON_SESSIONS:
@@ -192,15 +213,13 @@ class Scopes:
             elif parent is None and name == SESSION:
                 parent = id_
                 if id_ is not None:
-                    closed.append(FoundSession(id_, "closed", pid, start_ns, known(end)))
+                    closed.append(closed_session(id_, pid, start_ns, known(end), text(error)))
             tops.append((row, parent, pid, start_ns or 0))
         finder = SessionFinder(closed, opened)
         of_top = np.full(len(self._spans), -1)
         for row, parent, pid, begun_ns in tops:
             of_top[row] = finder.of_top(parent, pid, begun_ns)
-        above = np.arange(len(self._spans))
-        above[self.rows] = self._first_by_id[self.parent[self.rows]]
-        above[self.tops] = self.tops
+        above = np.where(self.above < 0, np.arange(len(of_top)), self.above)
         for _ in range(len(above).bit_length()):
             above = above[above]
         return finder.sessions, of_top[above]
@@ -215,14 +234,36 @@ class Scopes:
         """The number of the session of each scope; -1 in a cycle of parents."""
         return self._found[1]
 
-    def session_counts(self) -> list[tuple[int, int]]:
+    def summaries(self) -> list[SessionSummary]:
+        """Return all sessions in order of their start; those without an id come last."""
+        groups, counts = _Groups(self.session, self.rows), self._session_counts()
+        found = []
+        for number, (each, (marks, snapshots)) in enumerate(
+            zip(self.sessions, counts, strict=True)
+        ):
+            rows = groups.of(number)
+            starts, ends, ranks, pids = (
+                column[column != ABSENT]
+                for column in (self.column(name)[rows] for name in _SUMMARISED)
+            )
+            of_key = self.column("error")[self.with_id(self.number_of(each.key))]
+            errors = of_key[of_key != NO_TEXT]
+            found.append(SessionSummary(
+                each.key, each.state, self.texts.text(int(errors[-1])) if len(errors) else None,
+                int(starts.min()) if len(starts) else None, int(ends.max()) if len(ends) else None,
+                len(rows), marks, snapshots,
+                *(np.unique(every)[:_MOST_LISTED].tolist() for every in (ranks, pids)),
+            ))  # fmt: skip
+        return sorted(found, key=lambda each: (each.id is None, each.start_ns or 0, each.id or ""))
+
+    def _session_counts(self) -> list[tuple[int, int]]:
         """Return the numbers of marks and of snapshots of each session."""
         by_scope = np.full(len(self._ids) + 1, -1)
         for number, each in enumerate(self.sessions):
             by_scope[self.number_of(each.key)] = number
         by_scope[-1] = -1
-        is_recorded = self._first_by_id >= 0
-        by_scope[is_recorded] = self.session[self._first_by_id[is_recorded]]
+        is_recorded = self.first_by_id >= 0
+        by_scope[is_recorded] = self.session[self.first_by_id[is_recorded]]
         counts = [
             np.bincount(by_scope[scopes] + 1, minlength=len(self.sessions) + 1)[1:].tolist()
             for scopes in (self.mark_scope[self.mark_rows], self._snapshot_scope)

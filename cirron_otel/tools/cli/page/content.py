@@ -90,7 +90,7 @@ def gather(
     limits = TreeLimits(spans=most, children=most, marks=_MARKS)
     traces = step_traces(run.recording, scopes, ranks[:TRACED_RANKS], asked, limits)
     trees = [*tops, *(trace.step for trace in traces)]
-    sessions = _sessions(run, scopes)
+    sessions = scopes.summaries()
     if isinstance(reader, SpoolReader):
         sessions = with_processes(sessions, reader.paths)
     return RunContent(
@@ -110,19 +110,6 @@ def gather(
         [*warnings, *_states(sessions), *_missing(scopes)],
         findings,
     )
-
-
-def _sessions(run: Run, scopes: Scopes) -> list[SessionSummary]:
-    """Return the sessions, with the numbers of their marks and snapshots."""
-    counts = dict(zip(
-        ((each.key, each.pid if each.key is None else None) for each in scopes.sessions),
-        scopes.session_counts(), strict=True,
-    ))  # fmt: skip
-    sessions = run.recording.sessions()
-    for each in sessions:
-        pid = next(iter(each.pids), None) if each.id is None else None
-        each.marks, each.snapshots = counts.get((each.id, pid), (0, 0))
-    return sessions
 
 
 def _epochs(scopes: Scopes, rank: int | None) -> list[int]:
