@@ -17,9 +17,8 @@ from pyspark.sql import SparkSession
 from cirron_otel.core.engines.spark_engine import spark, spark_session
 from cirron_otel.errors import InputError
 
-from . import relations
 from .documents import in_engine
-from .relations import RELATIONS
+from .relations import RELATIONS, plain
 
 
 def main() -> None:
@@ -36,10 +35,9 @@ def main() -> None:
 
 
 def _documents(directory: Path, session: SparkSession, names: list[str]) -> dict[str, Any]:
-    others = tuple(name for name in names if name != RELATIONS)
-    documents = in_engine(directory, spark(session), others)
-    if RELATIONS in names:
-        documents[RELATIONS] = relations.plain(relations.in_engine(directory, spark(session)))
+    documents = in_engine(directory, spark(session), tuple(names))
+    if RELATIONS in documents:
+        documents[RELATIONS] = plain(documents[RELATIONS])
     return documents
 
 
