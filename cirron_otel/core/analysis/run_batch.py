@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,10 +67,27 @@ class RunBatchOutline:
     cause: str | None = None
     """The cause of a failure, if the session's own span or the job's states a known one."""
 
+    def join(self, other: RunBatchOutline) -> None:
+        """Add the fields of another batch of the same session or run."""
+        self.session_trace_id = self.session_trace_id or other.session_trace_id
+        self.resource.update(other.resource)
+        self.spans += other.spans
+        self.start_ns = _either(min, self.start_ns, other.start_ns)
+        self.end_ns = _either(max, self.end_ns, other.end_ns)
+        self.ranks |= other.ranks
+        for rank, steps in other.steps.items():
+            self.steps[rank] = self.steps.get(rank, 0) + steps
+        self.status = worse(self.status, other.status)
+        self.cause = self.cause or other.cause
+
     def text(self, attribute: str) -> str | None:
         """Return an attribute of the resource if it is a non-empty string."""
         value = self.resource.get(attribute)
         return value if isinstance(value, str) and value else None
+
+
+def _either(choose: Callable[..., int], one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else choose(one, other)
 
 
 def outline_of(data: bytes) -> RunBatchOutline:

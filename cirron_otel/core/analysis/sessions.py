@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, Self
 from ...semconv import SESSION
 from ..spool.reader import BatchFile
 from .index import SpoolIndex, id_of, key_of
-from .run_batch import STEP_NAMES, RunBatchOutline
+from .run_batch import CLOSED, FAILED, KILLED, STEP_NAMES, RunBatchOutline
 
 State = Literal["closed", "failed", "killed", "open", "unfinished", "none"]
 HANG_ON_SESSIONS: Final = ("epoch", "request")
@@ -176,23 +176,6 @@ class OutlinedBatch(NamedTuple):
     content: Callable[[], BatchFile]
 
 
-class BatchOfSession(NamedTuple):
-    """The spans of a batch that belong to one session and one rank."""
-
-    session: int
-    """The number of the session."""
-    key: bytes | None
-    """The key of the session's id (`key_of`); None if no session of the process is recorded."""
-    state: str
-    """The state of the session in the index."""
-    batch: str
-    start_ns: int | None
-    end_ns: int | None
-    rank: int | None
-    spans: int
-    steps: int
-
-
 class SessionSearch:
     """The search for the sessions of batches that name none, such as those of cirron-sdk.
 
@@ -218,17 +201,28 @@ class SessionSearch:
         """Find the sessions. Raises TargetError if there is no disk space."""
         assign_sessions(self._index.ready())
 
-    def of_spans(self) -> Iterator[BatchOfSession]:
-        """Yield the spans by session, batch and rank, in the order of these three."""
-        for number, key, state, file, *rest in self._index.rows(_SPANS):
-            yield BatchOfSession(number, key, state, self._names[file], *rest)
+    def outlines(self) -> Iterator[tuple[str, str, RunBatchOutline]]:
+        """Yield the id of a session, and the name and the outline of a batch with records of it.
 
-    def of_marks(self) -> Iterator[tuple[int, str]]:
-        """Yield pairs of a session's number and the name of a batch with its marks."""
-        for number, file in self._index.rows(_MARKS):
-            yield number, self._names[file]
+        There is an outline for each rank, and an empty one for marks.
+        """
+        for number, key, state, file, start_ns, end_ns, rank, spans, steps in self._index.rows(
+            _SPANS
+        ):
+            yield _id(number, key), self._names[file], RunBatchOutline(
+                start_ns=start_ns, end_ns=end_ns, spans=spans, status=_STATUS.get(state),
+                steps={rank: steps} if steps else {}, ranks=set() if rank is None else {rank},
+            )  # fmt: skip
+        for number, key, file in self._index.rows(_MARKS):
+            yield _id(number, key), self._names[file], RunBatchOutline()
 
 
+def _id(number: int, key: bytes | None) -> str:
+    return f"process-{number}" if key is None else id_of(key)
+
+
+_STATUS: Final = {"closed": CLOSED, "killed": KILLED, "failed": FAILED}
+"""The status of a run, keyed by the state of its session."""
 _SPANS = f"""
 SELECT session.no, session.key, session.state, span.file, min(span.start_ns), max(span.end_ns),
     span.rank, count(*), sum(span.name IN {STEP_NAMES})
@@ -236,6 +230,7 @@ FROM member JOIN span USING (no) JOIN session ON session.no = member.session
 GROUP BY session.no, span.file, span.rank ORDER BY session.no, span.file, span.rank
 """  # noqa: S608 - constants
 _MARKS = """
-SELECT DISTINCT member.session, mark.file
+SELECT DISTINCT session.no, session.key, mark.file
 FROM mark JOIN span ON span.id = mark.span JOIN member ON member.no = span.no
+JOIN session ON session.no = member.session
 """

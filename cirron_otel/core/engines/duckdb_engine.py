@@ -209,14 +209,13 @@ class DuckDBEngine(SqlEngine):
                     f"{self.batches.directory}: spans of a batch that is not in {BATCHES}"
                     f" ({key}): convert the recording again"
                 )
-            outline.spans += spans
-            times = (outline.start_ns, start_ns), (outline.end_ns, end_ns)
-            outline.start_ns = min((t for t in times[0] if t is not None), default=None)
-            outline.end_ns = max((t for t in times[1] if t is not None), default=None)
-            if rank is not None:
-                outline.ranks.add(rank)
-            if steps:
-                outline.steps[rank] = steps
+            ranks = set() if rank is None else {rank}
+            counts = {rank: steps} if steps else {}
+            outline.join(
+                RunBatchOutline(
+                    start_ns=start_ns, end_ns=end_ns, ranks=ranks, steps=counts, spans=spans
+                )
+            )
         for key, name, otel, entries in self._run(_ENDS.format(rows=self._rows(SPANS))):
             attributes = {each: _value(entry) for each, entry in entries.items()}
             value = None if otel is None else exactjson.loads(otel)

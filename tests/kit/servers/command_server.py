@@ -4,7 +4,7 @@ Most of the CPU time of a short command is the start of Python and its imports. 
 starts the program below once. For each command the program forks, takes over the arguments, the
 working directory, the environment and the standard streams, and runs the command's entry point to
 the normal end of the interpreter. A command that differs in how Python itself starts, such as one
-with another `PYTHONUTF8`, is started as a process of its own: `starts_alike` finds these.
+with another `PYTHONUTF8`, is a new program: `starts_alike` finds these.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import multiprocessing.connection
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -41,7 +42,6 @@ PRELOADED = (
     "cirron_otel.core.run.load.blocks",
     "cirron_otel.core.run.load.arranged",
     "cirron_otel.core.run.report",
-    "cirron_otel.core.run.run_figures",
     "cirron_otel.core.targets.sql",
     "cirron_otel.core.translator.translate",
     "cirron_otel.tools.cli",
@@ -208,6 +208,13 @@ class CommandServer:
         connection.sendall(request)
         return int.from_bytes(_exactly(connection, 8))
 
+    def write_program(self, path: Path, command: Path) -> None:
+        """Write an executable file that runs the command at `command` (see `forked_command`)."""
+        client = Path(__file__).with_name("forked_command.py")
+        words = [sys.executable, "-IS", str(client), self._address, str(command)]
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        path.chmod(0o755)
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -306,6 +313,8 @@ def supervise(connection: socket.socket) -> list[str]:
         os.dup2(number, target)
         os.close(number)
     os.chdir(request["cwd"])
+    if not starts_alike(request["env"]):
+        os.execve(request["argv"][0], request["argv"], request["env"])
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()

@@ -68,6 +68,11 @@ class ObservedStep(NamedTuple):
             StepKey(self.rank or 0, self.epoch, self.number, self.turn), self.source
         )
 
+    @property
+    def values(self) -> tuple[str | None, ...]:
+        """The digests as text."""
+        return tuple(each.value for each in self.observations)
+
     def of(self, quantity: str) -> list[Observation]:
         """Return the observations of a quantity."""
         return [each for each in self.observations if each.quantity == quantity]

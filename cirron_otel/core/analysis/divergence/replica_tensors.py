@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...records.digest_marks import GRADS, WEIGHTS
 from .comparing import Divergence
 from .observed_steps import Observation, ObservedStep
-from .rank_states import Rank
+from .rank_states import Rank, ReplicaDivergence
 from .tensors import RunDigests
 
 Name = tuple[int, str]
 """The occurrence of the weights in the step, and the name of a tensor."""
-
-
-@dataclass(slots=True)
-class TensorDivergence:
-    """The first step at which tensors of replicas differ that should be equal."""
-
-    first: Divergence
-    odd: list[Rank]
-    is_from_start: bool
 
 
 class TensorReplicas:
@@ -59,6 +49,8 @@ class TensorReplicas:
         None without digests of tensors, and if the ranks do not begin with the same step.
         """
         tensors = cls(digests, ranks)
+        if not all(map(len, tensors._places.values())):
+            return None
         if len({tensors._step(rank, 0) for rank in ranks}) > 1:
             return None
         if len({tensors._step(rank, tensors.steps - 1) for rank in ranks}) > 1:
@@ -66,7 +58,7 @@ class TensorReplicas:
         tensors._parameters = tensors._with_gradients(ranks[0])
         return tensors if tensors._parameters else None
 
-    def divergence(self) -> TensorDivergence | None:
+    def divergence(self) -> ReplicaDivergence | None:
         """Return the first difference of the ranks; None if they are equal."""
         usual = self._usual()
         differing = [
@@ -81,7 +73,7 @@ class TensorReplicas:
         first = self._difference(usual, odd[0], place)
         if place and len(odd) == len(self._ranks) - 1 > 1:
             odd = [usual]  # the ranks that differ from it are equal to each other
-        return None if first is None else TensorDivergence(first, odd, place == 0)
+        return None if first is None else ReplicaDivergence(first, self._ranks, odd, place == 0)
 
     def _usual(self) -> Rank:
         """Return the first of the ranks whose parameters most ranks have in the first step."""

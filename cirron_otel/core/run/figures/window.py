@@ -13,22 +13,24 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...analysis.breakdown import COMPONENTS, is_collective
-from ...analysis.verdicts.aligned_steps import (
-    SCOPE,
-    TIMED,
-    WAIT,
-    StepGaps,
-    rank_steps,
-)
 from ...analysis.verdicts.thresholds import Thresholds
-from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumber
+from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepMeans, StepNumber
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
 from .breakdowns import sum_of
 
 _KEY: Final = ("rank", "parent", "idx", "start_ns", "ns", "no")
 UNIT_KEYS: Final = ("no", "parent", "pid", "start_ns")
 """The columns that determine the session of a unit."""
-_PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", SCOPE)
+MAX_SCOPES: Final = 100
+"""The most scopes of a rank with a row of their own; the others are summed up."""
+_OTHER_SCOPES: Final = "other scopes"
+_WAIT: Final = "wait"
+"""The component of collectives."""
+_SCOPE: Final = "scope"
+"""The component of scopes that are neither compute nor wait."""
+_TIMED: Final = ("h2d", "forward", "loss", "backward", "optimizer_step")
+"""The phases that have a device time in a recording with one."""
+_PARTS: Final = ("input", "h2d", "forward", "backward", "optimizer", _SCOPE)
 
 
 class ChosenUnits(NamedTuple):
@@ -172,7 +174,7 @@ class WindowSums:
         names = np.unique(self._name).tolist()
         self._components = {token: _component(self._texts.text(token) or "") for token in names}
         is_timed = np.isin(
-            self._name, [token for token in names if self._texts.text(token) in TIMED]
+            self._name, [token for token in names if self._texts.text(token) in _TIMED]
         )
         has_gpu = self._part_gpu[is_timed] != ABSENT
         self.clock: Clock = "device" if has_gpu.any() and has_gpu.all() else "host"
@@ -255,20 +257,30 @@ class WindowSums:
         idle = totals["input"]
         if self.clock == "device":
             idle = np.minimum(idle, np.maximum(self._ns - busy, 0))
-        step = np.maximum(self._ns - idle, busy + totals[SCOPE])
+        step = np.maximum(self._ns - idle, busy + totals[_SCOPE])
         columns = (step, idle, *(totals[name] for name in _PARTS[1:5]))
-        sums, gaps = [], StepGaps()
         timed = (self._flags & SUMS) == 0
         gap = self._gaps(timed)
         every = np.arange(len(self._no))
         with_gap = np.flatnonzero(timed & (self._session >= 0))
-        gap_of = dict(self._sums(with_gap, gap[with_gap]))
+        gaps = {key[:2]: total for key, total in self._sums(with_gap, gap[with_gap])}
+        scopes = self._scopes()
+        parts: dict[int, dict[int, _Sums]] = {}
         for of_group in zip(*(self._sums(every, column) for column in columns), strict=True):
             rank, is_slow, count = of_group[0][0]
-            sums.append((_rank(rank), is_slow, (count, *(total for _, total in of_group))))
-        for (rank, is_slow, _), total in gap_of.items():
-            gaps.setdefault(_rank(rank), {})[is_slow] = total
-        return rank_steps(sums, self._scopes(), gaps, self.clock, has_slow=self.slow > 0)
+            key = rank, is_slow
+            sums = _Sums(
+                count, [total for _, total in of_group], scopes.get(key, {}), gaps.get(key, 0.0)
+            )
+            parts.setdefault(rank, {})[is_slow] = sums
+        return [
+            RankSteps(
+                _rank(rank),
+                _means(list(of_rank.values())),
+                _means([of_rank[0]]) if self.slow and 0 in of_rank else None,
+            )
+            for rank, of_rank in parts.items()
+        ]
 
     def _sums(
         self, units: np.ndarray, values: np.ndarray
@@ -295,31 +307,59 @@ class WindowSums:
             is_one = np.isin(self._name, tokens)
             ns = self._part_ns
             if self.clock == "device" and component != "input":
-                other = self._part_ns if component == SCOPE else 0
+                other = self._part_ns if component == _SCOPE else 0
                 ns = np.where(self._part_gpu == ABSENT, other, device)
             found[component] = np.bincount(
                 self._of_unit[is_one], weights=ns[is_one], minlength=len(self._no)
             )
         return found
 
-    def _scopes(self) -> list[tuple[int | None, int, str, float, float]]:
-        """Return the totals of scopes that are neither compute nor wait, the longest first."""
+    def _scopes(self) -> dict[tuple[int, int], dict[str, float]]:
+        """Return the total of each scope that is neither compute nor wait, by rank and slowness.
+
+        The longest come first.
+        """
         device = np.where(self._part_gpu == ABSENT, self._part_ns, self._part_gpu)
         rows = []
         for token, component in self._components.items():
-            if component != SCOPE:
+            if component != _SCOPE:
                 continue
             is_one, name = self._name == token, self._texts.text(token) or "?"
             units = self._of_unit[is_one]
             hosts, devices = (self._sums(units, ns[is_one]) for ns in (self._part_ns, device))
             for ((rank, slow, _), host), (_, on_device) in zip(hosts, devices, strict=True):
-                rows.append((rank, slow, name, host, on_device))
-        rows.sort(key=lambda row: (-row[3], row[0], row[1], row[2]))
-        return [(_rank(of_rank), *rest) for of_rank, *rest in rows]  # type: ignore[misc]
+                rows.append((-host, rank, slow, name, on_device))
+        scopes: dict[tuple[int, int], dict[str, float]] = {}
+        for host, rank, slow, name, on_device in sorted(rows, key=lambda row: row[:4]):
+            times = scopes.setdefault((rank, slow), {})
+            key = name if len(times) < MAX_SCOPES or name in times else _OTHER_SCOPES
+            times[key] = times.get(key, 0.0) + (-host if self.clock == "host" else on_device)
+        return scopes
+
+
+class _Sums(NamedTuple):
+    """The totals of a rank's units, slow ones apart from the others, ns."""
+
+    units: int
+    times: list[float]
+    scopes: dict[str, float]
+    outside: float
+
+
+def _means(parts: list[_Sums]) -> StepMeans:
+    count = sum(each.units for each in parts)
+    scopes: dict[str, float] = {}
+    for each in parts:
+        for name, ns in each.scopes.items():
+            scopes[name] = scopes.get(name, 0.0) + ns / count
+    times = [sum(column) / count for column in zip(*(each.times for each in parts), strict=True)]
+    outside = sum(each.outside for each in parts) / count
+    step, idle, h2d, forward, backward, optimizer = times
+    return StepMeans(step, idle, h2d, forward, backward, optimizer, scopes, outside)
 
 
 def _component(name: str) -> str:
-    return COMPONENTS.get(name) or (WAIT if is_collective(name) else SCOPE)
+    return COMPONENTS.get(name) or (_WAIT if is_collective(name) else _SCOPE)
 
 
 def _rank(rank: int) -> int | None:

@@ -31,7 +31,6 @@ from .phases import Numbered, duration_of
 from .places import Place, Places
 from .tree import Extent, LastStep, ScopeTree, SessionMembers, UnitsKey
 from .unit_builder import NotedSpan, UnitBuilder
-from .unit_sessions import sessions_of_units
 
 _FORWARD: Final = "forward"
 _Process: TypeAlias = tuple[int | None, int | None]
@@ -138,7 +137,7 @@ class Reducer:
 
     def unit_sessions(self, units: Block) -> np.ndarray:
         """Return the number of the session of each unit; -1 for one without a session."""
-        return sessions_of_units(self._members, self.texts, units)
+        return self._members.of_block(self.texts, units)
 
     @property
     def noted(self) -> list[NotedSpan]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ....semconv import SESSION
 from ...analysis.breakdown import STEP
 from ...analysis.sessions import (
@@ -17,6 +19,7 @@ from ...analysis.sessions import (
 )
 from ...analysis.summary import SessionSummary
 from ...records.rows import IndexedSpan, shown
+from ..relations import ABSENT, Block, Texts
 from .errors import NeedsIndexError
 from .phases import Numbered
 
@@ -43,14 +46,8 @@ class Extent:
     """The start, the number and the index of the step that started last."""
 
     def add(self, number: int, span: IndexedSpan) -> None:
-        """Add a span."""
-        self.spans += 1
-        if span.start_ns is not None and (self.first_ns is None or span.start_ns < self.first_ns):
-            self.first_ns = span.start_ns
-        if span.end_ns is not None and (self.last_ns is None or span.end_ns > self.last_ns):
-            self.last_ns = span.end_ns
-        self.ranks.add(span.rank)
-        self.pids.add(span.pid)
+        """Add a span that may be the first one."""
+        self.add_all([(number, span)])
         if self.top is None or number < self.top[0]:
             self.top = number, span.pid, span.start_ns or 0
 
@@ -226,6 +223,18 @@ class SessionMembers:
         """Return the session of the units with a parent and a process."""
         found = self._tree.numbered(key[0])
         return self._of_units.get(key) if found is None else self.of_scope(*found)
+
+    def of_block(self, texts: Texts, units: Block) -> np.ndarray:
+        """Return the number of the session of each unit; -1 for one without a session."""
+
+        def number_of(parent: int, pid: int) -> int:
+            session = self.of_units((texts.text(parent), None if pid == ABSENT else pid))
+            return -1 if session is None else session
+
+        keys = np.stack([units["parent"], units["pid"]], axis=1)
+        distinct, which = np.unique(keys, axis=0, return_inverse=True)
+        found = np.array([number_of(parent, pid) for parent, pid in distinct.tolist()], np.int64)
+        return found[which.reshape(-1)]
 
     def id_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a scope, or of units."""
