@@ -66,8 +66,8 @@ def with_processes(
         if session.state == "unfinished":
             session.state = "open" if is_alive(paths, prefix) else "killed"
             session.pids = session.pids or [state.pid]
-            if not session.ranks:
-                _append(session.ranks, state.rank)
+            if not session.ranks and state.rank is not None:
+                session.ranks = [state.rank]
     return sorted([*sessions, *added], key=_order)
 
 
@@ -78,8 +78,3 @@ def _of_process(sessions: list[SessionSummary], pid: int) -> SessionSummary | No
 
 def _order(session: SessionSummary) -> tuple[bool, int, str]:
     return session.id is None, session.start_ns or 0, session.id or ""
-
-
-def _append(numbers: list[int], number: int | None) -> None:
-    if number is not None and number not in numbers and len(numbers) < _MAX_LISTED:
-        numbers.append(number)
