@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -101,7 +100,7 @@ class PhaseFigures:
         if not times:
             return cls(name)
         low, high = nth((times - 1) // 2), nth(times // 2)
-        median = low if low == high else round(statistics.median((low, high)))
+        median = low if low == high else round((low + high) / 2)
         places = {each: -(-percent * times // 100) - 1 for each, percent in PERCENTILES.items()}
         percentiles = {each: nth(place) for each, place in places.items()}
         return cls(name, times, total_ns, median, percentiles, nth(times - 1))

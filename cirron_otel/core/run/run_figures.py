@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,8 +48,10 @@ def run_figures(catalogued: CataloguedRun, keys: Iterable[str], limits: Threshol
     with open_run(catalogued) as run:
         figures = RunFigures(spans=run.spans)
         has_ranks = any(each.rank is not None for each in run.ranks)
+        for _, _, durations in run.unit_times():
+            figures.step_ns.frombytes(durations.tobytes())
         for each in run.ranks:
-            _add_steps(figures, each, run.durations(each.rank))
+            _add_phases(figures, each)
             # If there are ranks, spans without a rank are those of the job's own process.
             if each.rank is not None or not has_ranks:
                 _add_time(figures, each)
@@ -62,8 +64,7 @@ def run_figures(catalogued: CataloguedRun, keys: Iterable[str], limits: Threshol
         return figures
 
 
-def _add_steps(figures: RunFigures, rank: RankReport, durations: Sequence[int]) -> None:
-    figures.step_ns.extend(durations)
+def _add_phases(figures: RunFigures, rank: RankReport) -> None:
     for phase in rank.steps.phases:
         figures.phase_ns[phase.name] = figures.phase_ns.get(phase.name, 0) + phase.total_ns
     figures.unattributed_ns += rank.steps.unattributed.total_ns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import starmap
+
 import numpy as np
 
 from ..relations import ABSENT, Block, Texts
@@ -15,7 +17,11 @@ def sessions_of_units(members: SessionMembers, texts: Texts, units: Block) -> np
         session = members.of_units((texts.text(parent), None if pid == ABSENT else pid))
         return -1 if session is None else session
 
-    keys = np.stack([units["parent"], units["pid"]], axis=1)
-    distinct, which = np.unique(keys, axis=0, return_inverse=True)
-    found = np.array([number_of(parent, pid) for parent, pid in distinct.tolist()], np.int64)
-    return found[which.reshape(-1)]
+    parent, pid = units["parent"], units["pid"]
+    firsts = np.flatnonzero(
+        np.r_[len(parent) > 0, (parent[1:] != parent[:-1]) | (pid[1:] != pid[:-1])]
+    )
+    found = list(
+        starmap(number_of, zip(parent[firsts].tolist(), pid[firsts].tolist(), strict=True))
+    )
+    return np.repeat(np.array(found, np.int64), np.diff([*firsts, len(parent)]))
