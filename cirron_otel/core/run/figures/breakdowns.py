@@ -13,7 +13,7 @@ from ...analysis.run_time import WallTime
 from ..load.lanes import RankSums
 from ..relations import Block, Texts
 from .by_rank import by_rank, rank_of, sorted_by_rank
-from .durations import Durations
+from .durations import Durations, figures_of
 from .wall_times import OtherIntervals
 
 _MOST_TIMES = 1 << 20
@@ -32,24 +32,31 @@ class _Times:
         self.phases: dict[int, Durations] = {}
         """By the tokens of the phases' names, in the order of their first occurrence."""
 
-    def add_phase(self, name: int, durations: np.ndarray) -> None:
-        """Add durations of a phase."""
-        found = self.phases.get(name)
-        if found is None:
-            found = self.phases[name] = Durations()
-        found.add(durations)
+    def add(
+        self, steps: np.ndarray, unattributed: np.ndarray, phases: Iterable[tuple[int, np.ndarray]]
+    ) -> None:
+        """Add units."""
+        self.steps.add(steps)
+        self.unattributed.add(unattributed)
+        self.add_phases(phases)
+
+    def add_phases(self, phases: Iterable[tuple[int, np.ndarray]]) -> None:
+        """Add durations of phases."""
+        for name, durations in phases:
+            found = self.phases.get(name)
+            if found is None:
+                found = self.phases[name] = Durations()
+            found.add(durations)
 
     def figures(self, texts: Texts) -> Breakdown:
         """Return the breakdown."""
-        steps = self.steps.figures(STEP)
-        warm_up = warm_up_of(steps, self.steps.first.tolist())
-        return Breakdown(
-            steps,
-            [each.figures(texts.text(name) or "?") for name, each in self.phases.items()],
-            self.unattributed.figures(UNATTRIBUTED),
-            warm_up,
-            self.steps.figures(STEP, warm_up) if warm_up else steps,
+        phases = [(texts.text(name) or "?", each) for name, each in self.phases.items()]
+        steps, unattributed, *figures = figures_of(
+            [(STEP, self.steps), (UNATTRIBUTED, self.unattributed), *phases]
         )
+        warm_up = warm_up_of(steps, self.steps.first.tolist())
+        steady = self.steps.figures(STEP, warm_up) if warm_up else steps
+        return Breakdown(steps, list(figures), unattributed, warm_up, steady)
 
 
 class RankFold:
@@ -74,20 +81,22 @@ class RankFold:
         units, parts = sorted_by_rank(units, parts)
         start, duration = (np.ascontiguousarray(units[name]) for name in ("start_ns", "ns"))
         ns, names = np.ascontiguousarray(parts["ns"]), np.ascontiguousarray(parts["name"])
-        counts, ends = units["parts"], np.r_[0, np.cumsum(units["parts"])]
+        counts, ends = units["parts"], np.append(0, np.cumsum(units["parts"]))
         rest = _uncovered(duration, ns, counts, ends)
+        of_units = _if_equal(names, ns, counts)
         for rank, place in by_rank(units):
             if rank != self._rank:
                 self._close()
                 self._rank = rank
             self._pieces.append((start[place], duration[place]))
-            inside = slice(ends[place.start], ends[place.stop])
-            phases = list(_by_name(names[inside], ns[inside], int(counts[place.start])))
-            for times in (self._of_rank, self._of_all):
-                times.steps.add(duration[place])
-                times.unattributed.add(rest[place])
-                for name, durations in phases:
-                    times.add_phase(name, durations)
+            if of_units is None:
+                inside = slice(ends[place.start], ends[place.stop])
+                phases = list(_by_name(names[inside], ns[inside]))
+                self._of_all.add_phases(phases)
+            else:
+                phases = [(name, durations[place]) for name, durations in of_units]
+            self._of_rank.add(duration[place], rest[place], phases)
+        self._of_all.add(duration, rest, of_units or ())
 
     def wall_time(self, rank: int | None) -> WallTime:
         """Return the wall time of a rank, which may have no units, once all were added."""
@@ -148,16 +157,21 @@ def _uncovered(
     return rest
 
 
-def _by_name(names: np.ndarray, ns: np.ndarray, count: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield each name, in the order of their first occurrence, with its durations.
-
-    `count` is the number of parts of the first unit.
-    """
+def _if_equal(
+    names: np.ndarray, ns: np.ndarray, counts: np.ndarray
+) -> list[tuple[int, np.ndarray]] | None:
+    """Return each name with a duration for each unit; None if units have different names."""
+    count = int(counts[0]) if len(counts) else 0
     first = names[:count].tolist()
-    is_even = count and not len(names) % count and len(set(first)) == count
-    if is_even and (names.reshape(-1, count) == names[:count]).all():  # all have the same parts
-        yield from zip(first, np.ascontiguousarray(ns.reshape(-1, count).T), strict=True)
-        return
+    if not count or len(set(first)) < count or not (counts == count).all():
+        return None
+    if not (names.reshape(-1, count) == names[:count]).all():
+        return None
+    return list(zip(first, np.ascontiguousarray(ns.reshape(-1, count).T), strict=True))
+
+
+def _by_name(names: np.ndarray, ns: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each name, in the order of their first occurrence, with its durations."""
     for _ in range(_MOST_NAMES):
         if not len(names):
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Durations:
         count = self.count - after
         if self.count <= EXACT:
             ordered = np.sort(self.values()[after:])
-            return PhaseFigures.of(name, count, sum_of(ordered, is_sorted=True), ordered.item)
+            return PhaseFigures.of(name, count, sum_of(ordered), ordered.item)
         self._reduce()
         skipped, rest = self.first[:after], self.first[after:].tolist()
         ends: list[int] = [*rest, *(self._ends or ())]
@@ -105,11 +106,35 @@ def _middle(place: int) -> int:
     return middle if place > _RANGES else -middle
 
 
-def sum_of(numbers: np.ndarray, *, is_sorted: bool = False) -> int:
-    """Return the exact sum of numbers of 64 bits."""
+def figures_of(named: Sequence[tuple[str, Durations]]) -> list[PhaseFigures]:
+    """Return the figures of several durations; of equal numbers of them together."""
+    counts = {each.count for _, each in named}
+    if len(counts) != 1 or max(counts) > EXACT:
+        return [each.figures(name) for name, each in named]
+    (count,) = counts
+    if not count:
+        return [PhaseFigures(name) for name, _ in named]
+    ordered = np.array([each.values() for _, each in named])
+    ordered.sort(axis=1)
+    totals = sums_at(ordered.reshape(-1), np.arange(len(named)) * count)
+    chosen = ordered[:, PhaseFigures.places(count)].tolist()
+    return [
+        PhaseFigures.at(name, count, total, row)
+        for (name, _), total, row in zip(named, totals, chosen, strict=True)
+    ]
+
+
+def sums_at(numbers: np.ndarray, firsts: np.ndarray) -> list[int]:
+    """Return the exact sums of numbers of 64 bits, from each first one to the next first one."""
     if not len(numbers):
-        return 0
-    ends = numbers[[0, -1]] if is_sorted else np.array([numbers.min(), numbers.max()])
-    if max(map(abs, ends.tolist())) < 2**62 // len(numbers):
-        return int(numbers.sum())
-    return sum(numbers.tolist())
+        return []
+    largest = max(abs(int(numbers.max())), abs(int(numbers.min())))
+    if largest < 2**62 // len(numbers):
+        sums: list[int] = np.add.reduceat(numbers, firsts).tolist()
+        return sums
+    return [sum(each.tolist()) for each in np.split(numbers, firsts[1:])]
+
+
+def sum_of(numbers: np.ndarray) -> int:
+    """Return the exact sum of numbers of 64 bits."""
+    return sum(sums_at(numbers, np.zeros(1, np.int64)))

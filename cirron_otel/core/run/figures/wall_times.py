@@ -89,20 +89,21 @@ def _joined(
     numbers = (*times, steady_ns, int(start[-1]), int(ns.max()))
     if max(numbers) >= _LARGE or min(*numbers, int(start[0])) <= -_LARGE:
         start, ns = start.astype(object), ns.astype(object)  # times of damaged records
-    of_others = np.array([*times, _NEVER if start.dtype == object else 2**63 - 1], start.dtype)
+    of_others = np.array(times, start.dtype)
     end = start + ns
-    latest = np.maximum.accumulate(end)
-    is_alone = ns == 0
-    is_alone[1:] |= start[1:] < latest[:-1]  # an earlier one still runs, or it is no work
-    kind = np.where(start < steady_ns, _KIND["warm_up"], _KIND["steps"])
-    after = np.searchsorted(of_others, start)
-    follows = (
-        ~is_alone[:-1] & (ns[1:] != 0) & (end[:-1] <= start[1:]) & (kind[1:] == kind[:-1])
-        & (after[1:] == after[:-1]) & (end[1:] <= of_others[after[1:]])
-    )  # fmt: skip
-    lasts = np.append(np.flatnonzero(~follows), len(start) - 1)
-    firsts = np.append(0, lasts[:-1] + 1)
-    worked = np.add.reduceat(ns, firsts)
-    begins, ends = start[firsts], end[lasts]
-    columns = begins, ends, kind[firsts], ends - begins - worked
+    after = np.searchsorted(start, of_others, "right")
+    is_first = np.zeros(len(start) + 1, np.bool_)
+    is_first[0] = is_first[np.searchsorted(start, steady_ns)] = True
+    is_first[after] = True  # another one begins or ends between two units
+    during = after[after > 0] - 1
+    is_first[during[end[during] > of_others[after > 0]]] = True
+    if ns.min() <= 0 or (start[1:] < end[:-1]).any():
+        is_alone = ns == 0
+        is_alone[1:] |= start[1:] < np.maximum.accumulate(end)[:-1]  # an earlier one still runs
+        is_first[:-1] |= is_alone | (ns == 0)
+        is_first[1:] |= is_alone
+    firsts = np.flatnonzero(is_first[:-1])
+    begins, ends = start[firsts], end[np.append(firsts[1:], len(start)) - 1]
+    kind = np.where(begins < steady_ns, _KIND["warm_up"], _KIND["steps"])
+    columns = begins, ends, kind, ends - begins - np.add.reduceat(ns, firsts)
     return zip(*(column.tolist() for column in columns), strict=True)

@@ -16,7 +16,7 @@ from ...analysis.verdicts.aligned_steps import SCOPE, StepGaps, rank_steps
 from ...analysis.verdicts.window import Clock, OutsideSteps, RankSteps, StepNumber
 from ..relations import ABSENT, SUMMARY, SUMS, Block, Texts
 from .by_rank import by_rank, rank_of, sorted_by_rank
-from .durations import sum_of
+from .durations import sums_at
 from .window_keys import ChosenUnits
 from .window_parts import ComponentTimes
 
@@ -134,12 +134,13 @@ class WindowSums:
         is_timed = (flags & SUMS) == 0
         every = np.ones(end, np.bool_) if not is_timed.all() else is_timed
         places, gaps = _gaps(rank, session, start, ns, every)
-        ends = np.searchsorted(rank[places], ranks, side="right")
-        for number, of_rank in zip(ranks.tolist(), np.split(places, ends[:-1]), strict=True):
-            if len(of_rank) > 1:
-                outside = sum_of(gaps[of_rank])
-                total = sum_of(ns[of_rank]) + outside
-                self._outside.append(OutsideSteps(rank_of(number), total, outside))
+        present, firsts, counts = np.unique(rank[places], return_index=True, return_counts=True)
+        outside, work = sums_at(gaps[places], firsts), sums_at(ns[places], firsts)
+        columns = present.tolist(), counts.tolist(), outside, work
+        for number, count, outside_ns, work_ns in zip(*columns, strict=True):
+            if count > 1:
+                total = work_ns + outside_ns
+                self._outside.append(OutsideSteps(rank_of(number), total, outside_ns))
         if every is not is_timed:
             places, gaps = _gaps(rank, session, start, ns, is_timed)
         for (number, slow), (_, total) in _sums(ranks, group[places], (gaps[places],)):
@@ -232,7 +233,9 @@ def _gaps(
     """
     gaps = np.zeros(len(ns), np.int64)
     found = np.flatnonzero(counts & (session >= 0))
-    places = found[np.lexsort((session[found], rank[found]))]
+    places = found
+    if (session[1:] < session[:-1]).any():
+        places = found[np.lexsort((session[found], rank[found]))]
     first, after = places[:-1], places[1:]
     is_same = (session[first] == session[after]) & (rank[first] == rank[after])
     between = np.maximum(start[after] - start[first] - ns[first], 0)
