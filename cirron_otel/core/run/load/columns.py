@@ -13,7 +13,7 @@ from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
 SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
-    "unit": UNIT, "part": PART, "duration": ("ns",),
+    "unit": UNIT, "part": PART,
     "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
