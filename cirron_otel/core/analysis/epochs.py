@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
 
 from ..records.rows import shown
 from ..spool.journal import open_scopes
@@ -30,22 +30,29 @@ WHERE coalesce(span.name, open_scope.name) = 'epoch' ORDER BY level;
 _FILES: Final = "SELECT name FROM file"
 _ADD: Final = "INSERT OR IGNORE INTO open_scope VALUES (?, ?, ?, ?)"
 
+OpenScopes: TypeAlias = Mapping[str, tuple[str | None, str | None, str | None]]
+"""The parent, the name and the index of each scope that is open, by its id."""
 
-def add_open_scopes(index: SpoolIndex, paths: SpoolPaths) -> None:
-    """Add the scopes that are open according to the journals of the indexed processes.
+
+def open_scopes_of(names: Iterable[str | None], paths: SpoolPaths) -> OpenScopes:
+    """Return the scopes that are open according to the journals of the processes of some batches.
 
     Those are the epochs of a process that runs, or was killed: only ended scopes are in batches.
     """
-    owners = {owner for (name,) in index.rows(_FILES) if (owner := owner_of(name or ""))}
-    index.change(_ADD, _rows(each for owner in owners for each in open_scopes(paths, owner)))
+    found: dict[str, tuple[str | None, str | None, str | None]] = {}
+    for owner in {owner for name in names if (owner := owner_of(name or ""))}:
+        for each in open_scopes(paths, owner):
+            id_, parent = each.get("id"), each.get("parent_id")
+            if isinstance(id_, str):
+                parent = parent if isinstance(parent, str) else None
+                found.setdefault(id_, (parent, shown(each.get("name")), shown(each.get("index"))))
+    return found
 
 
-def _rows(records: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    for each in records:
-        key = key_of(each.get("id"))
-        if key is not None:
-            name, number = shown(each.get("name")), shown(each.get("index"))
-            yield key, key_of(each.get("parent_id")), name, number
+def add_open_scopes(index: SpoolIndex, paths: SpoolPaths) -> None:
+    """Add the scopes that are open according to the journals of the indexed processes."""
+    opened = open_scopes_of((name for (name,) in index.rows(_FILES)), paths)
+    index.change(_ADD, ((key_of(id_), key_of(up), *rest) for id_, (up, *rest) in opened.items()))
 
 
 def create_epoch_table(index: SpoolIndex, table: str, parents: str) -> None:

@@ -72,8 +72,8 @@ def summarise(reader: SpoolReader) -> SpoolSummary:
     """Return the summary of a spool, in bounded memory (with an index on disk)."""
     with SpoolIndex().load(reader) as index:
         assign_sessions(index)
-        marks = dict(index.rows(_MARKS))
-        sessions = with_processes(sessions_of(index, marks), reader.paths)
+        found, marks = sessions_of(index), index.one("SELECT count(*) FROM mark")
+        sessions = with_processes(found, reader.paths)
         first_ns, last_ns = next(index.rows("SELECT min(start_ns), max(end_ns) FROM span"))
         ranks = (row[0] for row in index.rows("SELECT DISTINCT rank FROM span ORDER BY rank"))
         return SpoolSummary(
@@ -85,12 +85,12 @@ def summarise(reader: SpoolReader) -> SpoolSummary:
             first_ns=first_ns,
             last_ns=last_ns,
             spans=index.one("SELECT count(*) FROM span"),
-            marks=sum(marks.values()),
+            marks=marks,
             snapshots=index.one("SELECT count(*) FROM snapshot"),
             sessions=sessions[:_MAX_LISTED],
             session_count=len(sessions),
             ranks=[rank for rank in ranks if rank is not None][:_MAX_LISTED],
-            marks_unattached=marks.get(None, 0),
+            marks_unattached=marks - sum(each.marks for each in found),
         )
 
 
@@ -109,18 +109,14 @@ SELECT coalesce(
     (SELECT session.no FROM session WHERE session.key = {0}.span)
 ), count(*) FROM {0} GROUP BY 1
 """
-_MARKS, _SNAPSHOTS = _ATTACHED.format("mark"), _ATTACHED.format("snapshot")
 
 
-def sessions_of(
-    index: SpoolIndex, marks: dict[int | None, int] | None = None
-) -> list[SessionSummary]:
+def sessions_of(index: SpoolIndex) -> list[SessionSummary]:
     """Return all sessions of an index in order of their start; those without an id come last.
 
-    `assign_sessions` must have been applied to the index. `marks` maps session numbers to numbers
-    of marks; if it is None, the marks are counted.
+    `assign_sessions` must have been applied to the index.
     """
-    marks = dict(index.rows(_MARKS)) if marks is None else marks
+    marks, snapshots = (dict(index.rows(_ATTACHED.format(kind))) for kind in ("mark", "snapshot"))
     sessions = {
         number: SessionSummary(id_of(key) if key is not None else None, state)
         for number, key, state in index.rows("SELECT no, key, state FROM session")
@@ -136,11 +132,8 @@ def sessions_of(
         pids[number].add(pid)
     for number, error in index.rows(_ERRORS):
         sessions[number].error = error
-    for number, count in index.rows(_SNAPSHOTS):
-        if number is not None:
-            sessions[number].snapshots = count
     for number, session in sessions.items():
-        session.marks = marks.get(number, 0)
+        session.marks, session.snapshots = marks.get(number, 0), snapshots.get(number, 0)
         session.pids = sorted(pids[number] - {None})[:_MAX_LISTED]
     return sorted(sessions.values(), key=_order)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -15,7 +15,7 @@ from ..analysis.divergence.dropped_marks import dropped_in
 from ..analysis.divergence.observed_steps import create_digest_tables
 from ..analysis.divergence.replicas import ReplicaComparison, compare_replicas
 from ..analysis.divergence.tensors import RunDigests
-from ..analysis.epochs import add_open_scopes
+from ..analysis.epochs import OpenScopes, add_open_scopes, open_scopes_of
 from ..analysis.failures import SessionFailure
 from ..analysis.mark_series import MarkSeries, Point, points_of
 from ..analysis.memory_series import MemoryReport
@@ -27,9 +27,6 @@ from ..analysis.verdicts.diagnosis import Diagnosis, diagnose
 from ..analysis.verdicts.summary_window import summary_window
 from ..analysis.verdicts.thresholds import Thresholds
 from ..analysis.verdicts.window import Stall, StepWindow
-from ..records.rows import shown
-from ..spool.journal import open_scopes
-from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
 from .figures.breakdowns import BreakdownFold, sum_of
 from .figures.device_times import device_times, peaks
@@ -325,27 +322,14 @@ class Run:
         return sums
 
     @cached_property
-    def _open_scopes(self) -> Mapping[str, tuple[str | None, ...]]:
-        """The parent, the name and the index of each scope that is open.
-
-        Those are the epochs of a process that runs, or was killed: only ended scopes are in
-        batches.
-        """
+    def _open_scopes(self) -> OpenScopes:
+        """The scopes that are open, which are added to the index."""
         paths = self._files.paths
         if paths is None:
             return {}
-        owners = {owner for name in self.recording.files() if (owner := owner_of(name or ""))}
         if self.recording.index is not None:
             add_open_scopes(self.recording.index, paths)
-        found: dict[str, tuple[str | None, ...]] = {}
-        for owner in owners:
-            for each in open_scopes(paths, owner):
-                id_, parent = each.get("id"), each.get("parent_id")
-                if isinstance(id_, str):
-                    parent = parent if isinstance(parent, str) else None
-                    name, number = shown(each.get("name")), shown(each.get("index"))
-                    found.setdefault(id_, (parent, name, number))
-        return found
+        return open_scopes_of(self.recording.files(), paths)
 
 
 class _UnitFolds:

@@ -12,9 +12,8 @@ from cirron_otel.core.analysis.verdicts.thresholds import thresholds_of
 from cirron_otel.core.engines.columnar_batches import ColumnarBatches
 from cirron_otel.core.engines.source import Connect, opened_tables
 from cirron_otel.core.run.compared_run import ComparedRun, compared_run
-from cirron_otel.core.run.diagnosing import diagnose_batches
 from cirron_otel.core.run.engines.opening import engine_run
-from cirron_otel.core.run.opening import open_run
+from cirron_otel.core.run.opening import diagnose_batches, open_run
 from cirron_otel.core.run.report import report_of
 from cirron_otel.core.spool.reader import SpoolReader
 from tests.kit.examples import is_drawn

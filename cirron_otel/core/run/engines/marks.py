@@ -20,10 +20,10 @@ from ...engines.source import OpenedRun
 from ...records.digest_marks import MARK_NAMES
 from ...records.memory_marks import STORMLOG, STORMLOG_ERROR, MemoryMark, memory_mark
 from ...records.rows import IndexedMark, IndexedSpan, shown
+from ..load.indexed import stored_span
 from ..relations import ABSENT, DOUBLE, INTEGER, NO_TEXT, NOTHING, TEXT, Block, Texts
 from .columns import integers, tokens
 from .inside import UnitScopes
-from .spans import span_of
 
 _NON_FINITE: Final = ("nan", "inf", "-inf")
 _VALUE: Final = ("text", "number", "integer", "flag")
@@ -150,8 +150,9 @@ class EngineMarks:
         joined = marks.left_join(scopes, marks.mark_span == scopes.id)
         rows = joined.select(marks, *(scopes[name] for name in SPAN)).order_by("mark_no")
         for row, memory in self._memory(self._rows(rows)):
-            scope = row[len(_MARK) :]
-            yield row[0], _mark_of(row), memory, None if scope[0] is None else span_of(scope)
+            no, _, id_, parent, *rest = row[len(_MARK) :]
+            scope = None if no is None else stored_span(rest, id_, parent)
+            yield row[0], _mark_of(row), memory, scope
 
     @cached_property
     def _sample_numbers(self) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ...engines.engine import SPAN, SqlEngine, Table
-from ..load.indexed import StoredSpan
+from ..load.indexed import StoredSpan, stored_span
 
 COLUMNS: Final = len(SPAN)
 _AT_ONCE: Final = 10_000
@@ -24,17 +24,4 @@ def read_spans(engine: SqlEngine, expression: Table) -> Iterator[ReadSpan]:
     """Yield the rows of an expression whose first columns are those of `span`."""
     for batch in engine.record_batches(expression, _AT_ONCE):
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield ReadSpan(row[0], span_of(row), row[COLUMNS:])
-
-
-def span_of(row: tuple[Any, ...]) -> StoredSpan:
-    """Return the span of a row that starts with the columns of `span`."""
-    (
-        _, _, id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, error, gpu_ns,
-        memory_peak, device_peak, reserved_peak, is_sampled, are_sums, origin,
-    ) = row[:COLUMNS]  # fmt: skip
-    return StoredSpan(
-        id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, gpu_ns, memory_peak,
-        otel=None if error is None else {}, message=error, peaks=(device_peak, reserved_peak),
-        has_samples=bool(is_sampled), has_sums=bool(are_sums), has_origin=origin is not None,
-    )  # fmt: skip
+            yield ReadSpan(row[0], stored_span(row[4:COLUMNS], *row[2:4]), row[COLUMNS:])

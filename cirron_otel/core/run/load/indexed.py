@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +61,7 @@ CREATE INDEX inside_unit ON inside (unit);
 """
 _COLUMNS: Final = """
 span.no, span.id, span.parent, span.name, span.idx, span.start_ns, span.end_ns, span.pid, span.rank,
-span.thread_id, span.gpu_ns, span.memory_peak, span.error, span.device_peak, span.reserved_peak,
+span.thread_id, span.error, span.gpu_ns, span.memory_peak, span.device_peak, span.reserved_peak,
 span.is_peak_sampled, span.phases_are_sums, span.origin
 """
 _ALL: Final = f"SELECT {_COLUMNS} FROM span ORDER BY no"  # noqa: S608 - constants
@@ -112,43 +112,30 @@ LEFT JOIN span ON span.id = mark.span ORDER BY mark.no
 
 
 class StoredSpan(IndexedSpan):
-    """A span of the database, whose attributes are columns."""
+    """A span of a database, whose attributes are columns."""
 
-    message: str | None = None
-    peaks: tuple[int | None, int | None] = (None, None)
-    has_samples: bool = False
-    has_sums: bool = False
-    has_origin: bool = False
-
-    @property
-    def error(self) -> str | None:
-        """The span's error message; None if the span has no error."""
-        return self.message
+    error: str | None = None
+    device_peaks: tuple[int | None, int | None] = (None, None)
+    is_peak_sampled: bool = False
+    phases_are_sums: bool = False
+    is_summary: bool = False
 
     @property
     def has_attributes(self) -> bool:
         """Whether the span may have peaks."""
         return True
 
-    @property
-    def device_peaks(self) -> tuple[int | None, int | None]:
-        """The peaks of the device's memory, allocated and reserved, bytes."""
-        return self.peaks
 
-    @property
-    def is_peak_sampled(self) -> bool:
-        """Whether the peaks are the largest samples, and not exact."""
-        return self.has_samples
-
-    @property
-    def phases_are_sums(self) -> bool:
-        """Whether only the sums of its phases are recorded."""
-        return self.has_sums
-
-    @property
-    def is_summary(self) -> bool:
-        """Whether it is from the summary of a step."""
-        return self.has_origin
+def stored_span(row: Sequence[Any], id_: str | None, parent: str | None) -> StoredSpan:
+    """Return the span of a row, from the column `name` on."""
+    (name, idx, start_ns, end_ns, pid, rank, thread_id, error, gpu_ns, memory_peak, device_peak,
+     reserved_peak, is_sampled, are_sums, origin) = row  # fmt: skip
+    return StoredSpan(
+        id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, gpu_ns, memory_peak,
+        otel=None if error is None else {}, error=error, device_peaks=(device_peak, reserved_peak),
+        is_peak_sampled=bool(is_sampled), phases_are_sums=bool(are_sums),
+        is_summary=origin is not None,
+    )  # fmt: skip
 
 
 class IndexedRecording:
@@ -296,15 +283,10 @@ class IndexedRecording:
             yield no, mark, memory, None if row[0] is None else _span(row)[1]
 
 
-def _span(row: Any) -> Numbered:
-    (no, id_, parent, name, idx, start_ns, end_ns, pid, rank, thread_id, gpu_ns, memory_peak, error,
-     device_peak, reserved_peak, is_sampled, are_sums, origin) = row  # fmt: skip
-    return no, StoredSpan(
-        None if id_ is None else id_of(id_), None if parent is None else id_of(parent), name, idx,
-        start_ns, end_ns, pid, rank, thread_id, gpu_ns, memory_peak,
-        otel=None if error is None else {}, message=error, peaks=(device_peak, reserved_peak),
-        has_samples=bool(is_sampled), has_sums=bool(are_sums), has_origin=origin is not None,
-    )  # fmt: skip
+def _span(row: Sequence[Any]) -> Numbered:
+    no, id_, parent, *rest = row
+    ids = (None if key is None else id_of(key) for key in (id_, parent))
+    return no, stored_span(rest, *ids)
 
 
 def _known(value: int | None) -> int:
