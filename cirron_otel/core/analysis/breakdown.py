@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -94,16 +93,26 @@ class PhaseFigures:
     max_ns: int = 0
     """The duration of the longest scope, ns."""
 
+    @staticmethod
+    def places(times: int) -> list[int]:
+        """Return the places in the order of some durations of those that the figures need."""
+        percentiles = (-(-percent * times // 100) - 1 for percent in PERCENTILES.values())
+        return [(times - 1) // 2, times // 2, *percentiles, times - 1]
+
+    @classmethod
+    def at(cls, name: str, times: int, total_ns: int, durations: Sequence[int]) -> PhaseFigures:
+        """Return the figures of some durations from those at `places`."""
+        low, high, *percentiles, most = durations
+        median = low if low == high else round((low + high) / 2)
+        named = dict(zip(PERCENTILES, percentiles, strict=True))
+        return cls(name, times, total_ns, median, named, most)
+
     @classmethod
     def of(cls, name: str, times: int, total_ns: int, nth: Callable[[int], int]) -> PhaseFigures:
         """Return the figures of some durations. `nth` returns the one at a place in their order."""
         if not times:
             return cls(name)
-        low, high = nth((times - 1) // 2), nth(times // 2)
-        median = low if low == high else round(statistics.median((low, high)))
-        places = {each: -(-percent * times // 100) - 1 for each, percent in PERCENTILES.items()}
-        percentiles = {each: nth(place) for each, place in places.items()}
-        return cls(name, times, total_ns, median, percentiles, nth(times - 1))
+        return cls.at(name, times, total_ns, list(map(nth, cls.places(times))))
 
     def figures(self) -> PhaseFigures:
         """Return these figures."""

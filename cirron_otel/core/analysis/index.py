@@ -16,7 +16,6 @@ from typing import Any
 from ...errors import TargetError
 from ...ids import is_id
 from ...semconv import HW_ID
-from ..records.digest_marks import has_digest
 from ..records.memory_marks import kind_of, memory_mark
 from ..records.rows import IndexedBatch, IndexedMark, IndexedSpan, rows_of, shown
 from ..records.run_summary import values_of_marks, values_of_spans
@@ -37,8 +36,7 @@ CREATE TABLE span (
 );
 CREATE TABLE mark (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
-    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT, is_text INTEGER,
-    is_digest INTEGER
+    value TEXT, kind TEXT, ts_ns INTEGER, device TEXT, is_text INTEGER
 );
 CREATE TABLE snapshot (
     no INTEGER PRIMARY KEY, file INTEGER, position INTEGER, id BLOB, span BLOB, name TEXT,
@@ -62,7 +60,7 @@ _ADD_FILE = "INSERT INTO file VALUES (?, ?, ?, ?, ?)"
 _ADD_SPAN = (
     "INSERT INTO span VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_MARK = "INSERT INTO mark VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SNAPSHOT = "INSERT INTO snapshot VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 _ADD_SAMPLE = "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_SUMMARY = "INSERT INTO summary VALUES (?, ?, ?)"
@@ -206,7 +204,6 @@ def _mark_rows(file: int, rows: IndexedBatch) -> Iterator[tuple[Any, ...]]:
         yield (
             file, position, key_of(mark.id), key_of(mark.span_id), shown(mark.name), shown(value),
             shown(mark.kind), _int64(mark.ts_ns), _device_of(mark), isinstance(mark.value, str),
-            has_digest(mark),
         )  # fmt: skip
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-
-from ..records.rows import number_of, shown
+from itertools import groupby, islice
+from operator import itemgetter
 
 MAX_SERIES = 1000
 """The maximum number of series of a run, and of epochs of a series."""
@@ -56,55 +55,22 @@ class MarkSeries:
         """The name, with `(eval)` for the marks of evaluations."""
         return series_title(self.name, is_eval=self.is_eval)
 
-    def add(self, value: str | None, epoch: str | None = None) -> None:
-        """Add the next value."""
-        if not self.count:
-            self.first = value
-        self.count, self.last = self.count + 1, value
-        number = number_of(value)
-        if number is not None:
-            self.numbers += 1
-            self.min = number if self.min is None else min(self.min, number)
-            self.max = number if self.max is None else max(self.max, number)
-            if epoch is not None:
-                self._add_to(epoch, number)
-
-    def add_numbers(self, numbers: Sequence[float], epochs: Sequence[str | None]) -> None:
-        """Add the next values, which are all finite numbers; at least one."""
-        if not self.count:
-            self.first = shown(numbers[0])
-        self.last = shown(numbers[-1])
-        self.count += len(numbers)
-        self.numbers += len(numbers)
-        low, high = min(numbers), max(numbers)
-        self.min = low if self.min is None else min(self.min, low)
-        self.max = high if self.max is None else max(self.max, high)
-        place = 0
-        for epoch, same in groupby(epochs):
-            end = place + sum(1 for _ in same)
-            if epoch is not None:
-                self._add_all(epoch, numbers[place:end])
-            place = end
-
-    def _add_all(self, epoch: str, numbers: Sequence[float]) -> None:
-        self._add_to(epoch, numbers[0])
-        last = self.epochs[-1]
-        if last.epoch != epoch:
-            return  # there are too many epochs
-        count, mean = last.count, last.mean
-        for number in numbers[1:]:
-            count += 1
-            mean += (number - mean) / count
-        last.count, last.mean = count, mean
-
-    def _add_to(self, epoch: str, number: float) -> None:
-        if not self.epochs or self.epochs[-1].epoch != epoch:
-            if len(self.epochs) >= MAX_SERIES:
-                return
-            self.epochs.append(EpochMean(epoch))
-        last = self.epochs[-1]
-        last.count += 1
-        last.mean += (number - last.mean) / last.count
+    def add_numbers(self, numbers: Sequence[float | None], epochs: Sequence[str | None]) -> None:
+        """Set the figures of all marks, of which some values are not finite numbers."""
+        finite = [number for number in numbers if number is not None]
+        self.count, self.numbers = len(numbers), len(finite)
+        self.min, self.max = min(finite, default=None), max(finite, default=None)
+        pairs = [
+            (epoch, number)
+            for epoch, number in zip(epochs, numbers, strict=True)
+            if epoch is not None and number is not None
+        ]
+        for epoch, same in islice(groupby(pairs, key=itemgetter(0)), MAX_SERIES):
+            mean = EpochMean(epoch)
+            for _, number in same:
+                mean.count += 1
+                mean.mean += (number - mean.mean) / mean.count
+            self.epochs.append(mean)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..records.verbatim import record_at, span_records
-from ..run.figures.breakdowns import figures_of
-from ..run.load.columns import Columns
+from ..run.figures.durations import Durations, figures_of
 from ..run.opening import open_run
 from ..run.run import Run as OpenedRun
 from .breakdown import STEP, PhaseFigures
@@ -73,7 +72,7 @@ class RunGroup:
     newest: NamedRun | None = None
     steps: PhaseFigures = field(default_factory=lambda: PhaseFigures(STEP))
     """The steps of all ranks; complete once the report is."""
-    _step_ns: Columns = field(default_factory=lambda: Columns("duration"))
+    _step_ns: Durations = field(default_factory=Durations)
 
     def add(self, listed: Run, run: OpenedRun, verdicts: Sequence[str]) -> None:
         """Add a run, with its kinds of verdicts; runs are added in order of their start."""
@@ -84,9 +83,9 @@ class RunGroup:
         if run.device_ns is not None:
             self.gpu_ns = (self.gpu_ns or 0) + run.device_ns
         has_ranks = any(each.rank is not None for each in run.ranks)
+        for _, _, durations in run.unit_times():
+            self._step_ns.add(durations)
         for each in run.ranks:
-            self._step_ns.add_all([(ns,) for ns in run.durations(each.rank)])
-            self._step_ns.seal()  # arrays take less memory than rows
             for phase in each.steps.phases:
                 self.phase_ns[phase.name] += phase.total_ns
             self.unattributed_ns += each.steps.unattributed.total_ns
@@ -102,7 +101,7 @@ class RunGroup:
 
     def finish(self) -> None:
         """Compute the figures of the steps."""
-        self.steps = figures_of(STEP, self._step_ns.table()[:, 0])
+        (self.steps,) = figures_of([(STEP, self._step_ns)])
 
     def share(self, ns: int) -> float:
         """Return a share of the time of the steps."""

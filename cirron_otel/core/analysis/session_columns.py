@@ -19,23 +19,17 @@ class TableColumn(NamedTuple):
     """`string`, `int64`, `double` or `bool`."""
 
 
-SESSION_COLUMNS: Final = (
-    TableColumn("run_id", "string"),
-    TableColumn("run_name", "string"),
-    TableColumn("session_id", "string"),
-    TableColumn("state", "string"),
-    TableColumn("error", "string"),
-    TableColumn("rank", "int64"),
-    TableColumn("world_size", "int64"),
-    TableColumn("pid", "int64"),
-    TableColumn("host_name", "string"),
-    TableColumn("service_name", "string"),
-    TableColumn("start_ns", "int64"),
-    TableColumn("end_ns", "int64"),
-    TableColumn("spans", "int64"),
-    TableColumn("marks", "int64"),
-    TableColumn("snapshots", "int64"),
-)
+def columns_of(types: Mapping[str, str]) -> tuple[TableColumn, ...]:
+    """Return columns with some names and types."""
+    return tuple(TableColumn(*each) for each in types.items())
+
+
+SESSION_COLUMNS: Final = columns_of({
+    "run_id": "string", "run_name": "string", "session_id": "string", "state": "string",
+    "error": "string", "rank": "int64", "world_size": "int64", "pid": "int64",
+    "host_name": "string", "service_name": "string", "start_ns": "int64", "end_ns": "int64",
+    "spans": "int64", "marks": "int64", "snapshots": "int64",
+})  # fmt: skip
 _HOST_NAME: Final = "host.name"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, islice
 from typing import Final
@@ -29,15 +29,17 @@ from ..records.rows import shown
 from ..spool.journal import open_scopes
 from ..spool.owner import owner_of
 from ..spool.reader import SpoolReader
-from .figures.breakdowns import BreakdownFold, sum_of
+from .figures.breakdowns import RankFold, UnitTimes, unit_times
 from .figures.device_times import device_times, peaks
+from .figures.durations import sum_of
 from .figures.failures import Failures
 from .figures.memory import MemoryFold, MemorySample
 from .figures.readings import ReadingsFold, rank_memory
 from .figures.series import SeriesFold
 from .figures.slowest import SlowestFold, SlowUnit
-from .figures.wall_times import WallTimeFold
-from .figures.window import WindowKeys, WindowSums
+from .figures.wall_times import OtherIntervals
+from .figures.window import WindowSums
+from .figures.window_keys import WindowKeys
 from .files import RunFiles
 from .recording import Recording
 from .relations import ABSENT, SUMMARY, Block, listed
@@ -74,12 +76,12 @@ class Run:
         """The folds over all units, in one pass."""
         folds = _UnitFolds(self.recording, self._failures, self._most_slowest)
         for units, parts in self._unit_blocks():
-            folds.breakdowns.add(units, parts)
-            folds.times.add(units)
+            folds.ranks.add(units, parts)
             folds.slowest.add(units, parts)
             folds.add_device_times(units, parts)
             folds.summarised += int(np.count_nonzero(units["flags"] & SUMMARY))
             folds.failures.units.add(units)
+        folds.together = folds.ranks.finish()
         return folds
 
     def _unit_blocks(self) -> Iterator[tuple[Block, Block]]:
@@ -104,25 +106,28 @@ class Run:
     @cached_property
     def breakdowns(self) -> dict[int | None, Breakdown]:
         """The units of each rank that has some, by phase, without their durations."""
-        return self._units.breakdowns.result()
+        return self._units.ranks.breakdowns
 
     @cached_property
     def together(self) -> Breakdown:
         """The units of all ranks, by phase, without their durations."""
-        return self._units.breakdowns.together()
+        return self._units.together
 
-    def durations(self, rank: int | None) -> list[int]:
-        """Return the durations of a rank's units in the order of their start, ns."""
-        found: list[int] = self._units.times.units_of(rank)[:, 1].tolist()
-        return found
+    def unit_times(self) -> Iterable[UnitTimes]:
+        """Return each rank with the starts and the durations of its units, ns, in order."""
+        kept = self._units.ranks.times
+        return unit_times(self.recording.unit_blocks()) if kept is None else kept
 
     def unit_points(self, rank: int | None, limit: int) -> list[Point]:
         """Return the durations of a rank's units, ns, in the order of their start.
 
         They are at most `limit` points.
         """
-        times = self._units.times.units_of(rank).tolist()
-        return list(points_of(((ns, start) for start, ns in times), len(times), limit))
+        for of_rank, start, ns in self.unit_times():
+            if of_rank == rank:
+                rows = zip(ns.tolist(), start.tolist(), strict=True)
+                return list(points_of(rows, len(ns), limit))
+        return []
 
     def mark_points(
         self, wanted: Callable[[str, int | None, bool], MarkSeries | None], limit: int
@@ -142,7 +147,7 @@ class Run:
         nothing = Breakdown(PhaseTimes(STEP), [], PhaseTimes(UNATTRIBUTED))
         for rank, each in sums:
             steps = self.breakdowns.get(rank, nothing)
-            time = self._units.times.of_rank(rank, each.first_ns, each.last_ns, steps.warm_up)
+            time = self._units.ranks.wall_time(rank)
             reports.append(
                 RankReport(
                     rank, each.spans, each.first_ns, each.last_ns, steps, time, each.recompute_ns
@@ -367,10 +372,10 @@ class _UnitFolds:
     """The folds over units and their parts that all reports need."""
 
     def __init__(self, recording: Recording, failures: Failures, slowest: int) -> None:
-        self.breakdowns = BreakdownFold(recording.texts)
-        self.times = WallTimeFold()
-        self.times.add_scopes(span for _, span in recording.tree.scopes)
-        self.times.add_scopes(each.span for each in recording.noted)
+        scopes = (span for _, span in recording.tree.scopes)
+        others = OtherIntervals(chain(scopes, (each.span for each in recording.noted)))
+        self.ranks = RankFold(recording.texts, recording.sums.ranks, others)
+        self.together: Breakdown
         self.slowest = SlowestFold(recording.texts, slowest)
         self.summarised = 0
         self.device_ns: int | None = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..analysis.breakdown import STEP
-from ..analysis.session_columns import TableColumn
+from ..analysis.session_columns import TableColumn, columns_of
 from .figures.unit_marks import UnitMarksFold, integer_of
 from .load.phases import duration_of
 from .recording import Recording
@@ -17,29 +17,19 @@ from .relations import ABSENT, SAMPLED, Block, rows
 MAX_NAMES: Final = 1000
 """The most phases with a column, and the most names of marks."""
 _INT64: Final = range(-(2**63), 2**63)
-FIXED_COLUMNS: Final = (
-    TableColumn("run_id", "string"),
-    TableColumn("session_id", "string"),
-    TableColumn("rank", "int64"),
-    TableColumn("epoch", "int64"),
-    TableColumn("index", "int64"),
-    TableColumn("span_id", "string"),
-    TableColumn("start_ns", "int64"),
-    TableColumn("duration_ns", "int64"),
-    TableColumn("unattributed_ns", "int64"),
-    TableColumn("error", "string"),
-    TableColumn("gpu_ns", "int64"),
-    TableColumn("memory_peak_bytes", "int64"),
-    TableColumn("device_peak_bytes", "int64"),
-    TableColumn("device_reserved_peak_bytes", "int64"),
-    TableColumn("is_peak_sampled", "bool"),
-)
+FIXED_COLUMNS: Final = columns_of({
+    "run_id": "string", "session_id": "string", "rank": "int64", "epoch": "int64",
+    "index": "int64", "span_id": "string", "start_ns": "int64", "duration_ns": "int64",
+    "unattributed_ns": "int64", "error": "string", "gpu_ns": "int64",
+    "memory_peak_bytes": "int64", "device_peak_bytes": "int64",
+    "device_reserved_peak_bytes": "int64", "is_peak_sampled": "bool",
+})  # fmt: skip
 """The columns that every table of steps has, ahead of those of its phases and marks."""
 _COSTS: Final = ("gpu_ns", "memory_peak", "device_peak", "reserved_peak")
 
 
 class StepTable:
-    """The units of a recording, one row each. Memory holds one block of them.
+    """The units of a recording, one row each. Memory holds a block of them, and places of marks.
 
     An integer that has more than 64 bits is None. Times of damaged records are far apart, so their
     differences and sums may not fit.

@@ -74,10 +74,17 @@ COLUMNS = (
 """With what columnar tables and `--engine` import besides."""
 COLLECTOR = (
     "cirron_otel.tools.cli",
+    "cirron_otel.collector.receiver.grpc.front",
+    "cirron_otel.collector.receiver.http.server",
+    "cirron_otel.collector.receiver.listening",
+    "cirron_otel.collector.receiver.traceml_server",
     "cirron_otel.collector.service.config_file",
+    "cirron_otel.collector.service.event_loop",
     "cirron_otel.collector.service.service",
+    "cirron_otel.core.targets.sql",
+    "uvloop",
 )
-"""The modules that `cirron-otel collector` imports."""
+"""The modules that `cirron-otel collector` imports, without grpc, which would handle each fork."""
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC")
 """The prefixes of variables that are read when a process starts, ahead of any of our code."""
 

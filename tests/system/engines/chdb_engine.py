@@ -20,7 +20,7 @@ from ibis.backends.sql.compilers.clickhouse import ClickHouseCompiler
 from cirron_otel.core.engines.duckdb_engine import DuckDBEngine, arrow_schema
 from cirron_otel.core.engines.engine import MARK, SPAN, Schema, SqlEngine, Table
 
-from .relations import print_documents
+from .documents import print_documents
 
 _TYPES = {"int64": "Int64", "string": "String", "boolean": "Bool", "float64": "Float64"}
 _SETTINGS = {"join_use_nulls": 1, "max_threads": 1, "prefer_column_name_to_alias": 1}

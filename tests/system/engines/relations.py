@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from cirron_otel.core.run.recording import Recording
 from cirron_otel.core.run.relations import ABSENT, MARK, PART, UNIT, Block, Texts, rows
 from cirron_otel.core.spool.reader import SpoolReader
 from cirron_otel.errors import InputError
-
-from . import documents
 
 Files = list[tuple[str, bytes]]
 RELATIONS = "relations"
@@ -71,25 +68,6 @@ def engine_recording(
         tables.run(*tables.choose("all")) as run,
     ):
         yield EngineRecording(run, Texts(), size)
-
-
-def print_documents(wanted: Sequence[str], connect: Connect) -> None:
-    """Print documents of tables, those of each directory on one line, as JSON.
-
-    `wanted` has for each directory the names of its documents: `report,relations:DIR`. For tables
-    that cannot be read, the line is `{"error": MESSAGE}`.
-    """
-    for each in wanted:
-        listed, _, directory = each.partition(":")
-        names = listed.split(",")
-        try:
-            others = tuple(name for name in names if name != RELATIONS)
-            found = documents.in_engine(Path(directory), connect, others)
-            if RELATIONS in names:
-                found[RELATIONS] = plain(in_engine(Path(directory), connect))
-        except InputError as error:
-            found = {"error": str(error)}
-        print(json.dumps(found), flush=True)
 
 
 def reader_of(files: Files, folder: Path) -> SpoolReader:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cirron_otel.core.engines.spark_engine import spark, spark_session
 
-from .relations import print_documents
+from .documents import print_documents
 
 
 def main() -> None:

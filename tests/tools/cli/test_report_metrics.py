@@ -9,6 +9,7 @@ import pytest
 
 from cirron_otel.core.analysis.mark_series import MarkSeries
 from cirron_otel.core.analysis.metrics import losses
+from cirron_otel.core.records.rows import number_of
 from cirron_otel.tools.cli.demo import RECORDING
 from cirron_otel.tools.cli.main import run
 from cirron_otel.tools.cli.report_text import _by_epoch
@@ -16,9 +17,9 @@ from cirron_otel.tools.cli.text import rank_list
 
 
 def _series(name: str, rank: int | None, *values: str, is_eval: bool = False) -> MarkSeries:
-    series = MarkSeries(name, rank, is_eval=is_eval)
-    for value in values:
-        series.add(value)
+    first, last = (values[0], values[-1]) if values else (None, None)
+    series = MarkSeries(name, rank, first=first, last=last, is_eval=is_eval)
+    series.add_numbers([number_of(value) for value in values], [None] * len(values))
     return series
 
 
@@ -71,8 +72,7 @@ def test_every_form_of_the_report_has_them(
 def test_the_means_of_epochs_name_their_series() -> None:
     series = [_series(f"eval_{'x' * length}", 0, is_eval=True) for length in (20, 80)]
     for each in series:
-        for epoch in ("0", "1"):
-            each.add(epoch, epoch)
+        each.add_numbers([0.0, 1.0], ["0", "1"])
     *_, short, long = _by_epoch(series)
     assert short == f"  eval_{'x' * 20} (eval) (rank 0): 0 → 1"
     assert long == f"  eval_{'x' * 34}… (rank 0): 0 → 1"

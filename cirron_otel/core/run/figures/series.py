@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -72,22 +72,27 @@ class SeriesFold:
                 yield series, list(points_of(self._records(rows), series.count, limit))
 
     def _records(self, rows: np.ndarray) -> Iterator[tuple[float | None, int | None]]:
-        times = rows[3].tolist()
-        for kind, value, ts_ns in zip(rows[6].tolist(), rows[7].tolist(), times, strict=True):
-            number = number_of(value_of(self._texts, kind, value))
+        for number, ts_ns in zip(self._numbers(rows), rows[3].tolist(), strict=True):
             yield number, None if ts_ns == ABSENT else ts_ns
+
+    def _numbers(self, rows: np.ndarray) -> Sequence[float | None]:
+        """Return the values of marks; None for one that is not a finite number."""
+        kinds, values = rows[6:8]
+        if (kinds == DOUBLE).all():
+            numbers = values.copy().view(np.float64)
+            if np.isfinite(numbers).all():
+                found: list[float | None] = numbers.tolist()
+                return found
+        pairs = zip(kinds.tolist(), values.tolist(), strict=True)
+        return [number_of(value_of(self._texts, kind, value)) for kind, value in pairs]
 
     def _series(self, name: str, rows: np.ndarray) -> MarkSeries:
         rank = int(rows[0, 0])
         series = MarkSeries(name, None if rank == ABSENT else rank, is_eval=bool(rows[2, 0]))
+        ends = rows[6:8, [0, -1]].T.tolist()
+        series.first, series.last = (value_of(self._texts, kind, value) for kind, value in ends)
         epochs = [self._texts.text(token) for token in rows[5].tolist()]
-        if (rows[6] == DOUBLE).all():
-            numbers = rows[7].copy().view(np.float64)
-            if np.isfinite(numbers).all():
-                series.add_numbers(numbers.tolist(), epochs)
-                return series
-        for kind, value, epoch in zip(rows[6].tolist(), rows[7].tolist(), epochs, strict=True):
-            series.add(value_of(self._texts, kind, value), epoch)
+        series.add_numbers(self._numbers(rows), epochs)
         return series
 
 

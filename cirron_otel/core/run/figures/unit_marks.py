@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,12 +23,12 @@ _INT64: Final = range(-(2**63), 2**63)
 _EXACT: Final = 2**53
 """Integers beyond it are not exact as doubles."""
 _DIGITS: Final = re.compile(r"0|-?[1-9]\d*", re.ASCII)
-_NON_FINITE: Final = {
-    "nan": "nan", "inf": "inf", "-inf": "-inf", "NaN": "nan", "Infinity": "inf",
-    "-Infinity": "-inf",
-}  # fmt: skip
+_NON_FINITE: Final = frozenset({"nan", "inf", "-inf", "NaN", "Infinity", "-Infinity"})
 _BOOLS: Final = {"true": True, "false": False}
 _TYPES: Final = frozenset({"int64", "double", "bool"})
+_CONVERSIONS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "int64": int, "double": float, "bool": _BOOLS.__getitem__, "string": str,
+}  # fmt: skip
 
 
 class UnitMarksFold:
@@ -138,11 +138,8 @@ def _types_of_text(value: str) -> Iterator[str]:
         yield "bool"
     if integer_of(value) is not None:
         yield "int64"
-    if _DIGITS.fullmatch(value):
-        is_double = abs(int(value)) <= _EXACT
-    else:
-        is_double = value in _NON_FINITE or number_of(value) is not None
-    if is_double:
+    is_large = _DIGITS.fullmatch(value) is not None and abs(int(value)) > _EXACT
+    if value in _NON_FINITE or (number_of(value) is not None and not is_large):
         yield "double"
 
 
@@ -161,14 +158,6 @@ def _converted(texts: Texts, marks: Any, type_: str) -> Any:
         return values.copy().view(np.float64).tolist()
     if type_ == "int64" and (kinds == INTEGER).all():
         return values.tolist()
-    pairs = zip(kinds.tolist(), values.tolist(), strict=True)
-    return [None if kind == NOTHING else _value(value_of(texts, kind, value) or "", type_)
-            for kind, value in pairs]  # fmt: skip
-
-
-def _value(text: str, type_: str) -> Any:
-    if type_ == "string":
-        return text
-    if type_ == "int64":
-        return int(text)
-    return _BOOLS[text] if type_ == "bool" else float(_NON_FINITE.get(text, text))
+    convert, pairs = _CONVERSIONS[type_], zip(kinds.tolist(), values.tolist(), strict=True)
+    found = (value_of(texts, kind, value) for kind, value in pairs)
+    return [None if text is None else convert(text) for text in found]

@@ -1,9 +1,8 @@
-"""The wall time of each rank by row: a fold over blocks of units, after the other intervals."""
+"""The wall time of a rank by row, from its units and other intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,7 +11,6 @@ from ....semconv import SESSION as SESSION_NAME
 from ...analysis.breakdown import is_checkpoint
 from ...analysis.run_time import ROWS, WORK, Row, WallTime
 from ...records.rows import IndexedSpan
-from ..relations import ABSENT, Block
 
 _CODES: Final[dict[Row, int]] = {
     row: code
@@ -26,15 +24,12 @@ Interval: TypeAlias = tuple[int | None, int | None, int]
 """A start, an end and a kind: a place in `WORK`, or `SESSION`."""
 
 
-@dataclass(slots=True)
-class WallTimeFold:
-    """The starts and the durations of the units of each rank, and its other intervals."""
+class OtherIntervals:
+    """The intervals of each rank that are not units, to which its units are added."""
 
-    _units: dict[int, list[np.ndarray]] = field(default_factory=dict)
-    _others: dict[int | None, list[Interval]] = field(default_factory=dict)
-
-    def add_scopes(self, spans: Iterable[IndexedSpan]) -> None:
-        """Add scopes: checkpoints, evaluations and sessions count."""
+    def __init__(self, spans: Iterable[IndexedSpan]) -> None:
+        """Of `spans`, checkpoints, evaluations and sessions count."""
+        self._others: dict[int | None, list[Interval]] = {}
         for span in spans:
             name = span.name
             if is_checkpoint(name):
@@ -48,32 +43,25 @@ class WallTimeFold:
             interval = span.start_ns, span.end_ns, kind
             self._others.setdefault(span.rank, []).append(interval)
 
-    def add(self, units: Block) -> None:
-        """Add units. Those of a rank are added in the order of their start."""
-        for rank in np.unique(units["rank"]).tolist():
-            is_own = units["rank"] == rank
-            times = np.stack([units["start_ns"][is_own], units["ns"][is_own]], axis=1)
-            self._units.setdefault(rank, []).append(times)
-
-    def units_of(self, rank: int | None) -> np.ndarray:
-        """Return the start and the duration of each unit of a rank, in order, ns: shape (n, 2)."""
-        kept = self._units.get(ABSENT if rank is None else rank, [])
-        return np.concatenate([np.zeros((0, 2), np.int64), *kept])
-
-    def of_rank(
-        self, rank: int | None, first_ns: int | None, last_ns: int | None, warm_up: int
+    def wall_time(
+        self,
+        rank: int | None,
+        start: np.ndarray,
+        ns: np.ndarray,
+        first_ns: int | None,
+        last_ns: int | None,
+        warm_up: int,
     ) -> WallTime:
         """Return the wall time of a rank from its first to its last time.
 
-        Its first `warm_up` units count as warm-up.
+        `start` and `ns` are those of its units, in order. The first `warm_up` ones are warm-up.
         """
-        times = self.units_of(rank)
         steady_ns = first_ns
         if warm_up:
-            steady_ns = int(times[warm_up, 0]) if warm_up < len(times) else None
+            steady_ns = int(start[warm_up]) if warm_up < len(start) else None
         limit = last_ns if steady_ns is None else steady_ns
         others = self._others.get(rank, ())
-        return wall_time_of(times, others, limit or 0, first_ns, last_ns)
+        return wall_time_of(np.stack([start, ns], axis=1), others, limit or 0, first_ns, last_ns)
 
 
 def wall_time_of(

@@ -13,7 +13,7 @@ from ..relations import PART, UNIT, Block
 from .errors import NeedsIndexError
 
 SCHEMAS: Final[Mapping[str, Iterable[str]]] = {
-    "unit": UNIT, "part": PART, "duration": ("ns",),
+    "unit": UNIT, "part": PART,
     "unit_mark": ("unit", "name", "inner_eval", "ts_ns", "no", "type", "value"),
     "waiting_mark": (
         "no", "unit", "rank", "name", "ts_ns", "type", "value", "is_eval", "epoch", "has_epoch",
@@ -114,11 +114,9 @@ class Columns:
         self._spill()
         return np.memmap(self._file, np.int64, "r", shape=(self._in_file, width))
 
-    def blocks(self, order: np.ndarray | None = None, size: int = _AT_ONCE) -> Iterator[Block]:
-        """Yield the rows in blocks, in an order of their places or as they were added."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows in blocks, as they were added."""
         table = self.table()
-        for first in range(0, len(table), size):
-            chosen = (
-                table[first : first + size] if order is None else table[order[first : first + size]]
-            )
-            yield {name: chosen[:, at] for at, name in enumerate(self.names)}
+        for first in range(0, len(table), _AT_ONCE):
+            rows = table[first : first + _AT_ONCE]
+            yield {name: rows[:, at] for at, name in enumerate(self.names)}

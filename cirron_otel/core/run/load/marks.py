@@ -78,13 +78,17 @@ class Marks:
 
     def add(self, marks: Iterable[IndexedMark]) -> None:
         """Add the marks of a batch."""
-        waiting, number, ids = self._waiting, self._number, []
+        waiting, number, count = self._waiting, self._number, self._count
+        ids: list[str | None] = []
         for mark in marks:
             number += 1
             ids.append(mark.id)
             check(mark.ts_ns)
+            if mark.name == OVERHEAD_NS and mark.value is not None:
+                continue  # on every scope, and no figure needs it
             forget_digest(mark)
             detach(mark)
+            count += 1
             if mark.name == OOM:
                 self.out_of_memory.append((number, mark))
             elif is_summary(mark):
@@ -96,8 +100,8 @@ class Marks:
                 beside.append((number, mark))
         self._number = number
         self._ids.append(hashes_of(ids))
-        self._count += len(ids)
-        if self._count > MOST_WAITING:
+        self._count = count
+        if count > MOST_WAITING:
             raise NeedsIndexError("too many marks wait for their scopes")
 
     def place(self, unit: int, span: IndexedSpan, inside: Sequence[Numbered]) -> None:
@@ -159,8 +163,6 @@ class Marks:
             name = mark.name
             is_listed = self._plain.get(name)
             if is_listed is None:
-                if name == OVERHEAD_NS and mark.value is not None:
-                    continue
                 is_listed = self.is_listed(number, mark, chain)
             self.rows.add((
                 number, unit, ABSENT if rank is None else rank, *self._value(mark), int(is_eval),

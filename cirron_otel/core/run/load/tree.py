@@ -231,10 +231,12 @@ class SessionMembers:
             session = self.of_units((texts.text(parent), None if pid == ABSENT else pid))
             return -1 if session is None else session
 
-        keys = np.stack([units["parent"], units["pid"]], axis=1)
-        distinct, which = np.unique(keys, axis=0, return_inverse=True)
-        found = np.array([number_of(parent, pid) for parent, pid in distinct.tolist()], np.int64)
-        return found[which.reshape(-1)]
+        parent, pid = units["parent"], units["pid"]
+        firsts = np.flatnonzero(
+            np.r_[len(parent) > 0, (parent[1:] != parent[:-1]) | (pid[1:] != pid[:-1])]
+        )
+        found = list(map(number_of, parent[firsts].tolist(), pid[firsts].tolist()))
+        return np.repeat(np.array(found, np.int64), np.diff([*firsts, len(parent)]))
 
     def id_of(self, number: int, units: UnitsKey | None) -> str | None:
         """Return the id of the session of a scope, or of units."""
