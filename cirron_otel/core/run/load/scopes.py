@@ -50,12 +50,14 @@ class Scopes:
         self.bytes = 0
         """The size of the batches."""
         self.places = Places()
+        self._has_summaries = False
         columns = [Columns(name) for name in ("scope", "scope_mark", "scope_snapshot")]
         for batch in batches:
             self._add(batch, *columns)
         self._spans, self._marks, snapshots = (each.table() for each in columns)
-        self._ids, (self.id, self.parent, origin, self.mark_scope, snapshot_scope) = _numbered(
-            [*(self._spans[:, at : at + 2] for at in (0, 2, 4)), self._marks[:, :2], snapshots]
+        origins = self._spans[:, 4:6] if self._has_summaries else self._spans[:0, 4:6]
+        self._ids, (self.id, self.parent, self.mark_scope, snapshot_scope, origin) = _numbered(
+            [self._spans[:, :2], self._spans[:, 2:4], self._marks[:, :2], snapshots, origins]
         )
         self._high = self._ids[:, 0].copy()
         self.rows, self.mark_rows = (np.arange(len(each)) for each in (self._spans, self._marks))
@@ -79,6 +81,7 @@ class Scopes:
             expanded = expand(rows)
             positions, found = [each[0] for each in expanded], [each[1] for each in expanded]
         has_summaries = any(isinstance(each, ExpandedSpan) for each in found)
+        self._has_summaries |= has_summaries
         self.places.add(name, spans.count, positions)
         spans.add_all([self._span(each) for each in found])
         marks.add_all([self._mark(each, has_summaries) for each in rows.marks])
@@ -117,10 +120,12 @@ class Scopes:
         return 0, NO_TEXT
 
     def _remove_repeated(self, origin: np.ndarray) -> None:
-        is_complete = np.zeros(len(self._ids) + 1, bool)
-        is_complete[self.id[origin < 0]] = True
-        is_complete[-1] = False
-        self.rows = _first(self.id, self.rows[~is_complete[origin]])
+        if self._has_summaries:
+            is_complete = np.zeros(len(self._ids) + 1, bool)
+            is_complete[self.id[origin < 0]] = True
+            is_complete[-1] = False
+            self.rows = self.rows[~is_complete[origin]]
+        self.rows = _first(self.id, self.rows)
         _, (ids,) = _numbered([self._marks[:, 2:4]])
         is_summary = self.mark_column("has_summaries") != 0
         is_replaced = is_summary & (ids >= 0) & np.isin(ids, ids[~is_summary])
